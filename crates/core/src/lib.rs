@@ -1,1 +1,39 @@
+//! The contract of leasehold: the values that cross the seam between engine and backend, and the
+//! pure machines that both sides can trust.
+//!
+//! Ground rules of this crate: no runtime, no sockets, no clock of its own and no randomness of its own.
+//! Time comes in as a [`Moment`], identity as bytes. What is here can therefore be tested by plain
+//! property tests, and a foreign backend depends on nothing else of leasehold.
+//!
+//! Start reading at [`Backend`]: it is the only seam. [`Ledger`] is the admission rule as an executable
+//! specification; memory and file stores run it, the others are tested against it.
+
 #![forbid(unsafe_code)]
+
+mod backend;
+mod claim;
+mod clock;
+mod failure;
+mod fence;
+mod grant;
+mod ledger;
+mod note;
+mod patience;
+mod profile;
+mod resource;
+mod share;
+mod snapshot;
+
+pub use backend::{Backend, Hint, Release, Renew, Renewal, Step};
+pub use claim::{Claim, ClaimId};
+pub use clock::{Clock, ManualClock, Moment};
+pub use failure::{Effect, Failure, FailureKind};
+pub use fence::{Fence, Grade, ParseFenceError};
+pub use grant::{Grant, LossCause, LossSignal, LossTrigger, Proof};
+pub use ledger::{Ask, CALL_GRACE, Entry, Ledger, MAX_LINE, Verdict, Wait};
+pub use note::{Note, NoteTooLong};
+pub use patience::Patience;
+pub use profile::{Admission, Liveness, Order, Profile, Safety, Unmet, Waiting};
+pub use resource::{InvalidResource, Resource};
+pub use share::{InvalidShare, Share};
+pub use snapshot::{Snapshot, Standing, Summary, Version};

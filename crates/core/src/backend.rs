@@ -1,0 +1,127 @@
+//! The seam: everything that differs from one lock service to the next.
+//!
+//! A backend does only what its server alone can decide. Waiting lines inside the process, renewal, local
+//! expiry, retries and cancellation are the engine's, written once. The laws that every backend keeps are
+//! executable in the `leasehold-conformance` crate.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Claim, Failure, Grant, Patience, Profile, Proof, Resource, Snapshot, Summary, Version};
+
+/// One lock service, seen through four verbs and a look: contend, renew, release, inspect, list.
+///
+/// Promises, each a law of the conformance suite:
+/// 1. **Safety**: the weights of live granted claims never exceed the capacity.
+/// 2. **Idempotence**: any call may be repeated with the same claim after any failure.
+/// 3. **Finality**: `renew` never resurrects and never shortens; once gone, only a new claim can hold.
+/// 4. **No residue**: after `Busy` with ended patience, and after `release`, nothing of the claim remains.
+/// 5. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
+/// 6. **Order**: fences rise strictly per resource; a backend that promises FIFO grants in line order.
+/// 7. **Own only**: a release or renewal never touches another's claim.
+/// 8. **Wake**: a waiter learns of a release within the profile's promise; no wake-up is lost between look and wait.
+///
+/// The engine never drops a future of this trait midway; a backend need not be cancel safe.
+#[async_trait]
+pub trait Backend: Any + Debug + Send + Sync {
+    /// What this connection promises. Constant for its life.
+    fn profile(&self) -> &Profile;
+
+    /// One step towards holding the claim.
+    ///
+    /// May block until `patience` ends, and returns as soon as anything changed. A poller answers at once and
+    /// says when to ask again; a notifier subscribes, then looks, then waits; a queue keeps its place between
+    /// calls. With patience that ended before the call it looks exactly once and leaves no place behind.
+    /// When patience ends during the call the place is given up before it returns `Busy`.
+    ///
+    /// # Errors
+    /// A [`Failure`] whose effect is `Unknown` may have left a place, or even a grant: the same claim is then
+    /// contended for again, or released.
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure>;
+
+    /// Extends each claim by its ttl from now; never shortens, never resurrects. Answers in order.
+    ///
+    /// A batch may be larger than the profile's maximum; the backend cuts it.
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal>;
+
+    /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order.
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release>;
+
+    /// Holders and line of a resource. With `seen`, waits until the version is another one or patience ends,
+    /// and answers with what there is then.
+    ///
+    /// # Errors
+    /// A [`Failure`]; looking changes nothing.
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure>;
+
+    /// Resources whose name begins with `prefix` and that have holders or waiters, in the order of their
+    /// names, beginning behind `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// A [`Failure`]; looking changes nothing.
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure>;
+}
+
+/// The outcome of one step.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// The claim holds.
+    Granted(Grant),
+    /// Not yet.
+    Busy(Hint),
+}
+
+/// What a claim that is not yet granted may know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// When to call `contend` again; at once where it is `None`.
+    pub ask_again_in: Option<Duration>,
+    /// How many claims are ahead, holders included, where that is known.
+    pub ahead: Option<u32>,
+}
+
+/// One claim to be renewed, with what its grant left behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Renew<'a> {
+    /// The claim.
+    pub claim: &'a Claim,
+    /// The proof of its grant.
+    pub proof: &'a Proof,
+}
+
+/// What became of one renewal.
+#[derive(Clone, Debug)]
+pub enum Renewal {
+    /// The lease runs for another ttl from when the call was made.
+    Renewed,
+    /// A session keeps the claim, and both are alive.
+    Alive,
+    /// The claim is gone for good.
+    Lost,
+    /// No answer; the lease may or may not have been extended, and counts as not extended.
+    Unknown(Failure),
+}
+
+/// What became of one release.
+#[derive(Clone, Debug)]
+pub enum Release {
+    /// The claim was there and is ended.
+    Freed,
+    /// The claim was not there: it was released before, or lost, or never arrived.
+    Gone,
+    /// No answer; the claim may still be there until its ttl ends.
+    Unknown(Failure),
+}

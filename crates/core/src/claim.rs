@@ -1,0 +1,95 @@
+//! One request to hold part of a resource.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Note, Resource, Share};
+
+/// One request to hold (part of) a resource.
+///
+/// The id is drawn before the first attempt, so that every call of the seam can be repeated after any
+/// failure: the backend recognises the claim and answers the same again.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Who asks; the secret that renews and releases.
+    pub id: ClaimId,
+    /// What is asked for.
+    pub resource: Resource,
+    /// How much of it.
+    pub share: Share,
+    /// How long the server keeps the claim without hearing of it again. Crash recovery, not a business limit.
+    pub ttl: Duration,
+    /// What others see.
+    pub note: Note,
+}
+
+/// 128 random bits that name one claim.
+///
+/// Whoever knows it can end the claim, so it is never logged; the fence is the public number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimId([u8; 16]);
+
+impl ClaimId {
+    /// The id made of these bytes, which must come from the operating system's random source.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        ClaimId(bytes)
+    }
+
+    /// The bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// The id as 32 lower-case hexadecimal digits, as backends write it down.
+    pub fn to_hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads what [`ClaimId::to_hex`] wrote; `None` for anything else.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 32 {
+            return None;
+        }
+        let mut bytes = [0u8; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
+        }
+        Some(ClaimId(bytes))
+    }
+}
+
+fn hex_digit(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
+impl fmt::Debug for ClaimId {
+    /// Shows the first bytes only: enough to follow a claim through a log, too little to end it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClaimId({:02x}{:02x}{:02x}…)", self.0[0], self.0[1], self.0[2])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_reads_back_and_refuses_everything_else() {
+        let id = ClaimId::from_bytes([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
+        assert_eq!(ClaimId::from_hex(&id.to_hex()), Some(id));
+        for bad in ["", "00", "000102030405060708090A0B0C0D0EFF", &"g".repeat(32), &"é".repeat(16)] {
+            assert_eq!(ClaimId::from_hex(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn debug_output_does_not_give_the_secret_away() {
+        let id = ClaimId::from_bytes([7; 16]);
+        assert!(!format!("{id:?}").contains(&id.to_hex()));
+    }
+}

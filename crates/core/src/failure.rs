@@ -1,0 +1,107 @@
+//! What went wrong at a backend, and whether it may have happened all the same.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// A call of the seam that did not get its answer.
+///
+/// Every failure says two things: its kind, and its [`Effect`]. A backend that cannot be sure reports
+/// [`Effect::Unknown`]; the engine then asks again with the same claim, or releases it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub kind: FailureKind,
+    /// Whether it may have happened.
+    pub effect: Effect,
+    detail: Arc<str>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The server cannot be reached or does not answer in time. May pass.
+    Unavailable,
+    /// The server refuses this client: credentials, access list, file permissions.
+    Denied,
+    /// The request can never succeed as it is.
+    Invalid,
+    /// This backend or this server cannot do it.
+    Unsupported,
+    /// What is stored under this name is not ours, or is damaged. It is left untouched.
+    Foreign,
+}
+
+/// Whether a failed call may have taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// It did not happen.
+    None,
+    /// It may have happened.
+    Unknown,
+}
+
+impl Failure {
+    /// A failure of `kind`, described by `detail`, which says what the person can do where that is known.
+    pub fn new(kind: FailureKind, effect: Effect, detail: impl Into<String>) -> Self {
+        Failure { kind, effect, detail: detail.into().into(), source: None }
+    }
+
+    /// The server could not be reached, and the request never left.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Failure::new(FailureKind::Unavailable, Effect::None, detail)
+    }
+
+    /// The request left, the answer did not come.
+    pub fn unanswered(detail: impl Into<String>) -> Self {
+        Failure::new(FailureKind::Unavailable, Effect::Unknown, detail)
+    }
+
+    /// Adds the error behind the failure.
+    #[must_use]
+    pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// The text for a person.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        self.kind == FailureKind::Unavailable
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)?;
+        if self.effect == Effect::Unknown {
+            f.write_str(" (it may have taken effect)")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_when_it_may_have_happened() {
+        assert_eq!(Failure::unavailable("no route").to_string(), "no route");
+        assert_eq!(Failure::unanswered("no reply").to_string(), "no reply (it may have taken effect)");
+        let failure = Failure::unanswered("no reply").because(std::io::Error::other("reset"));
+        assert_eq!(failure.source().map(ToString::to_string), Some("reset".to_owned()));
+    }
+}

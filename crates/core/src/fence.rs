@@ -1,0 +1,195 @@
+//! The number that lets a protected resource refuse a holder of yesterday.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A fencing token: strictly increasing per resource in the order of grants.
+///
+/// Compared from left to right. `epoch` rises with a failover of the lock service (0 where there is
+/// none), `seq` is the server's own counter or revision, `sub` is advanced inside a process when a held
+/// lock is handed from one task to the next without asking the server.
+///
+/// Its text and its bytes sort as the fence itself does. The text of the common case, no epoch and no `sub`, is the
+/// counter as twenty decimal digits, so `int()`, `sort -n` and SQL read it as a number:
+///
+/// ```
+/// use leasehold_core::Fence;
+/// assert_eq!(Fence::new(0, 42, 0).to_string(), "00000000000000000042");
+/// assert_eq!(Fence::new(0, 42, 1).to_string(), "00000000000000000042.0000000001");
+/// assert_eq!(Fence::new(3, 42, 0).to_string(), "e00000000000000000003.00000000000000000042");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Fence {
+    /// Generation of the lock service.
+    pub epoch: u64,
+    /// The server's counter or revision within the epoch.
+    pub seq: u64,
+    /// Hand-overs inside one process under one grant.
+    pub sub: u32,
+}
+
+impl Fence {
+    /// Length of [`Fence::to_bytes`].
+    pub const BYTES: usize = 20;
+
+    /// The fence made of these parts.
+    pub const fn new(epoch: u64, seq: u64, sub: u32) -> Self {
+        Fence { epoch, seq, sub }
+    }
+
+    /// Twenty bytes, big-endian, that compare as the fence does.
+    pub fn to_bytes(self) -> [u8; Fence::BYTES] {
+        let mut bytes = [0; Fence::BYTES];
+        bytes[..8].copy_from_slice(&self.epoch.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.seq.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.sub.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what [`Fence::to_bytes`] wrote.
+    pub fn from_bytes(bytes: [u8; Fence::BYTES]) -> Self {
+        let [e0, e1, e2, e3, e4, e5, e6, e7, s0, s1, s2, s3, s4, s5, s6, s7, u0, u1, u2, u3] = bytes;
+        Fence {
+            epoch: u64::from_be_bytes([e0, e1, e2, e3, e4, e5, e6, e7]),
+            seq: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
+            sub: u32::from_be_bytes([u0, u1, u2, u3]),
+        }
+    }
+
+    /// The fence as one signed integer for a column or a header, where it fits.
+    ///
+    /// `None` where the fence has an epoch or a `sub`, or the counter passes `i64::MAX`: a number that left
+    /// these out would not rise strictly, so there is none.
+    pub fn as_i64(self) -> Option<i64> {
+        if self.epoch != 0 || self.sub != 0 {
+            return None;
+        }
+        i64::try_from(self.seq).ok()
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // 'e' sorts after every digit and '.' extends a text, so the text sorts as the fence does.
+        if self.epoch != 0 {
+            write!(f, "e{:020}.", self.epoch)?;
+        }
+        write!(f, "{:020}", self.seq)?;
+        if self.sub != 0 {
+            write!(f, ".{:010}", self.sub)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({}:{}:{})", self.epoch, self.seq, self.sub)
+    }
+}
+
+impl FromStr for Fence {
+    type Err = ParseFenceError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFenceError> {
+        let (epoch, rest) = match text.strip_prefix('e') {
+            None => (0, text),
+            Some(rest) => {
+                let (epoch, rest) = rest.split_once('.').ok_or(ParseFenceError)?;
+                (parse_part::<u64>(epoch, 20)?, rest)
+            }
+        };
+        let (seq, sub) = match rest.split_once('.') {
+            None => (rest, 0),
+            Some((seq, sub)) => (seq, parse_part::<u32>(sub, 10)?),
+        };
+        Ok(Fence { epoch, seq: parse_part(seq, 20)?, sub })
+    }
+}
+
+fn parse_part<N: FromStr>(digits: &str, width: usize) -> Result<N, ParseFenceError> {
+    let plain = digits.len() == width && digits.bytes().all(|b| b.is_ascii_digit());
+    if !plain {
+        return Err(ParseFenceError);
+    }
+    digits.parse().map_err(|_| ParseFenceError)
+}
+
+/// A text that is no fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a fence: expected twenty decimal digits, as LEASEHOLD_FENCE holds them")]
+pub struct ParseFenceError;
+
+/// How far a fence can be trusted on a given connection, weakest first.
+///
+/// A grade is demanded with `.fenced(grade)`; it is never lowered silently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Grade {
+    /// There is no fence.
+    None,
+    /// Rises while the server keeps its data; after a loss of data it rises by the server's wall clock at best.
+    BestEffort,
+    /// Rises also over a failover, by an epoch, with the exceptions that the backend's page names.
+    AcrossFailover,
+    /// Rises as long as the server keeps its documented durability.
+    Strict,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Grade::None => "none",
+            Grade::BestEffort => "best effort",
+            Grade::AcrossFailover => "across failover",
+            Grade::Strict => "strict",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fences() -> impl Strategy<Value = Fence> {
+        let number = prop_oneof![Just(0u64), 1..3u64, any::<u64>(), Just(u64::MAX)];
+        let sub = prop_oneof![Just(0u32), 1..3u32, any::<u32>()];
+        (number.clone(), number, sub).prop_map(|(epoch, seq, sub)| Fence { epoch, seq, sub })
+    }
+
+    proptest! {
+        #[test]
+        fn text_and_bytes_sort_as_the_fence_does(a in fences(), b in fences()) {
+            prop_assert_eq!(a.cmp(&b), a.to_string().cmp(&b.to_string()));
+            prop_assert_eq!(a.cmp(&b), a.to_bytes().cmp(&b.to_bytes()));
+        }
+
+        #[test]
+        fn text_and_bytes_read_back(a in fences()) {
+            prop_assert_eq!(a.to_string().parse::<Fence>(), Ok(a));
+            prop_assert_eq!(Fence::from_bytes(a.to_bytes()), a);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,40}") {
+            if let Ok(fence) = text.parse::<Fence>() {
+                prop_assert!(!fence.to_string().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn the_integer_exists_only_where_it_says_the_whole() {
+        assert_eq!(Fence::new(0, 9, 0).as_i64(), Some(9));
+        assert_eq!(Fence::new(0, 9, 1).as_i64(), None);
+        assert_eq!(Fence::new(1, 9, 0).as_i64(), None);
+        assert_eq!(Fence::new(0, u64::MAX, 0).as_i64(), None);
+    }
+
+    #[test]
+    fn grades_are_ordered_weakest_first() {
+        assert!(Grade::None < Grade::BestEffort && Grade::BestEffort < Grade::AcrossFailover);
+        assert!(Grade::AcrossFailover < Grade::Strict);
+    }
+}

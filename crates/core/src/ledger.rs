@@ -1,0 +1,265 @@
+//! The admission rule as pure code: the line of claims on one resource.
+//!
+//! *A claim is admitted iff the weights of all claims ahead of it plus its own fit the capacity.* The capacity
+//! is the smallest that any of these claims names. Claims ahead only leave, so admission is monotone: a
+//! claim that is admitted stays so until it leaves.
+//!
+//! No I/O and no clock: time is passed in and is the time of whoever keeps the ledger. This IS the
+//! implementation for stores that keep a ledger, and the oracle for those that decide by script, by lease or by sequence.
+
+use std::time::Duration;
+
+use crate::{ClaimId, Fence, Moment, Note, Share};
+
+/// How long the line waits for a claim whose turn has come and that does not take it, before it passes on.
+///
+/// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than this.
+pub const CALL_GRACE: Duration = Duration::from_secs(1);
+
+/// The most claims that may stand in one line.
+pub const MAX_LINE: usize = 10_000;
+
+/// The line of claims on one resource, holders first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    entries: Vec<Entry>,
+    last: Fence,
+}
+
+/// One claim in the line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Whose it is.
+    pub id: ClaimId,
+    /// What it asks for.
+    pub share: Share,
+    /// Its fence, once it was granted.
+    pub granted: Option<Fence>,
+    /// When it leaves the line unless it is heard of again: the end of the lease or of the place.
+    pub until: Moment,
+    /// When it came, or was granted.
+    pub since: Moment,
+    /// What it says of itself.
+    pub note: Note,
+}
+
+/// One call for admission.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Whose it is.
+    pub id: ClaimId,
+    /// What it asks for.
+    pub share: Share,
+    /// How long the claim lives once granted; [`Duration::MAX`] where a session keeps it.
+    pub lease: Duration,
+    /// Whether, and how long, it keeps a place when it is not admitted.
+    pub wait: Wait,
+    /// What it says of itself.
+    pub note: Note,
+}
+
+/// What a claim does when it is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It goes away, and gives up its place if it had one.
+    No,
+    /// It stands in line; the place is kept for this long, [`Duration::MAX`] where a session keeps it.
+    InLine(Duration),
+    /// It does not stand in line, and passes those who do: admission by what is held alone.
+    Barging,
+}
+
+/// The answer to an [`Ask`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The claim holds, under this fence.
+    Granted(Fence),
+    /// It does not.
+    Busy {
+        /// How many claims are ahead of it, holders included.
+        ahead: u32,
+        /// When the earliest of those ahead leaves unless it is heard of again.
+        earliest: Moment,
+    },
+    /// The line has [`MAX_LINE`] claims already.
+    Full,
+}
+
+impl Ledger {
+    /// An empty line whose next fence comes after `last`.
+    pub fn new(last: Fence) -> Self {
+        Ledger { entries: Vec::new(), last }
+    }
+
+    /// The line of a stored ledger, in order.
+    pub fn restore(entries: Vec<Entry>, last: Fence) -> Self {
+        let top = entries.iter().filter_map(|entry| entry.granted).max().unwrap_or_default();
+        Ledger { entries, last: last.max(top) }
+    }
+
+    /// The line, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The last fence that was granted.
+    pub fn last_fence(&self) -> Fence {
+        self.last
+    }
+
+    /// Makes every later fence greater than `floor`.
+    pub fn raise_fence(&mut self, floor: Fence) {
+        self.last = self.last.max(floor);
+    }
+
+    /// Asks for admission. Repeating it with the same id answers the same, and keeps the place or the lease alive.
+    ///
+    /// The share of a claim is fixed when it first stands in line; a repeated ask cannot change it.
+    pub fn contend(&mut self, ask: &Ask, now: Moment) -> Verdict {
+        self.expire(now);
+        let known = self.position(ask.id);
+        if let Some(index) = known
+            && let Some(fence) = self.entries[index].granted
+        {
+            let entry = &mut self.entries[index];
+            entry.until = entry.until.max(now.after(ask.lease));
+            return Verdict::Granted(fence);
+        }
+        let index = known.unwrap_or(self.entries.len());
+        let share = known.map_or(ask.share, |index| self.entries[index].share);
+        let ahead = if ask.wait == Wait::Barging { 0 } else { index };
+        if self.admits(ahead, share) {
+            return Verdict::Granted(self.grant(ask, share, known, now));
+        }
+        self.call(now);
+        match ask.wait {
+            Wait::InLine(place) => {
+                if known.is_none() {
+                    if self.entries.len() >= MAX_LINE {
+                        return Verdict::Full;
+                    }
+                    self.entries.push(Entry {
+                        id: ask.id,
+                        share: ask.share,
+                        granted: None,
+                        until: now.after(place),
+                        since: now,
+                        note: ask.note.clone(),
+                    });
+                } else {
+                    self.entries[index].until = now.after(place);
+                }
+            }
+            Wait::No | Wait::Barging => {
+                if known.is_some() {
+                    self.entries.remove(index);
+                    self.call(now);
+                }
+            }
+        }
+        let ahead = &self.entries[..index.min(self.entries.len())];
+        Verdict::Busy {
+            ahead: u32::try_from(ahead.len()).unwrap_or(u32::MAX),
+            earliest: ahead.iter().map(|entry| entry.until).min().unwrap_or(now),
+        }
+    }
+
+    /// Extends a granted claim to `lease` from now, never shortening it. `false` where it is gone.
+    pub fn renew(&mut self, id: ClaimId, lease: Duration, now: Moment) -> bool {
+        self.expire(now);
+        match self.entries.iter_mut().find(|entry| entry.id == id && entry.granted.is_some()) {
+            None => false,
+            Some(entry) => {
+                entry.until = entry.until.max(now.after(lease));
+                true
+            }
+        }
+    }
+
+    /// Ends a claim, granted or waiting. `false` where it is gone.
+    pub fn release(&mut self, id: ClaimId, now: Moment) -> bool {
+        self.expire(now);
+        let Some(index) = self.position(id) else { return false };
+        self.entries.remove(index);
+        self.call(now);
+        true
+    }
+
+    /// Removes the claims whose time has passed, and calls those whose turn has come through it.
+    pub fn expire(&mut self, now: Moment) {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.until > now);
+        if self.entries.len() != before {
+            self.call(now);
+        }
+    }
+
+    /// The waiting claims whose turn has come, in order. They are to be woken.
+    pub fn called(&self) -> impl Iterator<Item = &Entry> {
+        let called = self.called_up_to();
+        self.entries[..called].iter().filter(|entry| entry.granted.is_none())
+    }
+
+    /// Where the part of the line ends in which every waiting claim is admitted.
+    fn called_up_to(&self) -> usize {
+        let admitted = |index: usize| {
+            let entry = &self.entries[index];
+            entry.granted.is_some() || self.admits(index, entry.share)
+        };
+        (0..self.entries.len()).find(|index| !admitted(*index)).unwrap_or(self.entries.len())
+    }
+
+    /// Shortens the places of waiting claims whose turn has come: whoever does not answer is passed over.
+    fn call(&mut self, now: Moment) {
+        let called = self.called_up_to();
+        for entry in &mut self.entries[..called] {
+            // A place that a session keeps ends with the session, which is noticed without a timer.
+            if entry.granted.is_none() && entry.until != Moment::NEVER {
+                entry.until = entry.until.min(now.after(CALL_GRACE));
+            }
+        }
+    }
+
+    /// The rule itself, for a claim that stands behind the first `ahead` entries.
+    ///
+    /// What is held counts wherever it stands: one that passes the line is in nobody's way only while it fits.
+    fn admits(&self, ahead: usize, share: Share) -> bool {
+        let mut load = u64::from(share.weight());
+        let mut capacity = share.capacity();
+        for (index, entry) in self.entries.iter().enumerate() {
+            if index < ahead || entry.granted.is_some() {
+                load += u64::from(entry.share.weight());
+                capacity = capacity.min(entry.share.capacity());
+            }
+        }
+        load <= u64::from(capacity)
+    }
+
+    fn grant(&mut self, ask: &Ask, share: Share, known: Option<usize>, now: Moment) -> Fence {
+        let fence = Fence { epoch: self.last.epoch, seq: self.last.seq + 1, sub: 0 };
+        debug_assert!(fence > self.last, "a fence must rise: {fence:?} after {:?}", self.last);
+        self.last = fence;
+        let entry = Entry {
+            id: ask.id,
+            share,
+            granted: Some(fence),
+            until: now.after(ask.lease),
+            since: now,
+            note: ask.note.clone(),
+        };
+        match (known, ask.wait) {
+            (Some(index), _) => self.entries[index] = entry,
+            // One that passes the line stands ahead of it, or those who wait would be counted as if it came after them.
+            (None, Wait::Barging) => self.entries.insert(0, entry),
+            (None, _) => self.entries.push(entry),
+        }
+        fence
+    }
+
+    fn position(&self, id: ClaimId) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests;

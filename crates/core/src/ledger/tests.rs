@@ -1,0 +1,211 @@
+//! Property tests of the admission rule: any sequence of calls, checked after each one.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One call in a random history.
+#[derive(Clone, Debug)]
+enum Call {
+    Contend(u8, Share, Wait),
+    Renew(u8),
+    Release(u8),
+    Pass(u64),
+}
+
+const LEASE: Duration = Duration::from_millis(300);
+const PLACE: Duration = Duration::from_millis(200);
+
+fn id(n: u8) -> ClaimId {
+    ClaimId::from_bytes([n; 16])
+}
+
+fn ask(n: u8, share: Share, wait: Wait) -> Ask {
+    Ask { id: id(n), share, lease: LEASE, wait, note: Note::default() }
+}
+
+fn shares() -> impl Strategy<Value = Share> {
+    prop_oneof![
+        Just(Share::MUTEX),
+        Just(Share::READER),
+        Just(Share::WRITER),
+        (1u32..4, 3u32..5).prop_map(|(k, n)| Share::permits(k.min(n), n).unwrap()),
+    ]
+}
+
+fn calls(waits: Vec<Wait>, shares: impl Strategy<Value = Share>) -> impl Strategy<Value = Vec<Call>> {
+    let call = prop_oneof![
+        6 => (0u8..8, shares, proptest::sample::select(waits)).prop_map(|(n, s, w)| Call::Contend(n, s, w)),
+        2 => (0u8..8).prop_map(Call::Renew),
+        3 => (0u8..8).prop_map(Call::Release),
+        2 => (0u64..250).prop_map(Call::Pass),
+    ];
+    proptest::collection::vec(call, 1..60)
+}
+
+fn holders(ledger: &Ledger) -> Vec<&Entry> {
+    ledger.entries().iter().filter(|entry| entry.granted.is_some()).collect()
+}
+
+fn check_capacity(ledger: &Ledger) -> Result<(), TestCaseError> {
+    let held = holders(ledger);
+    let load: u64 = held.iter().map(|entry| u64::from(entry.share.weight())).sum();
+    let capacity = held.iter().map(|entry| entry.share.capacity()).min().unwrap_or(u32::MAX);
+    prop_assert!(load <= u64::from(capacity), "{load} over {capacity}: {held:?}");
+    Ok(())
+}
+
+/// Runs a history, checking capacity, fences, uniqueness and expiry after each call.
+fn run(history: &[Call]) -> Result<(), TestCaseError> {
+    let mut ledger = Ledger::new(Fence::default());
+    let mut now = Moment::from_millis(1);
+    let mut last = Fence::default();
+    for call in history {
+        match call {
+            Call::Contend(n, share, wait) => {
+                let before = ledger.entries().iter().find(|e| e.id == id(*n)).and_then(|e| e.granted);
+                let verdict = ledger.contend(&ask(*n, *share, *wait), now);
+                let stands = ledger.entries().iter().any(|entry| entry.id == id(*n));
+                match verdict {
+                    Verdict::Granted(fence) if before == Some(fence) => prop_assert!(fence <= last),
+                    Verdict::Granted(fence) => {
+                        prop_assert!(fence > last, "{fence:?} after {last:?}");
+                        last = fence;
+                    }
+                    Verdict::Busy { .. } => prop_assert_eq!(stands, matches!(wait, Wait::InLine(_))),
+                    Verdict::Full => prop_assert!(false, "eight claims do not fill a line"),
+                }
+            }
+            Call::Renew(n) => {
+                let until = |l: &Ledger| l.entries().iter().find(|e| e.id == id(*n)).map(|e| e.until);
+                let before = until(&ledger);
+                let held = holders(&ledger).iter().any(|e| e.id == id(*n) && e.until > now);
+                prop_assert_eq!(ledger.renew(id(*n), LEASE, now), held);
+                prop_assert!(!held || until(&ledger) >= before);
+            }
+            Call::Release(n) => {
+                let stood = ledger.entries().iter().any(|e| e.id == id(*n) && e.until > now);
+                prop_assert_eq!(ledger.release(id(*n), now), stood);
+                prop_assert!(!ledger.entries().iter().any(|e| e.id == id(*n)));
+            }
+            Call::Pass(ms) => now = now.after(Duration::from_millis(*ms)),
+        }
+        check_capacity(&ledger)?;
+        prop_assert_eq!(ledger.last_fence(), last);
+        let mut ids: Vec<_> = ledger.entries().iter().map(|entry| entry.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        prop_assert_eq!(ids.len(), ledger.entries().len(), "a claim stands twice");
+    }
+    // Whatever happened, the line empties by itself once everybody is silent.
+    ledger.expire(now.after(LEASE));
+    prop_assert!(ledger.entries().is_empty());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_history_keeps_capacity_fences_and_line(
+        history in calls(vec![Wait::No, Wait::InLine(PLACE), Wait::Barging], shares())
+    ) {
+        run(&history)?;
+    }
+
+    #[test]
+    fn admission_is_monotone(history in calls(vec![Wait::InLine(PLACE)], shares())) {
+        let mut ledger = Ledger::new(Fence::default());
+        let now = Moment::from_millis(1);
+        for call in &history {
+            let admitted: Vec<_> = ledger.entries()[..ledger.called_up_to()].iter().map(|e| e.id).collect();
+            let mut gone = None;
+            match call {
+                Call::Contend(n, share, wait) => { ledger.contend(&ask(*n, *share, *wait), now); }
+                Call::Release(n) => { ledger.release(id(*n), now); gone = Some(id(*n)); }
+                Call::Renew(_) | Call::Pass(_) => {}
+            }
+            let after: Vec<_> = ledger.entries()[..ledger.called_up_to()].iter().map(|e| e.id).collect();
+            for claim in admitted.iter().filter(|claim| Some(**claim) != gone) {
+                prop_assert!(after.contains(claim), "{claim:?} was admitted and is no longer");
+            }
+        }
+    }
+
+    #[test]
+    fn mutexes_are_granted_in_the_order_of_their_coming(arrivals in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle()) {
+        let mut ledger = Ledger::new(Fence::default());
+        let now = Moment::from_millis(1);
+        let wait = Wait::InLine(PLACE);
+        for n in &arrivals {
+            ledger.contend(&ask(*n, Share::MUTEX, wait), now);
+        }
+        for n in &arrivals {
+            let called: Vec<_> = ledger.called().map(|entry| entry.id).collect();
+            prop_assert!(called.is_empty() || called == vec![id(*n)]);
+            for other in &arrivals {
+                let granted = matches!(ledger.contend(&ask(*other, Share::MUTEX, wait), now), Verdict::Granted(_));
+                prop_assert_eq!(granted, other == n || holders(&ledger).iter().any(|e| e.id == id(*other)));
+                if granted { break; }
+            }
+            prop_assert!(ledger.release(id(*n), now));
+        }
+    }
+
+    #[test]
+    fn readers_and_writers_follow_curators_predicate(line in proptest::collection::vec(any::<bool>(), 1..20)) {
+        let mut ledger = Ledger::new(Fence::default());
+        let now = Moment::from_millis(1);
+        let writes: Vec<(u8, bool)> = (0u8..).zip(line).collect();
+        for (n, write) in &writes {
+            let share = if *write { Share::WRITER } else { Share::READER };
+            let granted = matches!(ledger.contend(&ask(*n, share, Wait::InLine(PLACE)), now), Verdict::Granted(_));
+            // A reader owns iff no writer precedes it; a writer owns iff it is first.
+            let expected = if *write { *n == 0 } else { !writes[..usize::from(*n)].iter().any(|(_, w)| *w) };
+            prop_assert_eq!(granted, expected, "claim {} of {:?}", n, &writes);
+        }
+    }
+}
+
+#[test]
+fn a_waiter_that_does_not_answer_its_call_is_passed_over() {
+    let long = Wait::InLine(Duration::from_secs(60));
+    let mut ledger = Ledger::new(Fence::default());
+    let start = Moment::from_millis(1);
+    assert!(matches!(ledger.contend(&ask(1, Share::MUTEX, long), start), Verdict::Granted(_)));
+    assert!(matches!(ledger.contend(&ask(2, Share::MUTEX, long), start), Verdict::Busy { ahead: 1, .. }));
+    assert!(matches!(ledger.contend(&ask(3, Share::MUTEX, long), start), Verdict::Busy { ahead: 2, .. }));
+    assert!(ledger.release(id(1), start));
+    let verdict = ledger.contend(&ask(3, Share::MUTEX, long), start);
+    assert_eq!(verdict, Verdict::Busy { ahead: 1, earliest: start.after(CALL_GRACE) });
+    let later = start.after(CALL_GRACE);
+    assert!(matches!(ledger.contend(&ask(3, Share::MUTEX, long), later), Verdict::Granted(_)));
+}
+
+#[test]
+fn the_smallest_capacity_in_line_counts() {
+    let permits = |k, n| Share::permits(k, n).unwrap();
+    let mut ledger = Ledger::new(Fence::default());
+    let now = Moment::from_millis(1);
+    let mut granted = |n, share| matches!(ledger.contend(&ask(n, share, Wait::No), now), Verdict::Granted(_));
+    assert!(granted(1, permits(1, 5)));
+    assert!(granted(2, permits(1, 5)));
+    assert!(granted(3, permits(1, 3)));
+    assert!(!granted(4, permits(1, 5)), "a holder that allows three in all is among them");
+    assert!(!granted(5, Share::MUTEX) && !granted(6, Share::WRITER));
+}
+
+#[test]
+fn a_full_line_says_so() {
+    let mut ledger = Ledger::new(Fence::default());
+    let now = Moment::from_millis(1);
+    for n in 0..MAX_LINE {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
+        let ask = Ask { id: ClaimId::from_bytes(bytes), ..ask(0, Share::MUTEX, Wait::InLine(PLACE)) };
+        assert!(ledger.contend(&ask, now) != Verdict::Full);
+    }
+    assert_eq!(ledger.contend(&ask(255, Share::MUTEX, Wait::InLine(PLACE)), now), Verdict::Full);
+}

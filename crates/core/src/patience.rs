@@ -1,0 +1,107 @@
+//! The deadline and the cancellation of one wait.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{Clock, Moment};
+
+/// How long one wait may last. Cloned freely: all clones end together.
+///
+/// The engine ends it, at the deadline or because nobody wants the answer any more; a backend listens and
+/// comes back with what it has. The engine never drops a backend's future instead.
+#[derive(Clone)]
+pub struct Patience {
+    clock: Arc<dyn Clock>,
+    deadline: Option<Moment>,
+    ended: CancellationToken,
+}
+
+impl Patience {
+    /// A wait without a deadline.
+    pub fn unlimited(clock: Arc<dyn Clock>) -> Self {
+        Patience { clock, deadline: None, ended: CancellationToken::new() }
+    }
+
+    /// A wait up to `deadline`. Whoever makes it must also call [`Patience::end`] then: there is no timer in here.
+    pub fn until(clock: Arc<dyn Clock>, deadline: Moment) -> Self {
+        Patience { clock, deadline: Some(deadline), ended: CancellationToken::new() }
+    }
+
+    /// No wait at all: look once and answer.
+    pub fn none(clock: Arc<dyn Clock>) -> Self {
+        let patience = Patience::unlimited(clock);
+        patience.end();
+        patience
+    }
+
+    /// The local time, for [`Grant::asked_at`](crate::Grant::asked_at).
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The clock behind [`Patience::now`].
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// When the wait ends at the latest.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    /// What is left: zero when it has ended, [`Duration::MAX`] where there is no deadline.
+    pub fn left(&self) -> Duration {
+        if self.ended.is_cancelled() {
+            return Duration::ZERO;
+        }
+        self.deadline.map_or(Duration::MAX, |deadline| self.clock.now().until(deadline))
+    }
+
+    /// Ends the wait. Repeating it changes nothing.
+    pub fn end(&self) {
+        self.ended.cancel();
+    }
+
+    /// Whether the wait is over, by a call of [`Patience::end`] or by the clock.
+    pub fn is_ended(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// Waits until [`Patience::end`] was called.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patience").field("deadline", &self.deadline).field("ended", &self.is_ended()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ManualClock;
+
+    #[test]
+    fn it_ends_by_the_clock_or_by_word() {
+        let clock = Arc::new(ManualClock::new());
+        let patience = Patience::until(clock.clone(), Moment::from_millis(5));
+        assert!(!patience.is_ended());
+        clock.advance(Duration::from_millis(5));
+        assert!(patience.is_ended());
+
+        let patience = Patience::unlimited(clock.clone());
+        assert_eq!(patience.left(), Duration::MAX);
+        patience.clone().end();
+        assert!(patience.is_ended());
+        assert!(Patience::none(clock).is_ended());
+    }
+}

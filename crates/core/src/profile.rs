@@ -1,0 +1,193 @@
+//! What a backend promises, known before any request is sent.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Grade, Share};
+
+/// What a backend promises on this connection. All enums are ordered, weakest first, so that a demand is
+/// a comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// The backend's name, as its URL scheme says it.
+    pub name: &'static str,
+    /// Which shares it can admit.
+    pub admission: Admission,
+    /// In which order waiting claims are granted.
+    pub order: Order,
+    /// How a waiter learns that its turn has come.
+    pub waiting: Waiting,
+    /// What keeps a granted claim alive.
+    pub liveness: Liveness,
+    /// How far its fences can be trusted.
+    pub fencing: Grade,
+    /// What can take a granted claim away.
+    pub safety: Safety,
+    /// How long the place of a waiter that is not heard of any more stays in the line; zero where the server
+    /// knows at once, or where there is no line.
+    pub place_ttl: Duration,
+    /// The coarseness of the server's own clock, taken off the validity of every grant.
+    pub granularity: Duration,
+    /// The most claims that one `renew` call sends to the server in one request.
+    pub renew_batch_max: usize,
+}
+
+/// Which shares a backend can admit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Admission {
+    /// One holder.
+    Exclusive,
+    /// One writer or many readers.
+    SharedExclusive,
+    /// Any weight of any capacity.
+    Counted,
+}
+
+/// In which order waiting claims are granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Order {
+    /// Whoever asks first after a release.
+    Unordered,
+    /// First come, first served, over all processes.
+    Fifo,
+}
+
+/// How a waiter learns that its turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Waiting {
+    /// It asks again and again, with growing pauses.
+    Polls,
+    /// The server, or another client through it, sends word.
+    Notifies,
+    /// The request itself blocks in the server or in the kernel.
+    Blocks,
+}
+
+/// What keeps a granted claim alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Liveness {
+    /// A lease that runs out unless it is renewed, with the shortest and the longest ttl.
+    Lease {
+        /// The shortest ttl.
+        min: Duration,
+        /// The longest ttl.
+        max: Duration,
+    },
+    /// A session: a connection or a process that the server, or the kernel, watches.
+    Session,
+}
+
+/// What can take a granted claim away although its holder does everything right, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Safety {
+    /// Memory pressure in the server is enough.
+    Evictable,
+    /// A failover or a restart without data.
+    LostOnFailover,
+    /// Only what breaks the server's documented durability.
+    Strict,
+}
+
+impl Profile {
+    /// Whether claims of this share can be admitted.
+    ///
+    /// # Errors
+    /// [`Unmet`] says what was asked and what there is.
+    pub fn admits(&self, share: Share) -> Result<(), Unmet> {
+        let needed = if share.is_counted() {
+            Admission::Counted
+        } else if share.is_exclusive() && share.capacity() == 1 {
+            Admission::Exclusive
+        } else {
+            Admission::SharedExclusive
+        };
+        self.demand("admission", needed, self.admission)
+    }
+
+    /// Whether waiting claims are granted in this order at least.
+    ///
+    /// # Errors
+    /// [`Unmet`] says what was asked and what there is.
+    pub fn orders(&self, order: Order) -> Result<(), Unmet> {
+        self.demand("order", order, self.order)
+    }
+
+    /// Whether its fences are of this grade at least.
+    ///
+    /// # Errors
+    /// [`Unmet`] says what was asked and what there is.
+    pub fn fences(&self, grade: Grade) -> Result<(), Unmet> {
+        self.demand("fencing", grade, self.fencing)
+    }
+
+    /// Whether a granted claim is as safe as this at least.
+    ///
+    /// # Errors
+    /// [`Unmet`] says what was asked and what there is.
+    pub fn keeps(&self, safety: Safety) -> Result<(), Unmet> {
+        self.demand("safety", safety, self.safety)
+    }
+
+    fn demand<T: PartialOrd + fmt::Debug>(
+        &self,
+        what: &'static str,
+        needed: T,
+        given: T,
+    ) -> Result<(), Unmet> {
+        if given >= needed {
+            return Ok(());
+        }
+        Err(Unmet { backend: self.name, what, needed: format!("{needed:?}"), given: format!("{given:?}") })
+    }
+}
+
+/// A demand that a backend does not meet. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the {backend} backend cannot give {what} {needed}: on this connection it is {given}")]
+pub struct Unmet {
+    /// The backend's name.
+    pub backend: &'static str,
+    /// Which promise.
+    pub what: &'static str,
+    /// What was asked.
+    pub needed: String,
+    /// What there is.
+    pub given: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weak() -> Profile {
+        Profile {
+            name: "weak",
+            admission: Admission::SharedExclusive,
+            order: Order::Unordered,
+            waiting: Waiting::Polls,
+            liveness: Liveness::Session,
+            fencing: Grade::BestEffort,
+            safety: Safety::LostOnFailover,
+            place_ttl: Duration::ZERO,
+            granularity: Duration::ZERO,
+            renew_batch_max: 1,
+        }
+    }
+
+    #[test]
+    fn demands_are_compared_not_guessed() {
+        assert!(weak().admits(Share::MUTEX).is_ok());
+        assert!(weak().admits(Share::WRITER).is_ok());
+        assert!(weak().admits(Share::permits(1, 2).unwrap()).is_err());
+        assert!(weak().orders(Order::Fifo).is_err());
+        assert!(weak().fences(Grade::BestEffort).is_ok());
+        assert!(weak().keeps(Safety::Strict).is_err());
+        let error = weak().fences(Grade::Strict).unwrap_err().to_string();
+        assert_eq!(error, "the weak backend cannot give fencing Strict: on this connection it is BestEffort");
+    }
+}

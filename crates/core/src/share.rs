@@ -1,0 +1,109 @@
+//! How much of a resource a claim asks for.
+
+use std::fmt;
+
+/// A weight of a capacity. Mutex, read-write lock and semaphore are constants of this one pair.
+///
+/// | what | weight | capacity |
+/// |---|---|---|
+/// | mutex | 1 | 1 |
+/// | k of n permits | k | n |
+/// | reader | 1 | all |
+/// | writer | all | all |
+///
+/// Claims on one resource that name different capacities are admitted under the *smallest* of those
+/// that stand in line: a rolling change from five permits to three never lets four in, and a mutex
+/// excludes the readers of the same name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Share {
+    weight: u32,
+    capacity: u32,
+}
+
+impl Share {
+    /// The whole of a resource, for one holder.
+    pub const MUTEX: Share = Share { weight: 1, capacity: 1 };
+    /// A share that goes together with any other reader.
+    pub const READER: Share = Share { weight: 1, capacity: u32::MAX };
+    /// A share that goes together with nobody.
+    pub const WRITER: Share = Share { weight: u32::MAX, capacity: u32::MAX };
+
+    /// `weight` permits of `capacity`.
+    ///
+    /// # Errors
+    /// [`InvalidShare`] where the weight is zero or does not fit the capacity: such a claim could never be
+    /// admitted, or would hold nothing.
+    pub const fn permits(weight: u32, capacity: u32) -> Result<Share, InvalidShare> {
+        if weight == 0 || weight > capacity {
+            return Err(InvalidShare { weight, capacity });
+        }
+        Ok(Share { weight, capacity })
+    }
+
+    /// What the claim adds to the load of the resource.
+    pub const fn weight(self) -> u32 {
+        self.weight
+    }
+
+    /// The load up to which this claim tolerates company.
+    pub const fn capacity(self) -> u32 {
+        self.capacity
+    }
+
+    /// Whether a holder of this share is alone.
+    pub const fn is_exclusive(self) -> bool {
+        self.weight == self.capacity
+    }
+
+    /// Whether it takes a counting backend to admit this share; an exclusive or a reader's share does not.
+    pub const fn is_counted(self) -> bool {
+        !self.is_exclusive() && self.capacity != u32::MAX
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Share::MUTEX => f.write_str("mutex"),
+            Share::READER => f.write_str("reader"),
+            Share::WRITER => f.write_str("writer"),
+            Share { weight, capacity } => write!(f, "{weight}/{capacity}"),
+        }
+    }
+}
+
+/// A share that no claim can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{weight} of {capacity} permits cannot be held: ask for at least 1 and at most {capacity}")]
+pub struct InvalidShare {
+    weight: u32,
+    capacity: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_that_can_never_be_held_is_refused() {
+        assert!(Share::permits(0, 3).is_err());
+        assert!(Share::permits(4, 3).is_err());
+        assert!(Share::permits(0, 0).is_err());
+        assert_eq!(Share::permits(1, 1), Ok(Share::MUTEX));
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        assert!(Share::MUTEX.is_exclusive() && Share::WRITER.is_exclusive());
+        assert!(!Share::READER.is_exclusive() && !Share::READER.is_counted());
+        let two_of_three = Share::permits(2, 3).unwrap();
+        assert!(two_of_three.is_counted());
+        assert_eq!(two_of_three.to_string(), "2/3");
+    }
+}

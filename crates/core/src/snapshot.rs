@@ -1,0 +1,52 @@
+//! What an onlooker sees.
+
+use std::time::Duration;
+
+use crate::{ClaimId, Fence, Note, Resource, Share};
+
+/// The holders and the line of one resource at one instant of the server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// What was looked at.
+    pub resource: Resource,
+    /// Names this state; another state has another version.
+    pub version: Version,
+    /// Who holds it, in the order of grants.
+    pub holders: Vec<Standing>,
+    /// Who waits, first in line first.
+    pub waiting: Vec<Standing>,
+    /// The last fence that was granted, where the backend keeps one.
+    pub fence: Option<Fence>,
+}
+
+/// One claim as others see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// The claim. Whoever has it can end the claim: this is what makes `break` possible, and why it is not printed.
+    pub id: ClaimId,
+    /// How much it asks for.
+    pub share: Share,
+    /// Its fence, where it holds.
+    pub fence: Option<Fence>,
+    /// Since when it holds or waits, in milliseconds of the Unix epoch on the server's clock; for display only.
+    pub since_unix_ms: Option<u64>,
+    /// How long the server keeps it without hearing of it again; `None` where a session keeps it.
+    pub remaining: Option<Duration>,
+    /// What it says of itself.
+    pub note: Note,
+}
+
+/// One line of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The resource.
+    pub resource: Resource,
+    /// How many claims hold it.
+    pub holders: u32,
+    /// How many claims wait for it.
+    pub waiting: u32,
+}
+
+/// Names one state of a resource; only equality means anything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Version(pub String);

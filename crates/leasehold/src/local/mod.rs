@@ -1,0 +1,1 @@
+//! The stores that need no server: memory for one process, files for the processes of one machine.

@@ -1,0 +1,107 @@
+//! The directory of one server: its configuration, its data and its log.
+//!
+//! Removed when the test is done with it, kept when the test panics, because the log of a server is the first
+//! thing to read then. A directory lives longer than the process that writes into it.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::error::{Error, cannot};
+
+/// A private temporary directory that outlives a failed test.
+///
+/// Dropped while its thread panics, or with `LEASEHOLD_KEEP_DIRS` set in the environment, it stays, and its
+/// path and the last 30 lines of its log are printed. Otherwise it is removed.
+#[derive(Debug)]
+pub struct Directory {
+    temp: Option<TempDir>,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Creates an empty directory, readable by this user only, whose name begins with `leasehold-<server>-`.
+    pub fn create(server: &str) -> Result<Self, Error> {
+        let temp = tempfile::Builder::new()
+            .prefix(&format!("leasehold-{server}-"))
+            .tempdir()
+            .map_err(cannot("create a directory in", std::env::temp_dir().display()))?;
+        Ok(Self { path: temp.path().to_path_buf(), temp: Some(temp) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that the server's stdout and stderr go to.
+    pub fn log_path(&self) -> PathBuf {
+        self.path.join("server.log")
+    }
+
+    /// The last 30 lines of the log, or why it cannot be read.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_path()).unwrap_or_else(|cause| format!("(no log: {cause})"))
+    }
+
+    /// Writes a file that only this user may read.
+    pub(crate) fn write(&self, name: &str, content: &str) -> Result<PathBuf, Error> {
+        let path = self.path.join(name);
+        fs::write(&path, content).map_err(cannot("write", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let keep = std::thread::panicking() || std::env::var_os("LEASEHOLD_KEEP_DIRS").is_some();
+        if !keep {
+            return;
+        }
+        if let Some(temp) = self.temp.take() {
+            let kept = temp.keep();
+            eprintln!("server directory kept: {}", kept.display());
+            eprintln!("last lines of {}:\n{}", self.log_path().display(), self.log_tail());
+        }
+    }
+}
+
+/// How much of a log is shown.
+const TAIL_LINES: usize = 30;
+/// How much of a log is read for that, in bytes; a log of unending lines must not fill the memory.
+const TAIL_BYTES: u64 = 64 * 1024;
+
+fn tail(log: &Path) -> std::io::Result<String> {
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_the_last_thirty_lines() {
+        let directory = Directory::create("tail").unwrap();
+        let lines: Vec<String> = (1..=50).map(|n| format!("line {n}")).collect();
+        directory.write("server.log", &lines.join("\n")).unwrap();
+        assert_eq!(directory.log_tail(), lines[20..].join("\n"));
+    }
+
+    #[test]
+    fn a_directory_is_removed_when_nothing_failed() {
+        let directory = Directory::create("removed").unwrap();
+        let path = directory.path().to_path_buf();
+        assert!(path.is_dir());
+        drop(directory);
+        assert!(!path.exists());
+    }
+}

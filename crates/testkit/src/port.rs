@@ -1,0 +1,93 @@
+//! Loopback ports for servers that are started and started again.
+//!
+//! A port stays taken for as long as its value lives, also while nothing listens on it, so that a server comes
+//! back on the same port. Ports are chosen below 32768, where the system's range for outgoing connections
+//! begins: from that range on, any client's connection may take a port away while its server is down.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use crate::error::{Error, cannot};
+
+/// A port of 127.0.0.1 that no other test of this user takes while this value lives.
+///
+/// # Promises
+/// Test processes that use this kit never share a port: each port has a lock file in the temporary
+/// directory, freed by the system when its process ends in whatever way.
+///
+/// # Does not promise
+/// A program that does not use the kit may still take the port. A server that finds it taken is started
+/// again on another one.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    _lock: File,
+}
+
+impl Port {
+    /// Takes a port that nothing listens on now.
+    pub fn take() -> Result<Self, Error> {
+        let locks = lock_directory()?;
+        let span = u64::from(LAST - FIRST) + 1;
+        let start = RandomState::new().hash_one(std::process::id()) % span;
+        for step in 0..span {
+            let number = FIRST + ((start + step) % span) as u16;
+            let path = locks.join(number.to_string());
+            let lock = File::options().write(true).create(true).truncate(false).open(&path);
+            let lock = lock.map_err(cannot("open", path.display()))?;
+            if lock.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+                return Ok(Self { number, _lock: lock });
+            }
+        }
+        Err(Error::failed(format!("no free port from {FIRST} to {LAST} on 127.0.0.1; end some servers")))
+    }
+
+    /// The number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The address, on 127.0.0.1.
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
+    }
+}
+
+const FIRST: u16 = 20_000;
+const LAST: u16 = 32_767;
+
+/// One directory a user, because a file of another user could not be opened for locking. The files stay:
+/// removing one would let two processes lock two files of the same name.
+fn lock_directory() -> Result<PathBuf, Error> {
+    let name = format!("leasehold-ports-{}", rustix::process::getuid().as_raw());
+    let path = std::env::temp_dir().join(name);
+    fs::create_dir_all(&path).map_err(cannot("create", path.display()))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ports_held_at_once_differ_and_stay_below_the_ephemeral_range() {
+        let ports: Vec<Port> = (0..50).map(|_| Port::take().unwrap()).collect();
+        let numbers: HashSet<u16> = ports.iter().map(Port::number).collect();
+        assert_eq!(numbers.len(), 50);
+        assert!(numbers.iter().all(|number| (FIRST..=LAST).contains(number)));
+    }
+
+    #[test]
+    fn a_port_is_locked_while_its_value_lives_and_free_after() {
+        let port = Port::take().unwrap();
+        let path = lock_directory().unwrap().join(port.number().to_string());
+        let other = File::options().write(true).open(path).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(port);
+        other.try_lock().unwrap();
+    }
+}

@@ -1,0 +1,318 @@
+//! One server program as a child process that can be stopped, killed and started again.
+//!
+//! Ground rules: a child is always ended before its test is, in whatever way the test ends. Drop kills it; and
+//! if the test's own process is killed, its guardian does: a shell that waits at the end of a pipe which only
+//! the test's process keeps open. (The kernel's parent-death signal would end a server with the *thread* that
+//! started it, and needs unsafe code.) A child is a process group of its own, so that Ctrl-C in a terminal does
+//! not reach it before the test, and so that its helper processes end with it.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+
+use crate::directory::Directory;
+use crate::error::{Error, cannot};
+
+/// A server program, running or not, with the faults of a process as methods.
+///
+/// # Promises
+/// - Every fault has happened when its method returns: a stopped process runs no more instruction, a killed one is gone.
+/// - Drop kills the process, stopped or not, and waits for its end.
+/// - When the test's process ends without Drop (`kill -9`, abort, a static), the child is killed within moments.
+///
+/// # Does not promise
+/// Nothing here waits until a server is ready; that is the business of the server's own type.
+#[derive(Debug)]
+pub struct Process {
+    program: PathBuf,
+    args: Vec<OsString>,
+    directory: PathBuf,
+    log: PathBuf,
+    running: Mutex<Option<Running>>,
+}
+
+impl Process {
+    /// Starts `program` in `directory`, stdout and stderr appended to the directory's log, stdin empty.
+    ///
+    /// # Errors
+    /// When no process can be started. A program that starts and then fails is seen by [`Process::exited`].
+    pub fn spawn<A: Into<OsString>>(
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        directory: &Directory,
+    ) -> Result<Self, Error> {
+        let process = Self {
+            program: program.to_path_buf(),
+            args: args.into_iter().map(Into::into).collect(),
+            directory: directory.path().to_path_buf(),
+            log: directory.log_path(),
+            running: Mutex::new(None),
+        };
+        process.start()?;
+        Ok(process)
+    }
+
+    /// Starts it again, with the same arguments, after it was killed, terminated or has exited.
+    pub fn start(&self) -> Result<(), Error> {
+        let mut running = self.running();
+        if running.as_ref().is_some_and(|running| !running.has_exited()) {
+            return Err(Error::failed(format!("{} is running already", self.program.display())));
+        }
+        *running = None;
+        *running = Some(Running::spawn(self)?);
+        Ok(())
+    }
+
+    /// The process id, unless it was killed, terminated, or seen to have exited.
+    pub fn pid(&self) -> Option<u32> {
+        self.running().as_ref().map(|running| running.child.id())
+    }
+
+    /// How it ended, if it did so by itself since it was started. Told once.
+    pub fn exited(&self) -> Option<ExitStatus> {
+        let mut running = self.running();
+        let ended = running.take_if(|running| running.has_exited())?;
+        ended.end().ok()
+    }
+
+    /// Stops it (SIGSTOP): connections stay open, nothing answers any more.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.with_running("stop", |running| {
+            running.signal(Signal::STOP)?;
+            // The signal only asks. The wait returns when the last thread has stopped, or the process died.
+            running.wait(WaitIdOptions::STOPPED | WaitIdOptions::EXITED)
+        })
+    }
+
+    /// Continues it after [`Process::stop`] (SIGCONT). Does nothing to a process that is not stopped.
+    pub fn resume(&self) -> Result<(), Error> {
+        self.with_running("resume", |running| running.signal(Signal::CONT))
+    }
+
+    /// Kills it (SIGKILL), stopped or not, and waits until it is gone. A process that is not running stays so.
+    pub fn kill(&self) -> Result<(), Error> {
+        match self.running().take() {
+            Some(running) => running.end().map(drop).map_err(cannot("kill", self.program.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks it to end (SIGTERM), continuing it first if it is stopped, and waits for that at most 10 seconds.
+    ///
+    /// Blocks the calling thread meanwhile. A process that is not running stays so.
+    ///
+    /// # Errors
+    /// When it has not ended in time. It is left running then.
+    pub fn terminate(&self) -> Result<(), Error> {
+        let mut slot = self.running();
+        let Some(running) = slot.as_ref() else { return Ok(()) };
+        let name = self.program.display();
+        running.signal(Signal::TERM).and_then(|()| running.signal(Signal::CONT)).map_err(cannot("end", &name))?;
+        let deadline = Instant::now() + TERMINATE_LIMIT;
+        while !running.has_exited() {
+            if Instant::now() > deadline {
+                return Err(Error::failed(format!("{name} did not end within {TERMINATE_LIMIT:?} of SIGTERM")));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        match slot.take() {
+            Some(running) => running.end().map(drop).map_err(cannot("wait for", &name)),
+            None => Ok(()),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        // A panic of another test thread leaves the slot whole: each change of it is one assignment.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_running(
+        &self,
+        doing: &str,
+        fault: impl FnOnce(&Running) -> std::io::Result<()>,
+    ) -> Result<(), Error> {
+        let running = self.running();
+        let name = self.program.display();
+        let running = running.as_ref().ok_or_else(|| Error::failed(format!("cannot {doing} {name}: not running")))?;
+        fault(running).map_err(cannot(doing, name))
+    }
+}
+
+/// How long [`Process::terminate`] waits.
+const TERMINATE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Reads the server's process group from the pipe, then waits for the pipe's end, and kills the group. If the
+/// pipe ends before a number came, there never was a server.
+const GUARDIAN: &str = "read -r group || exit 0; read -r _; kill -9 -- \"-$group\"";
+
+/// Tells the guardian its number before it becomes the server, so that no moment is unguarded, whenever the test
+/// is killed. Redirecting its output closes its end of the pipe.
+const INTRODUCE: &str = "echo $$; log=$1; shift; exec \"$@\" >>\"$log\" 2>&1";
+
+/// A child that has not been waited for. While that is so its number cannot become another process's.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    guardian: Child,
+    ended: bool,
+}
+
+impl Running {
+    fn spawn(process: &Process) -> Result<Self, Error> {
+        let mut guardian = Command::new("/bin/sh")
+            .args(["-c", GUARDIAN, "leasehold-guardian"])
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(cannot("start", "/bin/sh"))?;
+        match Self::introduce(process, &guardian) {
+            Ok(child) => Ok(Self { child, guardian, ended: false }),
+            Err(cause) => {
+                // It waits for a number that never comes. Its end is not this failure's cause, so not reported.
+                let _ = guardian.kill().and_then(|()| guardian.wait());
+                Err(cannot("start", process.program.display())(cause))
+            }
+        }
+    }
+
+    fn introduce(process: &Process, guardian: &Child) -> std::io::Result<Child> {
+        let pipe = guardian.stdin.as_ref().ok_or_else(|| std::io::Error::other("the guardian has no pipe"))?;
+        Command::new("/bin/sh")
+            .args(["-c", INTRODUCE, "leasehold-introduce"])
+            .arg(&process.log)
+            .arg(&process.program)
+            .args(&process.args)
+            .current_dir(&process.directory)
+            .stdin(Stdio::null())
+            .stdout(pipe.as_fd().try_clone_to_owned()?)
+            .process_group(0)
+            .spawn()
+    }
+
+    fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        Ok(rustix::process::kill_process_group(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Waits for a change of state without taking it, so that the number stays reserved until [`Running::end`].
+    fn wait(&self, changes: WaitIdOptions) -> std::io::Result<()> {
+        let child = WaitId::Pid(Pid::from_child(&self.child));
+        rustix::io::retry_on_intr(|| rustix::process::waitid(child.clone(), changes | WaitIdOptions::NOWAIT))?;
+        Ok(())
+    }
+
+    fn has_exited(&self) -> bool {
+        let child = WaitId::Pid(Pid::from_child(&self.child));
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        matches!(rustix::process::waitid(child, options), Ok(Some(_)))
+    }
+
+    fn end(mut self) -> std::io::Result<ExitStatus> {
+        self.kill_and_wait()
+    }
+
+    fn kill_and_wait(&mut self) -> std::io::Result<ExitStatus> {
+        self.ended = true;
+        self.signal(Signal::KILL)?;
+        // The guardian goes before the child is waited for: afterwards its number may be another process's.
+        self.guardian.kill()?;
+        self.guardian.wait()?;
+        self.child.wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended
+            && let Err(cause) = self.kill_and_wait()
+        {
+            eprintln!("cannot kill server process {}: {cause}", self.child.id());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> (Process, Directory) {
+        let directory = Directory::create("shell").unwrap();
+        let process = Process::spawn(Path::new("/bin/sh"), ["-c", script], &directory).unwrap();
+        (process, directory)
+    }
+
+    fn state(pid: u32) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+
+    fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "not seen within 10 s");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn output_goes_to_the_log_and_the_exit_is_seen_once() {
+        let (process, directory) = shell("echo out; echo err >&2; exit 3");
+        assert_eq!(until(|| process.exited()).code(), Some(3));
+        assert_eq!(directory.log_tail(), "out\nerr");
+        assert_eq!(process.exited(), None);
+        assert_eq!(process.pid(), None);
+    }
+
+    #[test]
+    fn stop_has_stopped_and_resume_continues() {
+        let (process, _directory) = shell("while :; do :; done");
+        let pid = process.pid().unwrap();
+        for _ in 0..20 {
+            process.stop().unwrap();
+            assert_eq!(state(pid), Some('T'));
+            process.resume().unwrap();
+            until(|| (state(pid) == Some('R')).then_some(()));
+        }
+    }
+
+    #[test]
+    fn drop_ends_a_stopped_process_and_its_helpers() {
+        let (process, directory) = shell("sleep 1000 & echo $!; wait");
+        let helper: u32 = until(|| directory.log_tail().trim().parse().ok());
+        let pid = process.pid().unwrap();
+        process.stop().unwrap();
+        drop(process);
+        assert_eq!(state(pid), None);
+        until(|| matches!(state(helper), None | Some('Z')).then_some(()));
+    }
+
+    #[test]
+    fn terminate_ends_a_stopped_process_too() {
+        let (process, _directory) = shell("while :; do sleep 0.01; done");
+        process.stop().unwrap();
+        process.terminate().unwrap();
+        assert_eq!(process.pid(), None);
+        process.terminate().unwrap();
+    }
+
+    #[test]
+    fn faults_on_a_process_that_is_gone_say_so() {
+        let (process, _directory) = shell("sleep 1000");
+        process.kill().unwrap();
+        let error = process.stop().unwrap_err().to_string();
+        assert_eq!(error, "cannot stop /bin/sh: not running");
+        process.start().unwrap();
+        assert_eq!(process.start().unwrap_err().to_string(), "/bin/sh is running already");
+    }
+}
