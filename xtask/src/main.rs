@@ -1,1 +1,147 @@
-fn main() {}
+//! The workspace's own chores, started as `cargo xtask <chore>`.
+//!
+//! This file only reads the command line; each chore has a file of its own. Nothing here is published, so the
+//! dependencies stay few: a newcomer compiles this before anything else.
+#![forbid(unsafe_code)]
+
+mod servers;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+The workspace's own chores.
+
+Usage: cargo xtask <chore> [options]
+
+Chores:
+  test                  everything that a change has to pass, in this order:
+                        servers, fmt, tidy, clippy, build, test, doc, deny
+  test --only A,B       only these steps (`test` brings `build` along)
+  tidy                  the rules of this repository that no compiler knows: which crate and which module
+                        may use which, lengths, banned calls and words, how a file opens
+  help                  this text
+
+Environment:
+  LEASEHOLD_REQUIRE     servers that have to be there: `all`, or names such as `redis` with commas between.
+                        Without it, tests whose server is missing are skipped and listed at the end.
+
+Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when the command line is wrong.
+";
+
+/// What the command line asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Chore {
+    Help,
+    Test(Vec<&'static test::Step>),
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let chore = match parse(&words) {
+        Ok(chore) => chore,
+        Err(complaint) => {
+            eprintln!("{complaint}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match chore {
+        Chore::Help => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Chore::Test(steps) => test::run(&root(), &steps),
+        Chore::Tidy => tidy::run(&root()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Chore, String> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
+        ["tidy"] => Ok(Chore::Tidy),
+        ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),
+        ["test", "--only", names] => test::only(names).map(Chore::Test),
+        ["test", option] if option.starts_with("--only=") => {
+            test::only(option.trim_start_matches("--only=")).map(Chore::Test)
+        }
+        ["test", "--only"] => Err(format!("--only wants step names: {}.", test::names())),
+        ["test", "--only", _, surplus, ..] | ["test" | "tidy", surplus, ..] => {
+            Err(format!("`{surplus}` is not an option of this chore."))
+        }
+        [unknown, ..] => Err(format!("There is no chore named `{unknown}`.")),
+    }
+}
+
+/// The repository's root. Cargo tells it at run time, so that a moved or copied target folder does not point elsewhere.
+fn root() -> PathBuf {
+    let manifest =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let manifest = PathBuf::from(manifest);
+    manifest.parent().map_or_else(|| manifest.clone(), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Chore, String> {
+        parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    fn names(chore: Result<Chore, String>) -> Vec<&'static str> {
+        match chore {
+            Ok(Chore::Test(steps)) => steps.iter().map(|step| step.name).collect(),
+            other => panic!("expected the chore `test`, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_and_help_show_the_usage() {
+        for line in ["", "help", "--help", "-h", "test --help", "tidy -h"] {
+            assert_eq!(parsed(line), Ok(Chore::Help), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn test_runs_all_steps_in_the_order_that_the_usage_names() {
+        let all = names(parsed("test"));
+        assert!(USAGE.contains(&all.join(", ")), "the usage does not name {all:?} in this order");
+    }
+
+    #[test]
+    fn only_picks_steps_in_either_spelling() {
+        assert_eq!(names(parsed("test --only clippy,fmt")), ["fmt", "clippy"]);
+        assert_eq!(names(parsed("test --only=doc")), ["doc"]);
+    }
+
+    #[test]
+    fn wrong_words_are_refused_with_the_word_in_the_text() {
+        for (line, word) in [
+            ("toast", "toast"),
+            ("test --fast", "--fast"),
+            ("tidy now", "now"),
+            ("test --only", "clippy"),
+            ("test --only clipy", "clipy"),
+            ("test --only fmt extra", "extra"),
+        ] {
+            let complaint = parsed(line).expect_err(line);
+            assert!(complaint.contains(word), "{line:?}: {complaint}");
+        }
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        assert!(root().join("xtask/src/main.rs").is_file());
+    }
+}

@@ -1,0 +1,331 @@
+//! `cargo xtask test`: one list of steps, run in order, each announced and timed; the first failure ends the run.
+//!
+//! A step is a cargo command or another chore of this crate. The commands are what a person would type, so that a
+//! failed step can be repeated by hand; their output is passed through unchanged, because a CI reads the summary
+//! lines of `cargo test` from it.
+
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::{servers, tidy};
+
+/// One step of the run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    work: Work,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Work {
+    Servers,
+    Tidy,
+    /// Arguments of cargo, and variables set for it.
+    Cargo(&'static [&'static str], &'static [(&'static str, &'static str)]),
+    /// Like `Cargo`, but left out with a line of explanation when the subcommand is not installed.
+    Optional(&'static str, &'static [&'static str]),
+}
+
+/// All steps, in the order in which they run: what is cheap and fails often comes first.
+///
+/// `build` selects exactly the targets that `cargo test` builds, all at once. So `test` finds everything compiled, and
+/// the tests that run the `leasehold` binary find it beside them and up to date, also those of another package.
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "servers", work: Work::Servers },
+    Step { name: "fmt", work: Work::Cargo(&["fmt", "--all", "--check"], &[]) },
+    Step { name: "tidy", work: Work::Tidy },
+    Step {
+        name: "clippy",
+        work: Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
+    },
+    Step {
+        name: "build",
+        work: Work::Cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"], &[]),
+    },
+    // Without --no-fail-fast a failure in the first crate would hide those of all the others.
+    Step { name: "test", work: Work::Cargo(&["test", "--workspace", "--no-fail-fast"], &[]) },
+    Step {
+        name: "doc",
+        work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),
+    },
+    Step { name: "deny", work: Work::Optional("cargo-deny", &["deny", "check"]) },
+];
+
+/// The steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because its tests run the binary.
+pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
+    let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
+        return Err(format!("There is no step named `{unknown}`; the steps are {}.", names()));
+    }
+    if wanted.is_empty() {
+        return Err(format!("--only wants step names: {}.", names()));
+    }
+    let picked = |name: &str| wanted.contains(&name) || (name == "build" && wanted.contains(&"test"));
+    Ok(STEPS.iter().filter(|step| picked(step.name)).collect())
+}
+
+/// The names of all steps, for messages.
+pub(crate) fn names() -> String {
+    STEPS.iter().map(|step| step.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs the steps. The table of times and the list of skipped tests are printed also when a step failed.
+pub(crate) fn run(root: &Path, steps: &[&Step]) -> Result<(), String> {
+    let log = SkipLog::create()?;
+    let begin = Instant::now();
+    let mut rows = Vec::new();
+    let mut failure = None;
+    for step in steps {
+        println!("\n==> {}: {}", step.name, step.work.command());
+        let step_begin = Instant::now();
+        let end = step.work.run(root, &log);
+        let row = Row { name: step.name, took: step_begin.elapsed(), end: End::of(&end) };
+        println!("==> {}: {} after {:.1} s", row.name, row.end.word(), row.took.as_secs_f64());
+        rows.push(row);
+        if let Err(why) = end {
+            failure = Some(format!(
+                "\nThe step `{name}` failed: {why}\nRepeat just this step with: cargo xtask test --only {name}",
+                name = step.name
+            ));
+            break;
+        }
+    }
+    let left = &steps[rows.len()..];
+    rows.extend(left.iter().map(|step| Row { name: step.name, took: Duration::ZERO, end: End::NotRun }));
+    print!("\n{}", table(&rows, begin.elapsed()));
+    print!("\n{}", log.report()?);
+    failure.map_or(Ok(()), Err)
+}
+
+/// How a step ended when nothing was wrong with it.
+enum Done {
+    Ran,
+    Skipped,
+}
+
+impl Work {
+    /// What a person would type to do the same.
+    fn command(&self) -> String {
+        match self {
+            Self::Servers => "install the servers that tests need and this machine lacks".to_owned(),
+            Self::Tidy => "cargo xtask tidy".to_owned(),
+            Self::Cargo(arguments, variables) => {
+                let variables = variables.iter().map(|(name, value)| format!("{name}='{value}' "));
+                format!("{}cargo {}", variables.collect::<String>(), arguments.join(" "))
+            }
+            Self::Optional(_, arguments) => format!("cargo {}", arguments.join(" ")),
+        }
+    }
+
+    fn run(&self, root: &Path, log: &SkipLog) -> Result<Done, String> {
+        match self {
+            Self::Servers => servers::ensure().map(|()| Done::Ran),
+            Self::Tidy => tidy::run(root).map(|()| Done::Ran),
+            Self::Cargo(arguments, variables) => cargo(root, arguments, variables, log).map(|()| Done::Ran),
+            Self::Optional(program, arguments) => {
+                if servers::find(program).is_none() {
+                    println!(
+                        "{program} is not installed: skipped (`cargo install --locked {program}` brings it)."
+                    );
+                    return Ok(Done::Skipped);
+                }
+                cargo(root, arguments, &[], log).map(|()| Done::Ran)
+            }
+        }
+    }
+}
+
+fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)], log: &SkipLog) -> Result<(), String> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root).args(arguments).envs(variables.iter().copied()).env(SKIP_LOG, &log.path);
+    // `cargo run`, which started this program, describes this package in the environment. Build scripts of other
+    // packages watch some of these variables, and would run again on every change between here and a plain cargo.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {} ended with {status}", arguments[0])) }
+}
+
+/// One line of the table at the end.
+struct Row {
+    name: &'static str,
+    took: Duration,
+    end: End,
+}
+
+enum End {
+    Ok,
+    Skipped,
+    Failed,
+    NotRun,
+}
+
+impl End {
+    fn of(result: &Result<Done, String>) -> Self {
+        match result {
+            Ok(Done::Ran) => Self::Ok,
+            Ok(Done::Skipped) => Self::Skipped,
+            Err(_) => Self::Failed,
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Skipped => "skipped",
+            Self::Failed => "FAILED",
+            Self::NotRun => "not run",
+        }
+    }
+}
+
+fn table(rows: &[Row], total: Duration) -> String {
+    let line =
+        |name: &str, took: Duration, word: &str| format!("{name:<8} {:>8.1}  {word}\n", took.as_secs_f64());
+    let mut text = format!("{:<8} {:>8}  result\n", "step", "seconds");
+    for row in rows {
+        text += &line(row.name, row.took, row.end.word());
+    }
+    text + line("total", total, "").trim_end() + "\n"
+}
+
+/// Tests append a line `LEASEHOLD-SKIPPED <test> <reason>` to the file that this variable names.
+const SKIP_LOG: &str = "LEASEHOLD_SKIP_LOG";
+
+/// The file in which tests say that they did not run; it is removed at the end.
+struct SkipLog {
+    path: PathBuf,
+}
+
+impl SkipLog {
+    fn create() -> Result<Self, String> {
+        // A run that was killed leaves its file behind, and another process may get its id: so a few names are tried.
+        for attempt in 0..100 {
+            let name = format!("leasehold-skipped-{}-{attempt}.log", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            // `create_new` refuses a file or link that someone else laid there in a shared temporary folder.
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(_) => return Ok(Self { path }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    let path = path.display();
+                    return Err(format!(
+                        "{path}: cannot be created ({error}); set TMPDIR to a writable folder."
+                    ));
+                }
+            }
+        }
+        let folder = std::env::temp_dir();
+        Err(format!("{}: is full of leasehold-skipped-*.log files; remove them.", folder.display()))
+    }
+
+    fn report(&self) -> Result<String, String> {
+        let text = fs::read_to_string(&self.path).map_err(|error| {
+            format!("{}: the list of skipped tests cannot be read: {error}", self.path.display())
+        })?;
+        // A test that is run by several processes may say so several times.
+        let mut lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        if lines.is_empty() {
+            return Ok("No test was skipped.\n".to_owned());
+        }
+        Ok(format!("Skipped tests: {}\n{}\n", lines.len(), lines.join("\n")))
+    }
+}
+
+impl Drop for SkipLog {
+    fn drop(&mut self) {
+        // The report has been printed; a file that cannot be removed from the temporary folder harms nobody.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn only_keeps_the_order_and_builds_before_it_tests() {
+        let picked = |list| only(list).map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>());
+        assert_eq!(picked("doc, fmt"), Ok(vec!["fmt", "doc"]));
+        assert_eq!(picked("test"), Ok(vec!["build", "test"]));
+        assert_eq!(picked("fmt,fmt"), Ok(vec!["fmt"]));
+        assert!(
+            picked("fmt,nothing").is_err_and(|text| text.contains("`nothing`") && text.contains("clippy"))
+        );
+        assert!(picked(",").is_err());
+    }
+
+    #[test]
+    fn a_command_is_shown_as_a_person_would_type_it() {
+        let doc = STEPS.iter().find(|step| step.name == "doc").unwrap();
+        assert_eq!(doc.work.command(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace");
+    }
+
+    #[test]
+    fn the_table_has_a_row_a_step_and_the_total() {
+        let rows = [
+            Row { name: "fmt", took: Duration::from_millis(1250), end: End::Ok },
+            Row { name: "test", took: Duration::from_secs(100), end: End::Failed },
+            Row { name: "doc", took: Duration::ZERO, end: End::NotRun },
+        ];
+        let expected = "step      seconds  result\n\
+                        fmt           1.2  ok\n\
+                        test        100.0  FAILED\n\
+                        doc           0.0  not run\n\
+                        total       101.2\n";
+        assert_eq!(table(&rows, Duration::from_millis(101_240)), expected);
+    }
+
+    #[test]
+    fn a_failed_step_ends_the_run_and_names_the_command_that_repeats_it() {
+        const BAD: Step = Step { name: "clippy", work: Work::Cargo(&["a-step-that-fails-in-a-test"], &[]) };
+        const NEVER: Step = Step { name: "servers", work: Work::Cargo(&["a-step-that-never-runs"], &[]) };
+        let complaint = run(&crate::root(), &[&BAD, &NEVER]).unwrap_err();
+        assert!(complaint.contains("cargo xtask test --only clippy"), "{complaint}");
+        assert!(
+            !complaint.contains("a-step-that-never-runs"),
+            "the run went on after a failure: {complaint}"
+        );
+    }
+
+    #[test]
+    fn a_missing_optional_tool_is_skipped_and_not_failed() {
+        const ABSENT: Step =
+            Step { name: "deny", work: Work::Optional("leasehold-no-such-tool", &["version"]) };
+        const PRESENT: Step =
+            Step { name: "deny", work: Work::Optional("sh", &["a-step-that-fails-in-a-test"]) };
+        assert_eq!(run(&crate::root(), &[&ABSENT]), Ok(()));
+        assert!(run(&crate::root(), &[&PRESENT]).is_err());
+    }
+
+    #[test]
+    fn skipped_tests_are_listed_once_each_and_the_file_is_removed() {
+        let log = SkipLog::create().unwrap();
+        let mut file = OpenOptions::new().append(true).open(&log.path).unwrap();
+        assert_eq!(log.report().unwrap(), "No test was skipped.\n");
+        writeln!(
+            file,
+            "LEASEHOLD-SKIPPED b no server\nLEASEHOLD-SKIPPED a no server\n\nLEASEHOLD-SKIPPED b no server"
+        )
+        .unwrap();
+        let report = log.report().unwrap();
+        assert_eq!(
+            report,
+            "Skipped tests: 2\nLEASEHOLD-SKIPPED a no server\nLEASEHOLD-SKIPPED b no server\n"
+        );
+        let path = log.path.clone();
+        drop(log);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,47 @@
+//! Rule `unsafe`: the word stands only in files that are listed here with their reason.
+
+use super::source::Source;
+use super::{Exception, Finding};
+
+const RULE: &str = "unsafe";
+
+/// Where `unsafe` is right. Each of these files has tests that run the code in question.
+pub(super) const ALLOWED: &[Exception] = &[];
+
+pub(super) fn check(sources: &[Source], allowed: &[Exception]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in sources {
+        for at in (0..source.tokens.len()).filter(|at| source.reads(*at, &["unsafe"])) {
+            let advice =
+                "Do without, or list the file with its reason in xtask/src/tidy/unsafety.rs and test it.";
+            findings.push(Finding::error(&source.path, source.tokens[at].line, RULE, advice));
+        }
+    }
+    Exception::apply(findings, allowed, "ALLOWED in xtask/src/tidy/unsafety.rs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::sample;
+    use super::*;
+
+    #[test]
+    fn blocks_functions_impls_and_attributes_are_found() {
+        let text = "fn f() {\n    unsafe { g() }\n}\nunsafe fn h() {}\nunsafe impl Send for A {}\n#[unsafe(no_mangle)]\nfn i() {}\n";
+        let lines: Vec<usize> =
+            check(&[sample("a.rs", text)], &[]).iter().map(|finding| finding.line).collect();
+        assert_eq!(lines, [2, 4, 5, 6]);
+    }
+
+    #[test]
+    fn the_word_in_lints_strings_comments_and_tests_of_names_is_let_pass() {
+        let text = "#![forbid(unsafe_code)]\n// unsafe\nfn f() { g(\"unsafe\"); unsafely(); }\n";
+        assert_eq!(check(&[sample("a.rs", text)], &[]), vec![]);
+    }
+
+    #[test]
+    fn a_listed_file_is_let_pass() {
+        let allowed = [Exception { path: "a.rs", rule: RULE, why: "a system call" }];
+        assert_eq!(check(&[sample("a.rs", "fn f() { unsafe { g() } }")], &allowed), vec![]);
+    }
+}
