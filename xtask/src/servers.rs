@@ -68,7 +68,7 @@ fn verdict(missing: &[&Tool], required: &str) -> Result<(), String> {
     let refused = list(missing.iter().filter(is_required).map(|tool| tool.program));
     if !refused.is_empty() {
         return Err(format!(
-            "LEASEHOLD_REQUIRE={required} wants {refused}; install it, or unset the variable."
+            "LEASEHOLD_REQUIRE={required} wants {refused}: install that, or unset the variable."
         ));
     }
     for tool in missing {

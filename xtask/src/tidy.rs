@@ -113,7 +113,7 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     source::mark_test_modules(&mut sources);
     findings.extend(opening::check(&sources));
     findings.extend(lengths::check(&sources));
-    findings.extend(calls::check(&sources, members));
+    findings.extend(calls::check(&sources, members, calls::ALLOWED));
     findings.extend(unsafety::check(&sources, unsafety::ALLOWED));
     findings.extend(modules::check(&sources));
     findings
@@ -190,6 +190,8 @@ mod tests {
         ];
         let mut rules: Vec<&str> = check(&[], files).iter().map(|finding| finding.rule).collect();
         rules.sort_unstable();
+        // The exceptions of this repository name files that are not among these, and are found for that.
+        rules.dedup();
         assert_eq!(rules, ["call", "length", "module-edge", "opening", "syntax", "unsafe", "word"]);
     }
 }
