@@ -30,28 +30,27 @@ use crate::error::{Error, cannot};
 /// Nothing here waits until a server is ready; that is the business of the server's own type.
 #[derive(Debug)]
 pub struct Process {
+    // Dropped in this order: the process ends before its directory goes.
+    running: Mutex<Option<Running>>,
     program: PathBuf,
     args: Vec<OsString>,
-    directory: PathBuf,
-    log: PathBuf,
-    running: Mutex<Option<Running>>,
+    directory: Directory,
 }
 
 impl Process {
-    /// Starts `program` in `directory`, stdout and stderr appended to the directory's log, stdin empty.
+    /// Starts `program` in `directory`, which it owns, stdout and stderr appended to the log there, stdin empty.
     ///
     /// # Errors
     /// When no process can be started. A program that starts and then fails is seen by [`Process::exited`].
     pub fn spawn<A: Into<OsString>>(
         program: &Path,
         args: impl IntoIterator<Item = A>,
-        directory: &Directory,
+        directory: Directory,
     ) -> Result<Self, Error> {
         let process = Self {
             program: program.to_path_buf(),
             args: args.into_iter().map(Into::into).collect(),
-            directory: directory.path().to_path_buf(),
-            log: directory.log_path(),
+            directory,
             running: Mutex::new(None),
         };
         process.start()?;
@@ -67,6 +66,11 @@ impl Process {
         *running = None;
         *running = Some(Running::spawn(self)?);
         Ok(())
+    }
+
+    /// Where it runs, and where its log is.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
     }
 
     /// The process id, unless it was killed, terminated, or seen to have exited.
@@ -113,11 +117,16 @@ impl Process {
         let mut slot = self.running();
         let Some(running) = slot.as_ref() else { return Ok(()) };
         let name = self.program.display();
-        running.signal(Signal::TERM).and_then(|()| running.signal(Signal::CONT)).map_err(cannot("end", &name))?;
+        running
+            .signal(Signal::TERM)
+            .and_then(|()| running.signal(Signal::CONT))
+            .map_err(cannot("end", &name))?;
         let deadline = Instant::now() + TERMINATE_LIMIT;
         while !running.has_exited() {
             if Instant::now() > deadline {
-                return Err(Error::failed(format!("{name} did not end within {TERMINATE_LIMIT:?} of SIGTERM")));
+                return Err(Error::failed(format!(
+                    "{name} did not end within {TERMINATE_LIMIT:?} of SIGTERM"
+                )));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -139,7 +148,8 @@ impl Process {
     ) -> Result<(), Error> {
         let running = self.running();
         let name = self.program.display();
-        let running = running.as_ref().ok_or_else(|| Error::failed(format!("cannot {doing} {name}: not running")))?;
+        let running =
+            running.as_ref().ok_or_else(|| Error::failed(format!("cannot {doing} {name}: not running")))?;
         fault(running).map_err(cannot(doing, name))
     }
 }
@@ -149,7 +159,7 @@ const TERMINATE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Reads the server's process group from the pipe, then waits for the pipe's end, and kills the group. If the
 /// pipe ends before a number came, there never was a server.
-const GUARDIAN: &str = "read -r group || exit 0; read -r _; kill -9 -- \"-$group\"";
+const GUARDIAN: &str = "read -r group || exit 0; read -r _; kill -s KILL -- \"-$group\"";
 
 /// Tells the guardian its number before it becomes the server, so that no moment is unguarded, whenever the test
 /// is killed. Redirecting its output closes its end of the pipe.
@@ -185,13 +195,14 @@ impl Running {
     }
 
     fn introduce(process: &Process, guardian: &Child) -> std::io::Result<Child> {
-        let pipe = guardian.stdin.as_ref().ok_or_else(|| std::io::Error::other("the guardian has no pipe"))?;
+        let pipe =
+            guardian.stdin.as_ref().ok_or_else(|| std::io::Error::other("the guardian has no pipe"))?;
         Command::new("/bin/sh")
             .args(["-c", INTRODUCE, "leasehold-introduce"])
-            .arg(&process.log)
+            .arg(process.directory.log_path())
             .arg(&process.program)
             .args(&process.args)
-            .current_dir(&process.directory)
+            .current_dir(process.directory.path())
             .stdin(Stdio::null())
             .stdout(pipe.as_fd().try_clone_to_owned()?)
             .process_group(0)
@@ -205,7 +216,9 @@ impl Running {
     /// Waits for a change of state without taking it, so that the number stays reserved until [`Running::end`].
     fn wait(&self, changes: WaitIdOptions) -> std::io::Result<()> {
         let child = WaitId::Pid(Pid::from_child(&self.child));
-        rustix::io::retry_on_intr(|| rustix::process::waitid(child.clone(), changes | WaitIdOptions::NOWAIT))?;
+        rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(child.clone(), changes | WaitIdOptions::NOWAIT)
+        })?;
         Ok(())
     }
 
@@ -243,10 +256,8 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> (Process, Directory) {
-        let directory = Directory::create("shell").unwrap();
-        let process = Process::spawn(Path::new("/bin/sh"), ["-c", script], &directory).unwrap();
-        (process, directory)
+    fn shell(script: &str) -> Process {
+        Process::spawn(Path::new("/bin/sh"), ["-c", script], Directory::create("shell").unwrap()).unwrap()
     }
 
     fn state(pid: u32) -> Option<char> {
@@ -267,16 +278,16 @@ mod tests {
 
     #[test]
     fn output_goes_to_the_log_and_the_exit_is_seen_once() {
-        let (process, directory) = shell("echo out; echo err >&2; exit 3");
+        let process = shell("echo out; echo err >&2; exit 3");
         assert_eq!(until(|| process.exited()).code(), Some(3));
-        assert_eq!(directory.log_tail(), "out\nerr");
+        assert_eq!(process.directory().log_tail(), "out\nerr");
         assert_eq!(process.exited(), None);
         assert_eq!(process.pid(), None);
     }
 
     #[test]
     fn stop_has_stopped_and_resume_continues() {
-        let (process, _directory) = shell("while :; do :; done");
+        let process = shell("while :; do :; done");
         let pid = process.pid().unwrap();
         for _ in 0..20 {
             process.stop().unwrap();
@@ -288,8 +299,8 @@ mod tests {
 
     #[test]
     fn drop_ends_a_stopped_process_and_its_helpers() {
-        let (process, directory) = shell("sleep 1000 & echo $!; wait");
-        let helper: u32 = until(|| directory.log_tail().trim().parse().ok());
+        let process = shell("sleep 1000 & echo $!; wait");
+        let helper: u32 = until(|| process.directory().log_tail().trim().parse().ok());
         let pid = process.pid().unwrap();
         process.stop().unwrap();
         drop(process);
@@ -299,7 +310,7 @@ mod tests {
 
     #[test]
     fn terminate_ends_a_stopped_process_too() {
-        let (process, _directory) = shell("while :; do sleep 0.01; done");
+        let process = shell("while :; do sleep 0.01; done");
         process.stop().unwrap();
         process.terminate().unwrap();
         assert_eq!(process.pid(), None);
@@ -308,7 +319,7 @@ mod tests {
 
     #[test]
     fn faults_on_a_process_that_is_gone_say_so() {
-        let (process, _directory) = shell("sleep 1000");
+        let process = shell("sleep 1000");
         process.kill().unwrap();
         let error = process.stop().unwrap_err().to_string();
         assert_eq!(error, "cannot stop /bin/sh: not running");

@@ -1,0 +1,227 @@
+//! Options of a Redis server, and its start.
+//!
+//! Options become a configuration file, not arguments, so that passwords are not seen in the list of processes
+//! and a failed test keeps them beside the log.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::{ADMIN, Admin, DATA, RedisServer, SNAPSHOT, SOCKET};
+use crate::certificates::Certificates;
+use crate::directory::Directory;
+use crate::error::{Error, cannot};
+use crate::port::Port;
+use crate::process::Process;
+use crate::require;
+
+/// Options for a [`RedisServer`]; without any, a server without persistence, password and TLS.
+#[derive(Debug, Clone)]
+#[must_use = "nothing starts before `start`"]
+pub struct RedisBuilder {
+    program: String,
+    args: Vec<String>,
+    appendonly: Appendonly,
+    password: Option<String>,
+    users: Vec<String>,
+    tls: Option<Tls>,
+}
+
+/// What the server writes to its append-only file, and so what a kill leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appendonly {
+    /// Nothing: a kill loses all data.
+    None,
+    /// Every command, brought to the disk each second.
+    Everysec,
+    /// Every command, brought to the disk before its reply.
+    Always,
+}
+
+/// Who proves who they are on the TLS port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    /// The server; a client may.
+    Server,
+    /// The server and each client.
+    Mutual,
+}
+
+impl RedisBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            program: "redis-server".to_owned(),
+            args: Vec::new(),
+            appendonly: Appendonly::None,
+            password: None,
+            users: Vec::new(),
+            tls: None,
+        }
+    }
+
+    /// Another program than `redis-server`, by name or path, such as `valkey-server`.
+    pub fn program(mut self, program: impl Into<String>) -> Self {
+        self.program = program.into();
+        self
+    }
+
+    /// One more argument for the server, after the kit's configuration, which it may override:
+    /// `.arg("--maxmemory").arg("16mb")`.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// What the server writes to its append-only file.
+    pub fn persistence(mut self, appendonly: Appendonly) -> Self {
+        self.appendonly = appendonly;
+        self
+    }
+
+    /// The password of the default user, which has none otherwise.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// One more user, with a password and rules as of `ACL SETUSER`: `.acl_user("app", "secret", "~lh:* +@all")`.
+    pub fn acl_user(mut self, name: &str, password: &str, rules: &str) -> Self {
+        self.users.push(format!("user {name} on {} {rules}", quoted(&format!(">{password}"))));
+        self
+    }
+
+    /// A second port that speaks TLS, with certificates made for this server.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in the
+    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    pub async fn start(self) -> Result<RedisServer, Error> {
+        let mut outcome = self.start_once().await;
+        for _ in 1..START_ATTEMPTS {
+            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
+                break;
+            }
+            outcome = self.start_once().await;
+        }
+        outcome
+    }
+
+    /// As [`RedisBuilder::start`], or ends the test as skipped; see [`require`].
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_or_skip(self) -> Option<RedisServer> {
+        require::or_skip("redis", self.start().await)
+    }
+
+    async fn start_once(&self) -> Result<RedisServer, Error> {
+        let program = require::program(&self.program, &self.program)?;
+        let directory = Directory::create("redis")?;
+        let data = directory.path().join(DATA);
+        std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
+        let port = Port::take()?;
+        let tls = match self.tls {
+            Some(_) => Some((Port::take()?, Certificates::create(&directory)?)),
+            None => None,
+        };
+        let admin = random_word();
+        let config = self.config(&directory, &port, tls.as_ref(), &admin)?;
+        let config = directory.write("redis.conf", &config)?;
+        let args = std::iter::once(config.into_os_string()).chain(self.args.iter().map(Into::into));
+        let process = Process::spawn(&program, args, directory)?;
+        let server = RedisServer {
+            process,
+            port,
+            tls,
+            password: self.password.clone(),
+            appendonly: self.appendonly,
+            admin: Admin::new(admin),
+        };
+        server.ready().await?;
+        Ok(server)
+    }
+
+    fn config(
+        &self,
+        directory: &Directory,
+        port: &Port,
+        tls: Option<&(Port, Certificates)>,
+        admin: &str,
+    ) -> Result<String, Error> {
+        let path = |path: &std::path::Path| quoted(&path.display().to_string());
+        let socket = directory.path().join(SOCKET);
+        if socket.as_os_str().len() > MAX_SOCKET_PATH {
+            let text =
+                format!("{} is too long for a unix socket; set TMPDIR to a shorter path", socket.display());
+            return Err(Error::failed(text));
+        }
+        let (appendonly, appendfsync) = match self.appendonly {
+            Appendonly::None => ("no", "no"),
+            Appendonly::Everysec => ("yes", "everysec"),
+            Appendonly::Always => ("yes", "always"),
+        };
+        let mut lines = vec![
+            "bind 127.0.0.1".to_owned(),
+            format!("port {}", port.number()),
+            format!("unixsocket {}", path(&socket)),
+            "unixsocketperm 700".to_owned(),
+            format!("dir {}", path(&directory.path().join(DATA))),
+            format!("dbfilename {SNAPSHOT}"),
+            "save \"\"".to_owned(),
+            format!("appendonly {appendonly}"),
+            format!("appendfsync {appendfsync}"),
+            format!("user {ADMIN} on {} ~* &* +@all", quoted(&format!(">{admin}"))),
+        ];
+        if let Some((port, certificates)) = tls {
+            let server = certificates.server();
+            let clients = if self.tls == Some(Tls::Mutual) { "yes" } else { "optional" };
+            lines.push(format!("tls-port {}", port.number()));
+            lines.push(format!("tls-cert-file {}", path(&server.certificate)));
+            lines.push(format!("tls-key-file {}", path(&server.key)));
+            lines.push(format!("tls-ca-cert-file {}", path(certificates.ca_path())));
+            lines.push(format!("tls-auth-clients {clients}"));
+        }
+        lines.extend(self.password.iter().map(|password| format!("requirepass {}", quoted(password))));
+        lines.extend(self.users.iter().cloned());
+        Ok(lines.join("\n") + "\n")
+    }
+}
+
+const START_ATTEMPTS: usize = 5;
+/// The shortest limit among the systems that the kit runs on, in bytes.
+const MAX_SOCKET_PATH: usize = 103;
+
+/// Quotes a word of the configuration file, byte by byte where a byte means something there.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\".contains(&byte);
+    let escaped = word.bytes().map(|byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("\\x{byte:02x}"),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+/// A word that a client cannot guess, from the keys that the standard library draws for its hash maps.
+fn random_word() -> String {
+    let draw = || RandomState::new().hash_one(0);
+    format!("{:016x}{:016x}", draw(), draw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_configuration_are_quoted() {
+        assert_eq!(quoted("a\"b\\c d\né"), r#""a\x22b\x5cc\x20d\x0a\xc3\xa9""#);
+    }
+
+    #[test]
+    fn random_words_differ() {
+        assert_ne!(random_word(), random_word());
+    }
+}
