@@ -32,7 +32,7 @@ Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when 
 ";
 
 /// What the command line asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Chore {
     Help,
     Test(Vec<&'static test::Step>),
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn nothing_and_help_show_the_usage() {
         for line in ["", "help", "--help", "-h", "test --help", "tidy -h"] {
-            assert_eq!(parsed(line), Ok(Chore::Help), "{line:?}");
+            assert!(matches!(parsed(line), Ok(Chore::Help)), "{line:?}");
         }
     }
 

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use crate::{servers, tidy};
 
 /// One step of the run.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     work: Work,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Work {
-    Servers,
-    Tidy,
+    /// A chore of this crate: what a person would type or want, and what does it below the root.
+    Chore(&'static str, fn(&Path) -> Result<(), String>),
     /// Arguments of cargo, and variables set for it.
     Cargo(&'static [&'static str], &'static [(&'static str, &'static str)]),
     /// Like `Cargo`, but left out with a line of explanation when the subcommand is not installed.
@@ -34,9 +34,12 @@ enum Work {
 /// `build` selects exactly the targets that `cargo test` builds, all at once. So `test` finds everything compiled, and
 /// the tests that run the `leasehold` binary find it beside them and up to date, also those of another package.
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "servers", work: Work::Servers },
+    Step {
+        name: "servers",
+        work: Work::Chore("install the servers that are missing", |_| servers::ensure()),
+    },
     Step { name: "fmt", work: Work::Cargo(&["fmt", "--all", "--check"], &[]) },
-    Step { name: "tidy", work: Work::Tidy },
+    Step { name: "tidy", work: Work::Chore("cargo xtask tidy", tidy::run) },
     Step {
         name: "clippy",
         work: Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
@@ -103,6 +106,7 @@ pub(crate) fn run(root: &Path, steps: &[&Step]) -> Result<(), String> {
 }
 
 /// How a step ended when nothing was wrong with it.
+#[derive(Debug, PartialEq, Eq)]
 enum Done {
     Ran,
     Skipped,
@@ -112,8 +116,7 @@ impl Work {
     /// What a person would type to do the same.
     fn command(&self) -> String {
         match self {
-            Self::Servers => "install the servers that tests need and this machine lacks".to_owned(),
-            Self::Tidy => "cargo xtask tidy".to_owned(),
+            Self::Chore(command, _) => (*command).to_owned(),
             Self::Cargo(arguments, variables) => {
                 let variables = variables.iter().map(|(name, value)| format!("{name}='{value}' "));
                 format!("{}cargo {}", variables.collect::<String>(), arguments.join(" "))
@@ -124,8 +127,7 @@ impl Work {
 
     fn run(&self, root: &Path, log: &SkipLog) -> Result<Done, String> {
         match self {
-            Self::Servers => servers::ensure().map(|()| Done::Ran),
-            Self::Tidy => tidy::run(root).map(|()| Done::Ran),
+            Self::Chore(_, chore) => chore(root).map(|()| Done::Ran),
             Self::Cargo(arguments, variables) => cargo(root, arguments, variables, log).map(|()| Done::Ran),
             Self::Optional(program, arguments) => {
                 if servers::find(program).is_none() {
@@ -292,24 +294,29 @@ mod tests {
 
     #[test]
     fn a_failed_step_ends_the_run_and_names_the_command_that_repeats_it() {
-        const BAD: Step = Step { name: "clippy", work: Work::Cargo(&["a-step-that-fails-in-a-test"], &[]) };
-        const NEVER: Step = Step { name: "servers", work: Work::Cargo(&["a-step-that-never-runs"], &[]) };
+        const BAD: Step = Step { name: "clippy", work: Work::Chore("fail", |_| Err("as wanted".to_owned())) };
+        const NEVER: Step =
+            Step { name: "doc", work: Work::Chore("panic", |_| panic!("ran after a failure")) };
         let complaint = run(&crate::root(), &[&BAD, &NEVER]).unwrap_err();
+        assert!(complaint.contains("as wanted"), "{complaint}");
         assert!(complaint.contains("cargo xtask test --only clippy"), "{complaint}");
-        assert!(
-            !complaint.contains("a-step-that-never-runs"),
-            "the run went on after a failure: {complaint}"
-        );
+    }
+
+    #[test]
+    fn cargo_is_judged_by_its_exit_code() {
+        let log = SkipLog::create().unwrap();
+        let ends = |arguments: &'static [&'static str]| Work::Cargo(arguments, &[]).run(&crate::root(), &log);
+        assert_eq!(ends(&["--version"]), Ok(Done::Ran));
+        let complaint = ends(&["a-step-that-a-test-wants-to-fail"]).unwrap_err();
+        assert!(complaint.contains("a-step-that-a-test-wants-to-fail"), "{complaint}");
     }
 
     #[test]
     fn a_missing_optional_tool_is_skipped_and_not_failed() {
-        const ABSENT: Step =
-            Step { name: "deny", work: Work::Optional("leasehold-no-such-tool", &["version"]) };
-        const PRESENT: Step =
-            Step { name: "deny", work: Work::Optional("sh", &["a-step-that-fails-in-a-test"]) };
-        assert_eq!(run(&crate::root(), &[&ABSENT]), Ok(()));
-        assert!(run(&crate::root(), &[&PRESENT]).is_err());
+        let log = SkipLog::create().unwrap();
+        let ends = |program| Work::Optional(program, &["--version"]).run(&crate::root(), &log);
+        assert_eq!(ends("leasehold-no-such-tool"), Ok(Done::Skipped));
+        assert_eq!(ends("sh"), Ok(Done::Ran));
     }
 
     #[test]
