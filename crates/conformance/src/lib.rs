@@ -1,1 +1,2 @@
+//! The laws every backend keeps, as a test suite.
 #![forbid(unsafe_code)]

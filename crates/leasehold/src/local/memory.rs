@@ -1,0 +1,447 @@
+//! The store in the memory of one process: the ledger itself, behind a mutex.
+//!
+//! Ground rules: every decision is the ledger's and is made under the one mutex, which is never held across an
+//! await. Who waits sleeps on a bell of its own, listens *before* it looks, and is woken only when the ledger
+//! calls its claim. Whatever changes a ledger ends in [`Store::settle`], so that no change forgets the bells.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Admission, Ask, Backend, Claim, ClaimId, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant,
+    Hint, Ledger, Liveness, MAX_LINE, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal,
+    Resource, Safety, Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+};
+use tokio::sync::Notify;
+
+use crate::SystemClock;
+
+/// Locks between the tasks of one process, kept in its memory: `mem:`.
+///
+/// # Promises
+/// Any shares, granted in the order of coming; fences that rise strictly; a waiter is woken by the release that
+/// calls it, and nobody else is. All of it holds among the users of *this value* (share it in an `Arc`).
+///
+/// # Does not promise
+/// Anything beyond this process, or beyond its end: [`Safety::Strict`] and [`Grade::Strict`] mean that nothing
+/// short of the end of the process takes a claim away or a fence back, and then nobody is left to notice.
+///
+/// # Memory
+/// A resource with claims costs its line. One without claims costs its name and its last fence, because a
+/// fence must not go back when the name is used again. Beyond [`MemoryBackend::MAX_IDLE`] such names the store
+/// forgets them all and goes on above the highest fence that any of them had: fences still rise, with a gap.
+/// Claims that nobody released are swept out after their ttl as the number of resources grows.
+///
+/// # Cancel safety
+/// Dropping a waiting `contend` gives up its place, except under [`MemoryBackend::polling`], where the place
+/// lives for [`Profile::place_ttl`].
+pub struct MemoryBackend {
+    profile: Profile,
+    clock: Arc<dyn Clock>,
+    store: Mutex<Store>,
+}
+
+impl MemoryBackend {
+    /// How many resources without claims are remembered by their last fence.
+    pub const MAX_IDLE: usize = 100_000;
+
+    /// An empty store on the clock of this machine, in which waiters sleep until they are called.
+    pub fn new() -> Self {
+        MemoryBackend::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store that counts leases on `clock`. How long it *sleeps* until a lease ends is counted by the
+    /// runtime's timer; a clock that runs faster is noticed at the next call on the same resource.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        let profile = Profile {
+            name: "mem",
+            admission: Admission::Counted,
+            order: Order::Fifo,
+            waiting: Waiting::Notifies,
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: Grade::Strict,
+            safety: Safety::Strict,
+            place_ttl: Duration::ZERO,
+            granularity: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+        };
+        MemoryBackend { profile, clock, store: Mutex::new(Store::default()) }
+    }
+
+    /// The same store for callers that must not be kept waiting: `contend` answers at once and says when to ask again.
+    #[must_use]
+    pub fn polling(mut self) -> Self {
+        self.profile.waiting = Waiting::Polls;
+        self.profile.place_ttl = POLLED_PLACE;
+        self
+    }
+
+    /// The same store with barging: a newcomer takes what is free although others stand in line. Fewer
+    /// switches between tasks, and no promise about how long one of them waits.
+    #[must_use]
+    pub fn unordered(mut self) -> Self {
+        self.profile.order = Order::Unordered;
+        self
+    }
+
+    fn polls(&self) -> bool {
+        self.profile.waiting == Waiting::Polls
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        // No invariant spans a panic: every change is a single call of the ledger.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(&self, claim: &Claim) -> Result<(), Failure> {
+        if (MIN_TTL..=MAX_TTL).contains(&claim.ttl) {
+            return Ok(());
+        }
+        let detail =
+            format!("a ttl of {:?} cannot be kept: choose between {MIN_TTL:?} and {MAX_TTL:?}", claim.ttl);
+        Err(Failure::new(FailureKind::Invalid, Effect::None, detail))
+    }
+
+    /// Asks the ledger once.
+    fn ask(&self, claim: &Claim, patient: bool) -> Verdict {
+        let mut store = self.store();
+        let now = self.clock.now();
+        let ledger = store.line(&claim.resource, now);
+        let known = ledger.entries().iter().any(|entry| entry.id == claim.id);
+        let in_line = Wait::InLine(if self.polls() { POLLED_PLACE } else { Duration::MAX });
+        let mut verdict = Verdict::Full;
+        // One that has a place keeps it even where the order is free: to barge again would cost it the place.
+        if self.profile.order == Order::Unordered && !known {
+            verdict = ledger.contend(&ask_of(claim, Wait::Barging), now);
+        }
+        if !matches!(verdict, Verdict::Granted(_)) {
+            verdict = ledger.contend(&ask_of(claim, if patient { in_line } else { Wait::No }), now);
+        }
+        if !patient {
+            // A second call of the same claim may be asleep in the place that was just given up.
+            store.ring(&claim.resource, Some(claim.id));
+        }
+        store.settle(&claim.resource);
+        verdict
+    }
+
+    fn look(&self, resource: &Resource) -> (Snapshot, Moment) {
+        let mut store = self.store();
+        let now = self.clock.now();
+        store.expire(resource, now);
+        let entries = store.lines.get(resource).map(Ledger::entries).unwrap_or_default();
+        let fence = store.last_fence(resource);
+        let standing = |entry: &Entry| Standing {
+            id: entry.id,
+            share: entry.share,
+            fence: entry.granted,
+            since_unix_ms: unix_ms(now.since(entry.since)),
+            remaining: (entry.until != Moment::NEVER).then(|| now.until(entry.until)),
+            note: entry.note.clone(),
+        };
+        let snapshot = Snapshot {
+            resource: resource.clone(),
+            version: version(fence, entries),
+            holders: entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect(),
+            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
+            fence,
+        };
+        let earliest = entries.iter().map(|entry| entry.until).min().unwrap_or(Moment::NEVER);
+        (snapshot, earliest)
+    }
+
+    /// How long to sleep until `earliest` at the latest.
+    fn pause(&self, earliest: Moment, patience: &Patience) -> Duration {
+        self.clock.now().until(earliest).min(patience.left()).clamp(MIN_PAUSE, MAX_PAUSE)
+    }
+}
+
+#[async_trait]
+impl Backend for MemoryBackend {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.accept(claim)?;
+        let bell = Bell::hang(self, &claim.resource, Some(claim.id));
+        loop {
+            let mut rung = std::pin::pin!(bell.notify.notified());
+            rung.as_mut().enable();
+            let patient = !patience.is_ended();
+            let asked_at = patience.now();
+            let (ahead, earliest) = match self.ask(claim, patient) {
+                Verdict::Granted(fence) => {
+                    let (fence, proof) = (Some(fence), Proof::none());
+                    return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
+                }
+                Verdict::Busy { ahead, earliest } => (ahead, earliest),
+                Verdict::Full => {
+                    let detail = format!("{MAX_LINE} claims stand in line for it already: try again later");
+                    return Err(Failure::unavailable(detail));
+                }
+            };
+            if !patient || self.polls() {
+                let ask_again_in = patient.then_some(POLL);
+                return Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }));
+            }
+            tokio::select! {
+                () = rung => {}
+                () = patience.ended() => {}
+                () = tokio::time::sleep(self.pause(earliest, patience)) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let mut store = self.store();
+        let now = self.clock.now();
+        let renew = |Renew { claim, .. }: &Renew<'_>| match self.accept(claim) {
+            Err(failure) => Renewal::Unknown(failure),
+            Ok(()) if store.renew(claim, now) => Renewal::Renewed,
+            Ok(()) => Renewal::Lost,
+        };
+        batch.iter().map(renew).collect()
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        let mut store = self.store();
+        let now = self.clock.now();
+        let release = |claim: &&Claim| match store.release(&claim.resource, claim.id, now) {
+            true => Release::Freed,
+            false => Release::Gone,
+        };
+        batch.iter().map(release).collect()
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        let bell = Bell::hang(self, resource, None);
+        loop {
+            let mut rung = std::pin::pin!(bell.notify.notified());
+            rung.as_mut().enable();
+            let patient = !patience.is_ended();
+            let (snapshot, earliest) = self.look(resource);
+            if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
+                return Ok(snapshot);
+            }
+            tokio::select! {
+                () = rung => {}
+                () = patience.ended() => {}
+                () = tokio::time::sleep(self.pause(earliest, patience)) => {}
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        Ok(self.store().list(prefix, after, limit, self.clock.now()))
+    }
+}
+
+impl Default for MemoryBackend {
+    fn default() -> Self {
+        MemoryBackend::new()
+    }
+}
+
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBackend").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
+/// Everything behind the mutex.
+#[derive(Default)]
+struct Store {
+    /// The resources that have claims, or had when they were last looked at.
+    lines: BTreeMap<Resource, Ledger>,
+    /// The last fences of those that have none.
+    idle: HashMap<Resource, Fence>,
+    /// Above the last fence of every resource that is in neither map.
+    floor: Fence,
+    /// Who sleeps: on a claim, or on any change of a resource.
+    bells: HashMap<(Resource, Option<ClaimId>), Arc<Notify>>,
+    /// How many lines there were after the last sweep.
+    swept: usize,
+}
+
+impl Store {
+    fn line(&mut self, resource: &Resource, now: Moment) -> &mut Ledger {
+        if !self.lines.contains_key(resource) {
+            self.sweep(now);
+            let last = self.idle.remove(resource).unwrap_or(self.floor);
+            self.lines.insert(resource.clone(), Ledger::new(last));
+        }
+        self.lines.entry(resource.clone()).or_default()
+    }
+
+    /// Removes what nobody released, each time the number of lines has doubled: constant work per new line.
+    fn sweep(&mut self, now: Moment) {
+        if self.lines.len() < MIN_SWEEP.max(self.swept * 2) {
+            return;
+        }
+        let all: Vec<Resource> = self.lines.keys().cloned().collect();
+        all.iter().for_each(|resource| self.expire(resource, now));
+        self.swept = self.lines.len();
+    }
+
+    fn last_fence(&self, resource: &Resource) -> Option<Fence> {
+        let known =
+            self.lines.get(resource).map(Ledger::last_fence).or_else(|| self.idle.get(resource).copied());
+        known.filter(|fence| *fence != Fence::default())
+    }
+
+    fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
+        let Some(ledger) = self.lines.get_mut(&claim.resource) else { return false };
+        let renewed = ledger.renew(claim.id, claim.ttl, now);
+        self.settle(&claim.resource);
+        renewed
+    }
+
+    fn release(&mut self, resource: &Resource, id: ClaimId, now: Moment) -> bool {
+        let Some(ledger) = self.lines.get_mut(resource) else { return false };
+        let freed = ledger.release(id, now);
+        self.ring(resource, Some(id));
+        self.settle(resource);
+        freed
+    }
+
+    fn expire(&mut self, resource: &Resource, now: Moment) {
+        let Some(ledger) = self.lines.get_mut(resource) else { return };
+        let before = ledger.entries().len();
+        ledger.expire(now);
+        if ledger.entries().len() != before || before == 0 {
+            self.settle(resource);
+        }
+    }
+
+    fn list(&mut self, prefix: &str, after: Option<&Resource>, limit: usize, now: Moment) -> Vec<Summary> {
+        // Names with a common prefix stand together; a prefix that is no name itself is empty, or has no names.
+        let first = match (Resource::new(prefix), after) {
+            (Ok(first), Some(after)) if *after >= first => Bound::Excluded(after.clone()),
+            (Ok(first), _) => Bound::Included(first),
+            (Err(_), Some(after)) => Bound::Excluded(after.clone()),
+            (Err(_), None) => Bound::Unbounded,
+        };
+        let here = self.lines.range((first, Bound::Unbounded)).map(|(resource, _)| resource.clone());
+        let here: Vec<Resource> = here.take_while(|resource| resource.as_str().starts_with(prefix)).collect();
+        let mut found = Vec::new();
+        for resource in here {
+            if found.len() >= limit {
+                break;
+            }
+            self.expire(&resource, now);
+            let Some(ledger) = self.lines.get(&resource) else { continue };
+            let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
+            let waiting = ledger.entries().len() - holders;
+            let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
+            let (holders, waiting) = (holders.unwrap_or(u32::MAX), waiting.unwrap_or(u32::MAX));
+            found.push(Summary { resource, holders, waiting });
+        }
+        found
+    }
+
+    fn ring(&self, resource: &Resource, whom: Option<ClaimId>) {
+        if let Some(bell) = self.bells.get(&(resource.clone(), whom)) {
+            bell.notify_waiters();
+        }
+    }
+
+    /// Wakes whoever a change concerns, and puts the line away when nobody is left in it.
+    fn settle(&mut self, resource: &Resource) {
+        let Some(ledger) = self.lines.get(resource) else { return };
+        ledger.called().for_each(|entry| self.ring(resource, Some(entry.id)));
+        self.ring(resource, None);
+        if !ledger.entries().is_empty() {
+            return;
+        }
+        let last = ledger.last_fence();
+        self.lines.remove(resource);
+        if last > self.floor {
+            if self.idle.len() >= MemoryBackend::MAX_IDLE {
+                self.floor = self.idle.drain().map(|(_, fence)| fence).fold(self.floor, Fence::max);
+            }
+            self.idle.insert(resource.clone(), last);
+        }
+    }
+}
+
+/// The place where one call sleeps. Taking it down ends a place in line that nobody sleeps in any more.
+struct Bell<'a> {
+    backend: &'a MemoryBackend,
+    at: (Resource, Option<ClaimId>),
+    notify: Arc<Notify>,
+}
+
+impl<'a> Bell<'a> {
+    fn hang(backend: &'a MemoryBackend, resource: &Resource, whom: Option<ClaimId>) -> Self {
+        let at = (resource.clone(), whom);
+        let notify = Arc::clone(backend.store().bells.entry(at.clone()).or_default());
+        Bell { backend, at, notify }
+    }
+}
+
+impl Drop for Bell<'_> {
+    fn drop(&mut self) {
+        let mut store = self.backend.store();
+        // The map has one of them and this bell the other: no second call of the same claim is asleep.
+        if Arc::strong_count(&self.notify) > 2 {
+            return;
+        }
+        store.bells.remove(&self.at);
+        let (resource, Some(id)) = &self.at else { return };
+        let waits =
+            |entry: &Entry| entry.id == *id && entry.granted.is_none() && entry.until == Moment::NEVER;
+        if store.lines.get(resource).is_some_and(|ledger| ledger.entries().iter().any(waits)) {
+            store.release(resource, *id, self.backend.clock.now());
+        }
+    }
+}
+
+fn ask_of(claim: &Claim, wait: Wait) -> Ask {
+    Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
+}
+
+/// Names the state by what it is, so that nothing has to be counted for resources without claims.
+fn version(fence: Option<Fence>, entries: &[Entry]) -> Version {
+    let mut state = DefaultHasher::new();
+    for entry in entries {
+        (entry.id, entry.granted).hash(&mut state);
+    }
+    Version(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
+}
+
+/// When something happened, for display only: the wall clock decides nothing.
+fn unix_ms(ago: Duration) -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.checked_sub(ago)?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+const MIN_TTL: Duration = Duration::from_millis(100);
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const RENEW_BATCH_MAX: usize = 1024;
+/// How long a polled place lives: some hundred polls, and no longer than a person waits behind a dead one.
+const POLLED_PLACE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(20);
+/// The runtime's timer counts in milliseconds.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+/// A day more or less changes nothing for one who is woken anyway, and keeps timers from overflowing.
+const MAX_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
+const MIN_SWEEP: usize = 64;
+
+#[cfg(test)]
+mod tests;
