@@ -45,6 +45,13 @@ impl ClaimId {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// A public name of the claim, which is of no use to end it: 32 hexadecimal digits of BLAKE3 over the id.
+    pub fn tag(self) -> String {
+        let digest =
+            blake3::Hasher::new_derive_key("leasehold claim tag v1").update(&self.0).finalize().to_hex();
+        digest[..32].to_owned()
+    }
+
     /// Reads what [`ClaimId::to_hex`] wrote; `None` for anything else.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();

@@ -86,9 +86,10 @@ impl LossSignal {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn fired(&mut self) -> LossCause {
-        match self.0.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(cause)) => *cause,
-            _ => std::future::pending().await,
+        let cause = self.0.wait_for(Option::is_some).await.ok().and_then(|cause| *cause);
+        match cause {
+            Some(cause) => cause,
+            None => std::future::pending().await,
         }
     }
 

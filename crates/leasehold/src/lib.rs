@@ -1,7 +1,51 @@
 //! Distributed locks that tell the truth.
+//!
+//! ```
+//! use leasehold::Leasehold;
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> leasehold::Result<()> {
+//! let locks = Leasehold::open("mem:").await?;
+//! let mutex = locks.mutex("orders/42").ttl(Duration::from_secs(30));
+//! let guard = mutex.lock().await?; // waits in line; renewed in the background
+//! let done = guard.run(async { 2 + 2 }).await?; // stopped the moment the lock is lost
+//! assert_eq!(done, 4);
+//! guard.release().await?; // or drop it
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A lock that is held by lease can be lost: the process is paused, the network stops, the server forgets. What
+//! leasehold promises is that the holder is told, by its own clock, *before* the server could grant the lock to
+//! somebody else; and that every grant carries a [`Fence`], a number that rises, so that a protected resource can
+//! refuse a holder who has not noticed yet. Exclusion is a promise about timing; fencing is the one about safety.
+//! [`fenced`] has resources that keep it.
+//!
+//! Which store a client talks to is said by a URL, see [`Leasehold::open`]. What that store promises is its
+//! [`Profile`]; what is demanded of it is compared before anything is sent.
+
 #![forbid(unsafe_code)]
 
+mod client;
 mod clock;
+mod engine;
+mod error;
+pub mod fenced;
 pub mod local;
+mod lock;
+mod open;
 
+pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
+pub use engine::{Owner, Released, State, Tuning};
+pub use error::{Error, ErrorKind, Result};
+pub use lock::{Guard, Lock, Mutex, RwLock, Semaphore, kind};
+
+pub use leasehold_core::{
+    Admission, Backend, Clock, Fence, Grade, LossCause, Moment, Note, Order, Profile, Resource, Safety,
+    Share, Snapshot, Standing, Summary, Version, Waiting,
+};
+
+/// The contract between engine and backends, for those who write a backend.
+pub use leasehold_core as core;

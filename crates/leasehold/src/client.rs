@@ -1,0 +1,227 @@
+//! The client: one connection to one store, and everything that is locked through it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Backend, Claim, Clock, Note, Patience, Profile, Release, Resource, Snapshot, Standing, Summary, Version,
+};
+
+use crate::clock::SystemClock;
+use crate::engine::{Engine, Tuning};
+use crate::error::{Error, Result};
+use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
+use crate::open;
+
+/// A client of one lock store. Clones share one engine: one connection, one watchdog, one line per resource.
+///
+/// # Promises
+/// However many tasks of this client wait for a resource, one claim stands on the server. All leases are renewed
+/// by one watchdog, in batches.
+///
+/// # Does not promise
+/// Dropping the client does not wait for anything. What is still being given back goes on in the background as
+/// long as the runtime lives; use [`Leasehold::close`] to wait for it.
+#[derive(Clone, Debug)]
+pub struct Leasehold {
+    engine: Arc<Engine>,
+    note: Note,
+}
+
+/// Settings of a client, before it is opened.
+#[derive(Debug, Default)]
+pub struct Builder {
+    tuning: Tuning,
+    note: Option<Note>,
+    clock: Option<Arc<dyn Clock>>,
+}
+
+impl Leasehold {
+    /// Opens the store that `url` names.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
+    /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
+    /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server |
+    ///
+    /// # Errors
+    /// `Invalid` where the URL cannot be understood, `Unavailable` where the server does not answer, `Denied`
+    /// where it refuses the credentials. Passwords are never part of the text.
+    pub async fn open(url: &str) -> Result<Leasehold> {
+        Leasehold::builder().open(url).await
+    }
+
+    /// Settings for a client that is opened afterwards.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// What this connection promises.
+    pub fn profile(&self) -> &Profile {
+        self.engine.profile()
+    }
+
+    /// The backend, for those who know which it is.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        self.engine.backend()
+    }
+
+    /// A lock for one holder at a time.
+    pub fn mutex(&self, name: &str) -> Mutex {
+        self.lock(name, kind::Exclusive)
+    }
+
+    /// A lock for many readers or one writer.
+    pub fn rwlock(&self, name: &str) -> RwLock {
+        self.lock(name, kind::Shared)
+    }
+
+    /// A lock for up to `permits` holders at a time.
+    ///
+    /// All who use one name should say the same number; where they differ, the smallest among those that
+    /// hold or wait counts.
+    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
+        self.lock(name, kind::Counted { permits })
+    }
+
+    fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {
+        Lock::new(self.engine.clone(), name, kind, self.note.clone())
+    }
+
+    /// Who holds a resource, and who waits for it.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that no resource can have; else as the server failed.
+    pub async fn inspect(&self, name: &str) -> Result<Snapshot> {
+        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
+        let patience = Patience::none(self.engine.clock().clone());
+        self.look(&resource, None, &patience).await
+    }
+
+    /// Waits up to `limit` until a resource is in another state than `seen`, and tells how it stands then.
+    ///
+    /// # Errors
+    /// As [`Leasehold::inspect`].
+    pub async fn changed(&self, name: &str, seen: &Version, limit: Duration) -> Result<Snapshot> {
+        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
+        let clock = self.engine.clock().clone();
+        let patience = Patience::until(clock.clone(), clock.now().after(limit));
+        let ender = patience.clone();
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(limit).await;
+            ender.end();
+        });
+        let snapshot = self.look(&resource, Some(seen), &patience).await;
+        timer.abort();
+        snapshot
+    }
+
+    async fn look(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot> {
+        let looked = self.backend().inspect(resource, seen, patience).await;
+        looked.map_err(|failure| Error::failed("inspect", failure).on(resource))
+    }
+
+    /// Up to `limit` resources that are held or waited for and whose names begin with `prefix`, in the order of
+    /// their names, beginning behind `after`.
+    ///
+    /// # Errors
+    /// As the server failed.
+    pub async fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
+        self.backend().list(prefix, after, limit).await.map_err(|failure| Error::failed("list", failure))
+    }
+
+    /// Ends somebody else's claim, as seen in a [`Snapshot`]. For operators.
+    ///
+    /// `true` where it stood and was ended.
+    ///
+    /// # Does not promise
+    /// The holder learns of it at its next renewal, a third of its ttl later at most; until then both it and its
+    /// successor act. Only a fenced resource tells them apart.
+    ///
+    /// # Errors
+    /// As the server failed; it may have happened where the error says so.
+    pub async fn break_claim(&self, name: &str, standing: &Standing) -> Result<bool> {
+        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
+        let claim = Claim {
+            id: standing.id,
+            resource: resource.clone(),
+            share: standing.share,
+            ttl: Duration::ZERO,
+            note: Note::default(),
+        };
+        match self.backend().release(&[&claim]).await.pop() {
+            Some(Release::Freed) => Ok(true),
+            Some(Release::Gone) | None => Ok(false),
+            Some(Release::Unknown(failure)) => Err(Error::failed("break", failure).on(&resource)),
+        }
+    }
+
+    /// Ends every wait with `Closed`, marks everything held as lost and gives it back, and waits up to `limit`
+    /// for the server's answers. `true` where all were answered.
+    ///
+    /// # Cancel safety
+    /// A dropped future stops the waiting only; the client is closed all the same.
+    pub async fn close(&self, limit: Duration) -> bool {
+        self.engine.close(limit).await
+    }
+}
+
+impl Builder {
+    /// What inspectors see of every claim of this client, unless a lock says otherwise.
+    ///
+    /// The host name, the process id and the program's name unless set.
+    #[must_use]
+    pub fn note(mut self, note: Note) -> Self {
+        self.note = Some(note);
+        self
+    }
+
+    /// How the engine behaves.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// The clock that leases are measured by; for simulation. It must run as the tokio timers do.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Opens the store that `url` names.
+    ///
+    /// # Errors
+    /// As [`Leasehold::open`].
+    pub async fn open(self, url: &str) -> Result<Leasehold> {
+        let backend = open::backend(url).await?;
+        self.over(backend)
+    }
+
+    /// Uses a backend that was made elsewhere. It must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// `Invalid` where a setting is out of its range, or there is no runtime.
+    pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let engine = Engine::start(backend, clock, self.tuning)?;
+        Ok(Leasehold { engine, note: self.note.unwrap_or_else(own_note) })
+    }
+}
+
+/// Who this process is, for those who look.
+fn own_note() -> Note {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let program = std::env::args_os().next().map(|path| {
+        let path = std::path::PathBuf::from(path);
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    });
+    Note::clipped(&format!("host={host} pid={} cmd={}", std::process::id(), program.unwrap_or_default()))
+}

@@ -1,0 +1,153 @@
+//! The one acquire loop.
+//!
+//! Ground rules: it runs in a task of its own, so that a caller can go away at any point. The claim's id is
+//! drawn once and every attempt repeats it. When nobody wants the claim any more, or its outcome is not
+//! known, the reaper ends it on the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Claim, Effect, Failure, Grant, Moment, Patience, Step};
+
+use super::held::{Held, State, Term};
+use super::hold::Hold;
+use super::queue::Lines;
+use super::{Engine, Want};
+use crate::error::{Error, Result};
+
+/// Contends until the claim is granted, patience ends or the server is away for too long.
+pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience) {
+    let claim = match engine.claim(&want) {
+        Ok(claim) => claim,
+        Err(error) => return Lines::ended(&engine, &want, Some(error)),
+    };
+    let mut outage = Outage::none();
+    loop {
+        match engine.backend.contend(&claim, &patience).await {
+            Ok(Step::Granted(grant)) => {
+                if let Some(held) = take_charge(&engine, &claim, &grant) {
+                    return Lines::granted(&engine, &want, held);
+                }
+                // The grant was stale when it arrived. Asked again, the server says how it stands now.
+                outage = Outage::none();
+                if patience.is_ended() {
+                    abandon(&engine, &claim);
+                    return Lines::ended(&engine, &want, None);
+                }
+            }
+            Ok(Step::Busy(_)) if patience.is_ended() => return Lines::ended(&engine, &want, None),
+            Ok(Step::Busy(hint)) => {
+                outage = Outage::none();
+                pause(hint.ask_again_in.unwrap_or_default(), &patience).await;
+            }
+            Err(failure) => {
+                tracing::debug!(resource = %claim.resource, %failure, "contending failed");
+                let left = outage.goes_on(&engine, &failure);
+                if patience.is_ended() || left.is_none() {
+                    // Even where this attempt had no effect, an earlier one may have left a place.
+                    abandon(&engine, &claim);
+                    let error =
+                        (!patience.is_ended()).then(|| Error::failed("lock", failure).on(&claim.resource));
+                    return Lines::ended(&engine, &want, error);
+                }
+                pause(left.unwrap_or_default(), &patience).await;
+            }
+        }
+        // Patience may have ended during a pause, when the backend could not know: then its place goes, too.
+        if patience.is_ended() {
+            abandon(&engine, &claim);
+            return Lines::ended(&engine, &want, None);
+        }
+    }
+}
+
+/// Asks exactly once and leaves no place behind.
+pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
+    let claim = engine.claim(&want)?;
+    let patience = Patience::none(engine.clock.clone());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match engine.backend.contend(&claim, &patience).await {
+            Ok(Step::Granted(grant)) => {
+                if let Some(held) = take_charge(&engine, &claim, &grant) {
+                    held.limit_hold(want.max_hold);
+                    return Ok(Some(Lines::granted_directly(&engine, held)));
+                }
+                if tries == LOOKS {
+                    abandon(&engine, &claim);
+                    return Ok(None);
+                }
+            }
+            Ok(Step::Busy(_)) => return Ok(None),
+            // The same id is asked again, since the answer to the first may have been yes.
+            Err(failure) if failure.effect == Effect::Unknown && failure.is_transient() && tries < LOOKS => {}
+            Err(failure) => {
+                if failure.effect == Effect::Unknown {
+                    abandon(&engine, &claim);
+                }
+                return Err(Error::failed("lock", failure).on(&claim.resource));
+            }
+        }
+    }
+}
+
+/// Hands a grant to the keeper; `None` where it ran out before it arrived.
+fn take_charge(engine: &Arc<Engine>, claim: &Claim, grant: &Grant) -> Option<Arc<Held>> {
+    let term = Term::of(engine.profile(), claim.ttl, engine.tuning.drift);
+    let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone()));
+    if held.state() != State::Valid {
+        tracing::debug!(resource = %claim.resource, "a grant had run out when it arrived");
+        return None;
+    }
+    engine.keeper.watch(held.clone(), grant.lost.clone());
+    Some(held)
+}
+
+/// Ends a claim that nobody waits for any more.
+fn abandon(engine: &Arc<Engine>, claim: &Claim) {
+    engine.reaper.abandon(claim.clone());
+}
+
+/// Sleeps, but not past the end of patience.
+async fn pause(length: Duration, patience: &Patience) {
+    tokio::select! {
+        () = tokio::time::sleep(length) => {}
+        () = patience.ended() => {}
+    }
+}
+
+/// A row of failures without an answer in between.
+struct Outage {
+    began: Option<Moment>,
+    failures: u32,
+}
+
+impl Outage {
+    fn none() -> Self {
+        Outage { began: None, failures: 0 }
+    }
+
+    /// Counts one failure; the pause before the next try, or `None` where it is time to give up.
+    fn goes_on(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
+        let now = engine.clock.now();
+        let began = *self.began.get_or_insert(now);
+        self.failures += 1;
+        if !failure.is_transient() || now.since(began) >= engine.tuning.outage {
+            return None;
+        }
+        // Grows from 20 ms to 1 s. Half of it is chance, so that a fleet does not come back in step.
+        let ceiling = RETRY_FIRST.saturating_mul(1 << self.failures.min(6)).min(RETRY_LAST);
+        Some(jittered(ceiling))
+    }
+}
+
+/// Between half of `ceiling` and all of it.
+pub(super) fn jittered(ceiling: Duration) -> Duration {
+    let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
+    ceiling.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX))
+}
+
+const LOOKS: u32 = 3;
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LAST: Duration = Duration::from_secs(1);

@@ -1,0 +1,303 @@
+//! A granted claim as this process sees it: valid, then suspect, then lost.
+//!
+//! Ground rules: what is held is decided by reading the clock, never by a timer alone, so that a process
+//! that was stopped past its lease finds out before anything else. Once lost, a claim stays lost, whatever
+//! the server says later. Validity is counted from before the request, and grows only by a confirmed renewal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Claim, Clock, Fence, Grant, Liveness, LossCause, Moment, Profile, Proof};
+use tokio::sync::watch;
+
+/// How sure this process may be that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// The lease is confirmed and runs.
+    Valid,
+    /// A renewal failed or is overdue; the lease still runs.
+    Suspect,
+    /// It is held no longer.
+    Lost(LossCause),
+}
+
+/// A granted claim.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) claim: Claim,
+    pub(crate) proof: Proof,
+    pub(crate) granted_at: Moment,
+    fence: Option<Fence>,
+    clock: Arc<dyn Clock>,
+    pid: u32,
+    term: Term,
+    health: watch::Sender<Health>,
+}
+
+/// The state and the point up to which it may be believed, changed together.
+#[derive(Clone, Copy, Debug)]
+struct Health {
+    state: State,
+    valid_until: Moment,
+    hold_until: Moment,
+}
+
+/// How long a grant is valid from when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Term {
+    /// For so long.
+    Lease(Duration),
+    /// Until the session ends.
+    Session,
+}
+
+impl Term {
+    /// The part of the ttl that the holder may rely on: less the drift between two clocks, the coarseness of
+    /// the server's, and a margin for the signal itself.
+    pub(crate) fn of(profile: &Profile, ttl: Duration, drift: f64) -> Term {
+        match profile.liveness {
+            Liveness::Lease { .. } => {
+                let kept = ttl.mul_f64(1.0 - drift);
+                Term::Lease(kept.saturating_sub(profile.granularity).saturating_sub(SIGNAL_MARGIN))
+            }
+            _ => Term::Session,
+        }
+    }
+
+    fn end(self, asked_at: Moment) -> Moment {
+        match self {
+            Term::Lease(valid) => asked_at.after(valid),
+            Term::Session => Moment::NEVER,
+        }
+    }
+}
+
+impl Held {
+    pub(crate) fn new(claim: Claim, grant: &Grant, term: Term, clock: Arc<dyn Clock>) -> Held {
+        let health =
+            Health { state: State::Valid, valid_until: term.end(grant.asked_at), hold_until: Moment::NEVER };
+        Held {
+            claim,
+            proof: grant.proof.clone(),
+            granted_at: clock.now(),
+            fence: grant.fence,
+            clock,
+            pid: std::process::id(),
+            term,
+            health: watch::Sender::new(health),
+        }
+    }
+
+    /// The fence of a task that got the lock after `sub` hand-overs inside this process.
+    pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
+        self.fence.map(|fence| Fence { sub: fence.sub + sub, ..fence })
+    }
+
+    /// The state by the clock, now. Whoever calls this first after the end is the one who marks the loss.
+    pub(crate) fn state(&self) -> State {
+        let health = *self.health.borrow();
+        if let State::Lost(_) = health.state {
+            return health.state;
+        }
+        let overdue = health.overdue(self.clock.now());
+        let forked = (std::process::id() != self.pid).then_some(LossCause::Forked);
+        match forked.or(overdue) {
+            None => health.state,
+            Some(cause) => self.lose(cause),
+        }
+    }
+
+    /// Up to when it is valid without another renewal.
+    pub(crate) fn valid_until(&self) -> Moment {
+        let health = self.health.borrow();
+        health.valid_until.min(health.hold_until)
+    }
+
+    /// How long it is valid without another renewal; zero when lost.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.state() {
+            State::Lost(_) => Duration::ZERO,
+            _ => self.clock.now().until(self.valid_until()),
+        }
+    }
+
+    /// Takes in a confirmed renewal that was asked for at `asked_at`. `false` where it came too late.
+    pub(crate) fn renewed(&self, asked_at: Moment) -> bool {
+        let end = self.term.end(asked_at);
+        let now = self.clock.now();
+        self.health.send_if_modified(|health| {
+            if matches!(health.state, State::Lost(_)) {
+                return false;
+            }
+            if let Some(cause) = health.overdue(now) {
+                health.state = State::Lost(cause);
+                return true;
+            }
+            health.valid_until = health.valid_until.max(end);
+            let recovered = health.state != State::Valid;
+            health.state = State::Valid;
+            recovered
+        });
+        !matches!(self.state(), State::Lost(_))
+    }
+
+    /// A renewal failed, or is overdue.
+    pub(crate) fn suspect(&self) {
+        self.health.send_if_modified(|health| {
+            let valid = health.state == State::Valid;
+            if valid {
+                health.state = State::Suspect;
+            }
+            valid
+        });
+    }
+
+    /// It is lost. The first cause stays, and is returned as the state.
+    pub(crate) fn lose(&self, cause: LossCause) -> State {
+        self.health.send_if_modified(|health| {
+            let first = !matches!(health.state, State::Lost(_));
+            if first {
+                health.state = State::Lost(cause);
+            }
+            first
+        });
+        self.health.borrow().state
+    }
+
+    /// Starts the business limit of one user of the lock.
+    pub(crate) fn limit_hold(&self, max_hold: Option<Duration>) {
+        let end = max_hold.map_or(Moment::NEVER, |limit| self.clock.now().after(limit));
+        self.health.send_if_modified(|health| {
+            health.hold_until = end;
+            false
+        });
+    }
+
+    /// Hears of every change of the state.
+    pub(crate) fn watch(&self) -> Changes {
+        Changes(self.health.subscribe())
+    }
+}
+
+impl Health {
+    fn overdue(&self, now: Moment) -> Option<LossCause> {
+        if now >= self.valid_until {
+            return Some(LossCause::Expired);
+        }
+        (now >= self.hold_until).then_some(LossCause::MaxHold)
+    }
+}
+
+/// Changes of one claim's state.
+#[derive(Debug)]
+pub(crate) struct Changes(watch::Receiver<Health>);
+
+impl Changes {
+    /// Waits until the claim is lost; forever where it is released before.
+    pub(crate) async fn lost(&mut self) -> LossCause {
+        let lost = |health: &Health| matches!(health.state, State::Lost(_));
+        let state = self.0.wait_for(lost).await.ok().map(|health| health.state);
+        match state {
+            Some(State::Lost(cause)) => cause,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Waits until the state is another one than `seen`.
+    pub(crate) async fn other_than(&mut self, seen: State) -> State {
+        let state = self.0.wait_for(|health| health.state != seen).await.ok().map(|health| health.state);
+        match state {
+            Some(state) => state,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Taken off every validity: the time that it may take until a loss signal is seen.
+const SIGNAL_MARGIN: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{ClaimId, ManualClock, Note, Resource, Share};
+
+    fn held(clock: &Arc<ManualClock>) -> Held {
+        let claim = Claim {
+            id: ClaimId::from_bytes([1; 16]),
+            resource: Resource::new("r").unwrap(),
+            share: Share::MUTEX,
+            ttl: Duration::from_secs(10),
+            note: Note::default(),
+        };
+        let grant = Grant {
+            asked_at: clock.now(),
+            fence: Some(Fence::new(0, 7, 0)),
+            lost: None,
+            proof: Proof::none(),
+        };
+        Held::new(claim, &grant, Term::Lease(Duration::from_secs(9)), clock.clone())
+    }
+
+    #[test]
+    fn the_clock_alone_ends_it() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        clock.advance(Duration::from_millis(8_999));
+        assert_eq!(held.state(), State::Valid);
+        assert_eq!(held.remaining(), Duration::from_millis(1));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+        assert_eq!(held.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_renewal_that_is_confirmed_too_late_does_not_resurrect() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        clock.advance(Duration::from_secs(3));
+        let asked_at = clock.now();
+        clock.advance(Duration::from_secs(7));
+        assert!(!held.renewed(asked_at), "nobody looked in between, but the end has passed");
+        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+    }
+
+    #[test]
+    fn validity_counts_from_before_the_request_and_never_shrinks() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        let early = clock.now();
+        clock.advance(Duration::from_secs(5));
+        let late = clock.now();
+        clock.advance(Duration::from_secs(1));
+        assert!(held.renewed(late));
+        assert_eq!(held.valid_until(), late.after(Duration::from_secs(9)));
+        assert!(held.renewed(early), "an answer out of order is harmless");
+        assert_eq!(held.valid_until(), late.after(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn suspicion_passes_and_loss_does_not() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        held.suspect();
+        assert_eq!(held.state(), State::Suspect);
+        assert!(held.renewed(clock.now()));
+        assert_eq!(held.state(), State::Valid);
+        assert_eq!(held.lose(LossCause::Gone), State::Lost(LossCause::Gone));
+        held.suspect();
+        assert!(!held.renewed(clock.now()));
+        assert_eq!(held.lose(LossCause::Expired), State::Lost(LossCause::Gone));
+    }
+
+    #[test]
+    fn the_business_limit_is_not_moved_by_renewals() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        held.limit_hold(Some(Duration::from_secs(4)));
+        clock.advance(Duration::from_secs(3));
+        assert!(held.renewed(clock.now()));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(held.state(), State::Lost(LossCause::MaxHold));
+    }
+}

@@ -1,0 +1,66 @@
+//! The right to use a granted claim, owned by exactly one user of the process at a time.
+//!
+//! Ground rules: it cannot be copied and cannot be forgotten. Whoever drops the last handle gives it back,
+//! to the next task in the local line or to the server; drop never blocks.
+
+use std::sync::Arc;
+
+use leasehold_core::Fence;
+use tokio::sync::oneshot;
+
+use super::held::Held;
+use super::reaper::Released;
+use super::{Engine, queue::Lines};
+
+/// The right to use a granted claim.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    engine: Arc<Engine>,
+    held: Option<Arc<Held>>,
+    /// How often it was handed on since the server granted it.
+    passed: u32,
+}
+
+impl Hold {
+    pub(super) fn new(engine: Arc<Engine>, held: Arc<Held>, passed: u32) -> Hold {
+        Hold { engine, held: Some(held), passed }
+    }
+
+    /// The granted claim.
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        // Invariant: `held` is taken only by `give_back` and `drop`, which consume the hold.
+        match &self.held {
+            Some(held) => held,
+            None => unreachable!("a hold that was given back is not reachable any more"),
+        }
+    }
+
+    /// Ends the hold without giving anything back: the claim is somebody else's by now.
+    pub(super) fn defuse(mut self) {
+        self.held = None;
+    }
+
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.held().fence(self.passed)
+    }
+
+    /// Gives it back and tells what became of it. The work is done even where the future is dropped.
+    pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
+        let (done, told) = oneshot::channel();
+        if let Some(held) = self.held.take() {
+            Lines::give_back(&self.engine, held, self.passed, Some(done));
+        }
+        // A runtime that is shut down takes the reaper with it, and nobody can tell any more.
+        async {
+            told.await.unwrap_or(Released::unknown("the runtime ended before the release was confirmed"))
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            Lines::give_back(&self.engine, held, self.passed, None);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The watchdog: renews every lease of one client, and tells when one is lost.
+//!
+//! One task and one hierarchical timing wheel (tokio-util's `DelayQueue`) for all leases. What is due in
+//! one tick goes out as one batch. A renewal that is not confirmed makes the claim suspect and is tried again
+//! inside what is left; at the end of its validity the claim is lost, whatever the network says.
+//!
+//! Ground rules: nothing is extended by a request that was not answered. The wheel only says when to look;
+//! whether a claim is still held is read from the clock. A renewal runs in a task of its own, so a server that
+//! hangs delays neither the next tick nor the signal of a loss.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Backend, ClaimId, Clock, LossCause, LossSignal, Moment, Renew, Renewal};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::time::{DelayQueue, delay_queue};
+
+use super::Tuning;
+use super::contender::jittered;
+use super::held::{Held, State};
+
+/// The engine's end of the watchdog.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+/// What the watchdog is told. Each claim causes at most two orders, so claims bound the queue.
+#[derive(Debug)]
+enum Order {
+    Watch(Arc<Held>, Option<LossSignal>),
+    Forget(ClaimId),
+    LoseAll,
+}
+
+impl Keeper {
+    pub(super) fn start(
+        runtime: &Handle,
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        tuning: &Tuning,
+    ) -> Keeper {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let (answers, answered) = mpsc::unbounded_channel();
+        let watchdog = Watchdog {
+            backend,
+            clock,
+            renew_at: tuning.renew_at,
+            wheel: DelayQueue::new(),
+            kept: HashMap::new(),
+            answers,
+            offset: None,
+        };
+        drop(runtime.spawn(watchdog.run(inbox, answered)));
+        Keeper { orders }
+    }
+
+    /// Renews the claim from now on, and marks its loss.
+    pub(super) fn watch(&self, held: Arc<Held>, lost: Option<LossSignal>) {
+        drop(self.orders.send(Order::Watch(held, lost)));
+    }
+
+    /// Leaves the claim alone from now on.
+    pub(super) fn forget(&self, id: ClaimId) {
+        drop(self.orders.send(Order::Forget(id)));
+    }
+
+    /// Marks every claim as lost, because the client closes.
+    pub(super) fn lose_all(&self) {
+        drop(self.orders.send(Order::LoseAll));
+    }
+}
+
+/// The task.
+struct Watchdog {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    renew_at: f64,
+    wheel: DelayQueue<ClaimId>,
+    kept: HashMap<ClaimId, Kept>,
+    answers: mpsc::UnboundedSender<Answers>,
+    /// How far the clock that counts suspend is ahead of the runtime's, to notice that the machine slept.
+    offset: Option<Duration>,
+}
+
+/// One lease under watch.
+struct Kept {
+    held: Arc<Held>,
+    key: delay_queue::Key,
+    /// Renewals that were sent and not answered.
+    pending: u32,
+    /// Renewals in a row that were not confirmed.
+    failures: u32,
+    signal: Option<tokio::task::AbortHandle>,
+}
+
+/// What came back from one batch.
+struct Answers {
+    asked_at: Moment,
+    renewals: Vec<(ClaimId, Renewal)>,
+}
+
+impl Watchdog {
+    async fn run(
+        mut self,
+        mut inbox: mpsc::UnboundedReceiver<Order>,
+        mut answered: mpsc::UnboundedReceiver<Answers>,
+    ) {
+        let mut pulse = tokio::time::interval(PULSE);
+        pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                order = inbox.recv() => match order {
+                    Some(order) => self.obey(order),
+                    // The client and all guards are gone: there is nothing left to watch.
+                    None => return,
+                },
+                Some(answers) = answered.recv() => self.take_in(answers),
+                Some(due) = next_due(&mut self.wheel) => self.look(due.into_inner()),
+                _ = pulse.tick(), if !self.kept.is_empty() => self.notice_sleep(),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Watch(held, lost) => {
+                let id = held.claim.id;
+                let due = self.first_due(&held, held.granted_at);
+                let key = self.wheel.insert(id, self.clock.now().until(due));
+                let signal = lost.map(|signal| listen(held.clone(), signal));
+                self.kept.insert(id, Kept { held, key, pending: 0, failures: 0, signal });
+            }
+            Order::Forget(id) => self.forget(id),
+            Order::LoseAll => {
+                for kept in self.kept.values() {
+                    kept.held.lose(LossCause::Closed);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, id: ClaimId) {
+        if let Some(kept) = self.kept.remove(&id) {
+            self.wheel.try_remove(&kept.key);
+            if let Some(signal) = kept.signal {
+                signal.abort();
+            }
+        }
+    }
+
+    /// One tick: everything that is due now, as one batch.
+    fn look(&mut self, first: ClaimId) {
+        let mut due = vec![first];
+        while due.len() < TICK_MAX
+            && let Some(more) = expired_now(&mut self.wheel)
+        {
+            due.push(more.into_inner());
+        }
+        let batch: Vec<_> = due.into_iter().filter_map(|id| self.look_at(id)).collect();
+        if !batch.is_empty() {
+            self.renew(batch);
+        }
+    }
+
+    /// Looks at one claim whose time has come; the claim where it is to be renewed now.
+    fn look_at(&mut self, id: ClaimId) -> Option<Arc<Held>> {
+        let now = self.clock.now();
+        let kept = self.kept.get_mut(&id)?;
+        if let State::Lost(cause) = kept.held.state() {
+            tracing::warn!(resource = %kept.held.claim.resource, %cause, "lock lost");
+            // It is the guard that gives it back; there is nothing to renew any more. Its key is spent: the wheel
+            // may have given it to another timer by now, so it must not be removed there.
+            if let Some(signal) = self.kept.remove(&id).and_then(|kept| kept.signal) {
+                signal.abort();
+            }
+            return None;
+        }
+        if kept.pending > 0 {
+            // The answer is overdue: whoever holds should know before it is too late.
+            kept.held.suspect();
+            kept.failures += 1;
+        }
+        let send = kept.pending < PENDING_MAX;
+        kept.pending += u32::from(send);
+        let pause = retry_pause(kept.held.claim.ttl, kept.failures);
+        let next = now.after(pause).min(kept.held.valid_until());
+        kept.key = self.wheel.insert(id, now.until(next));
+        send.then(|| kept.held.clone())
+    }
+
+    fn renew(&self, batch: Vec<Arc<Held>>) {
+        let (backend, answers, clock) = (self.backend.clone(), self.answers.clone(), self.clock.clone());
+        tokio::spawn(async move {
+            let asked_at = clock.now();
+            let renews: Vec<_> =
+                batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
+            let renewals = backend.renew(&renews).await;
+            debug_assert_eq!(renewals.len(), batch.len(), "a backend answers every claim of a batch");
+            let renewals = batch.iter().map(|held| held.claim.id).zip(renewals).collect();
+            drop(answers.send(Answers { asked_at, renewals }));
+        });
+    }
+
+    fn take_in(&mut self, answers: Answers) {
+        let now = self.clock.now();
+        for (id, renewal) in answers.renewals {
+            let Some(kept) = self.kept.get_mut(&id) else { continue };
+            kept.pending = kept.pending.saturating_sub(1);
+            let confirmed = match renewal {
+                Renewal::Renewed | Renewal::Alive => kept.held.renewed(answers.asked_at),
+                Renewal::Lost => {
+                    kept.held.lose(LossCause::Gone);
+                    false
+                }
+                Renewal::Unknown(failure) => {
+                    tracing::debug!(resource = %kept.held.claim.resource, %failure, "renewal failed");
+                    kept.held.suspect();
+                    kept.failures += 1;
+                    let pause = retry_pause(kept.held.claim.ttl, kept.failures);
+                    let next = now.after(pause).min(kept.held.valid_until());
+                    self.wheel.reset(&kept.key, now.until(next));
+                    continue;
+                }
+            };
+            let due = if confirmed {
+                kept.failures = 0;
+                let held = kept.held.clone();
+                self.first_due(&held, answers.asked_at)
+            } else {
+                now
+            };
+            if let Some(kept) = self.kept.get(&id) {
+                self.wheel.reset(&kept.key, now.until(due));
+            }
+        }
+    }
+
+    /// When a claim that was confirmed as of `asked_at` is to be looked at next.
+    fn first_due(&self, held: &Held, asked_at: Moment) -> Moment {
+        let ttl = held.claim.ttl;
+        let due = asked_at.after(ttl.mul_f64(self.renew_at));
+        // Moved forward to a common beat, so that leases that were taken one after the other go out together.
+        let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
+        Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
+    }
+
+    /// After a suspend the wheel is late by all the time that the machine slept: every claim is looked at.
+    fn notice_sleep(&mut self) {
+        let offset = self.clock.now().since(Moment::START).saturating_sub(runtime_age());
+        let slept = self.offset.is_some_and(|before| offset > before + SLEEP_MIN);
+        self.offset = Some(offset);
+        if slept {
+            let ids: Vec<_> = self.kept.keys().copied().collect();
+            for id in ids {
+                if let Some(kept) = self.kept.get(&id) {
+                    self.wheel.reset(&kept.key, Duration::ZERO);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a loss that only the backend can see.
+fn listen(held: Arc<Held>, mut signal: LossSignal) -> tokio::task::AbortHandle {
+    let task = tokio::spawn(async move {
+        let cause = signal.fired().await;
+        tracing::warn!(resource = %held.claim.resource, %cause, "lock lost");
+        held.lose(cause);
+    });
+    task.abort_handle()
+}
+
+async fn next_due(wheel: &mut DelayQueue<ClaimId>) -> Option<delay_queue::Expired<ClaimId>> {
+    std::future::poll_fn(|cx| wheel.poll_expired(cx)).await
+}
+
+/// One more claim that is due already, without waiting.
+fn expired_now(wheel: &mut DelayQueue<ClaimId>) -> Option<delay_queue::Expired<ClaimId>> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match wheel.poll_expired(&mut cx) {
+        std::task::Poll::Ready(expired) => expired,
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// The pause before a renewal that was not confirmed is tried again: from a twentieth of the ttl, growing to a
+/// tenth, so that several tries fit into what is left.
+fn retry_pause(ttl: Duration, failures: u32) -> Duration {
+    let ceiling = ttl / if failures < 2 { 20 } else { 10 };
+    jittered(ceiling.clamp(RETRY_MIN, RETRY_MAX))
+}
+
+fn runtime_age() -> Duration {
+    static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed()
+}
+
+/// The most claims that one tick renews; what is left follows in the next.
+const TICK_MAX: usize = 10_000;
+/// The most renewals of one claim that wait for an answer at the same time.
+const PENDING_MAX: u32 = 3;
+const RETRY_MIN: Duration = Duration::from_millis(5);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How often it is checked whether the machine slept. Only while something is held.
+const PULSE: Duration = Duration::from_secs(1);
+const SLEEP_MIN: Duration = Duration::from_millis(50);

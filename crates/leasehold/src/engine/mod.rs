@@ -1,0 +1,278 @@
+//! The engine: one of each machine, for all backends.
+//!
+//! ```text
+//!  acquire ─▶ queue (local line) ─▶ contender (one per waiting resource) ─▶ Backend::contend
+//!                 ▲                      │ grant
+//!                 │ hand-over            ▼
+//!              Hold ◀───────────────── Held ──▶ keeper (one per client) ─▶ Backend::renew
+//!                 │ last one dropped
+//!                 ▼
+//!              reaper (one per client) ─▶ Backend::release
+//! ```
+//!
+//! Ground rules: nothing here knows which backend it drives. A future of the backend is never dropped
+//! midway: it runs in a task of the engine, and the caller's future is only a receiver. What a dropped
+//! caller no longer wants is released by whoever finds it undeliverable.
+
+mod contender;
+mod held;
+mod hold;
+mod keeper;
+mod owner;
+mod queue;
+mod reaper;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Backend, Claim, ClaimId, Clock, Note, Profile, Resource, Share};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, ErrorKind, Result};
+
+pub use held::State;
+pub(crate) use hold::Hold;
+pub use owner::Owner;
+pub use reaper::Released;
+
+use keeper::Keeper;
+use owner::Owners;
+use queue::Lines;
+use reaper::Reaper;
+
+/// How the engine of one client behaves. Every field has a default that suits most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuning {
+    /// The part of the ttl after which a lease is renewed: a third unless set. Between 0.05 and 0.6.
+    pub renew_at: f64,
+    /// How far the clocks of client and server may run apart, as a part of the ttl: one hundredth unless set.
+    /// At most 0.5.
+    pub drift: f64,
+    /// How often in a row a held lock may be handed from task to task inside the process before it is given
+    /// back to the server, so that other processes get their turn.
+    pub handover_count: u32,
+    /// For how long a held lock may be handed on inside the process, counted from the grant.
+    pub handover_time: Duration,
+    /// How long a waiting claim puts up with a server that cannot be reached.
+    pub outage: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            renew_at: 1.0 / 3.0,
+            drift: 0.01,
+            handover_count: 100,
+            handover_time: Duration::from_millis(100),
+            outage: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Tuning {
+    fn check(&self) -> Result<()> {
+        let bad = |text: &str| Err(Error::new(ErrorKind::Invalid, "open", text));
+        if !(0.05..=0.6).contains(&self.renew_at) {
+            return bad("renew_at must lie between 0.05 and 0.6 of the ttl, to leave time for another try");
+        }
+        if !(0.0..=0.5).contains(&self.drift) {
+            return bad("drift must lie between 0 and 0.5 of the ttl");
+        }
+        Ok(())
+    }
+}
+
+/// What one acquisition asks for. Two that are equal may stand in for each other in the local line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Want {
+    pub(crate) resource: Resource,
+    pub(crate) share: Share,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) note: Note,
+}
+
+/// How long one acquisition waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// For so long.
+    For(Duration),
+    /// Until it is granted.
+    Forever,
+}
+
+/// The machinery of one client.
+pub(crate) struct Engine {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    tuning: Tuning,
+    runtime: Handle,
+    lines: Lines,
+    owners: Owners,
+    keeper: Keeper,
+    reaper: Reaper,
+    closed: CancellationToken,
+}
+
+impl Engine {
+    /// Starts the machinery over a backend, inside the present runtime.
+    pub(crate) fn start(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        tuning: Tuning,
+    ) -> Result<Arc<Engine>> {
+        tuning.check()?;
+        let runtime = Handle::try_current().map_err(|_| {
+            Error::new(ErrorKind::Invalid, "open", "no tokio runtime here: open the client inside one")
+        })?;
+        Ok(Arc::new(Engine {
+            keeper: Keeper::start(&runtime, backend.clone(), clock.clone(), &tuning),
+            reaper: Reaper::start(&runtime, backend.clone(), clock.clone()),
+            lines: Lines::default(),
+            owners: Owners::default(),
+            closed: CancellationToken::new(),
+            runtime,
+            backend,
+            clock,
+            tuning,
+        }))
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    pub(crate) fn profile(&self) -> &Profile {
+        self.backend.profile()
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Acquires what is wanted, or finds it busy (`None`), or runs out of time.
+    ///
+    /// Cancel safe: a dropped future leaves nothing behind.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        want: Want,
+        owner: Option<&Owner>,
+        wait: Wait,
+    ) -> Result<Option<Arc<Hold>>> {
+        if self.closed.is_cancelled() {
+            return Err(Error::closed("lock").on(&want.resource));
+        }
+        let deadline = Deadline::of(wait);
+        match owner {
+            None => Ok(self.acquire_unowned(want, deadline).await?.map(Arc::new)),
+            Some(owner) => self.owners.acquire(self, owner, want, deadline).await,
+        }
+    }
+
+    async fn acquire_unowned(self: &Arc<Self>, want: Want, deadline: Deadline) -> Result<Option<Hold>> {
+        if deadline.is_zero() {
+            return self.acquire_now(want).await;
+        }
+        let resource = want.resource.clone();
+        let mut ticket = Lines::enter(self, want);
+        let closed = || Error::closed("lock").on(&resource);
+        tokio::select! {
+            biased;
+            reply = ticket.reply() => reply.unwrap_or_else(|| Err(closed())).map(Some),
+            () = self.closed.cancelled() => Err(closed()),
+            () = deadline.passed() => match ticket.withdraw() {
+                // The grant was on its way while the time ran out: it is there, so it is given.
+                Some(reply) => reply.map(Some),
+                None => Err(Error::timeout(deadline.waited(), &resource)),
+            },
+        }
+    }
+
+    /// Looks once, without standing in any line.
+    async fn acquire_now(self: &Arc<Self>, want: Want) -> Result<Option<Hold>> {
+        if !self.lines.admits(&want) {
+            return Ok(None);
+        }
+        let resource = want.resource.clone();
+        match self.runtime.spawn(contender::look_once(self.clone(), want)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::closed("lock").on(&resource)),
+        }
+    }
+
+    /// Draws a new claim.
+    fn claim(&self, want: &Want) -> Result<Claim> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|error| {
+            let text = format!("the operating system gives no random bytes: {error}");
+            Error::new(ErrorKind::Unavailable, "lock", text)
+        })?;
+        Ok(Claim {
+            id: ClaimId::from_bytes(id),
+            resource: want.resource.clone(),
+            share: want.share,
+            ttl: want.ttl,
+            note: want.note.clone(),
+        })
+    }
+
+    /// Runs a future of the engine that must not be dropped with its caller.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(work));
+    }
+
+    /// Ends every wait and every hold, and waits for the releases up to `limit`. `false` where some were
+    /// not confirmed by then.
+    pub(crate) async fn close(&self, limit: Duration) -> bool {
+        self.closed.cancel();
+        self.lines.end_waits();
+        self.keeper.lose_all();
+        tokio::time::timeout(limit, self.reaper.flush()).await.unwrap_or(false)
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("backend", &self.backend).finish_non_exhaustive()
+    }
+}
+
+/// The end of one caller's wait.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    began: Instant,
+    wait: Wait,
+}
+
+impl Deadline {
+    fn of(wait: Wait) -> Self {
+        Deadline { began: Instant::now(), wait }
+    }
+
+    fn is_zero(&self) -> bool {
+        matches!(self.wait, Wait::No) || matches!(self.wait, Wait::For(limit) if limit.is_zero())
+    }
+
+    fn waited(&self) -> Duration {
+        match self.wait {
+            Wait::For(limit) => limit,
+            _ => self.began.elapsed(),
+        }
+    }
+
+    async fn passed(&self) {
+        match self.wait {
+            Wait::No => {}
+            Wait::For(limit) => match self.began.checked_add(limit) {
+                Some(end) => tokio::time::sleep_until(end).await,
+                None => std::future::pending().await,
+            },
+            Wait::Forever => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Reentrancy by an explicit owner.
+//!
+//! An owner is a value, never a thread or a task by accident. What an owner holds it may ask for again, at no
+//! cost and without the server; the lock is given back when the last of its guards is.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use leasehold_core::{Resource, Share};
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::hold::Hold;
+use super::{Deadline, Engine, Want};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Somebody who may ask again for what he holds.
+///
+/// Clones are the same owner. Claims of one owner on one resource are one claim for the server, counted in
+/// memory; asking again succeeds at once and shares the fence.
+///
+/// Asking for more than one holds (a writer while one reads, three permits while one has two) would wait for
+/// oneself, and is refused as a deadlock. Asking for less (to read while one writes) is granted.
+#[derive(Clone, Debug)]
+pub struct Owner(Arc<u64>);
+
+impl Owner {
+    /// An owner that is nobody else.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Owner {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Owner(Arc::new(NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// What the owners of one client hold.
+#[derive(Default)]
+pub(super) struct Owners {
+    slots: Mutex<HashMap<(u64, Resource), Arc<Slot>>>,
+}
+
+/// What one owner holds of one resource; locked while he asks for it, so that two of his tasks share one claim.
+type Slot = AsyncMutex<Weak<Hold>>;
+
+impl Owners {
+    pub(super) async fn acquire(
+        &self,
+        engine: &Arc<Engine>,
+        owner: &Owner,
+        want: Want,
+        deadline: Deadline,
+    ) -> Result<Option<Arc<Hold>>> {
+        let slot = self.slot(owner, &want.resource);
+        let mut held = if deadline.is_zero() {
+            match slot.try_lock() {
+                Ok(held) => held,
+                // Another task of this owner waits for it: so it is not free.
+                Err(_) => return Ok(None),
+            }
+        } else {
+            tokio::select! {
+                biased;
+                held = slot.lock() => held,
+                () = deadline.passed() => return Err(Error::timeout(deadline.waited(), &want.resource)),
+                () = engine.closed.cancelled() => return Err(Error::closed("lock").on(&want.resource)),
+            }
+        };
+        if let Some(hold) = held.upgrade() {
+            return match covers(hold.held().claim.share, want.share) {
+                true => Ok(Some(hold)),
+                false => Err(would_wait_for_itself(&hold, &want)),
+            };
+        }
+        let hold = engine.acquire_unowned(want, deadline).await?.map(Arc::new);
+        if let Some(hold) = &hold {
+            *held = Arc::downgrade(hold);
+        }
+        Ok(hold)
+    }
+
+    fn slot(&self, owner: &Owner, resource: &Resource) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= SWEEP_AT && slots.len().is_power_of_two() {
+            slots.retain(|_, slot| {
+                Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
+            });
+        }
+        slots.entry((*owner.0, resource.clone())).or_default().clone()
+    }
+}
+
+/// Whether one who holds `held` has all that `wanted` gives.
+fn covers(held: Share, wanted: Share) -> bool {
+    held == wanted
+        || held.is_exclusive()
+        || (held.capacity() == wanted.capacity() && held.weight() > wanted.weight())
+}
+
+fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {
+    let text = format!(
+        "this owner holds it as {}, so asking for {} would wait for itself; let go first, or ask for the larger \
+         share from the start",
+        hold.held().claim.share,
+        want.share
+    );
+    Error::new(ErrorKind::Deadlock, "lock", text).on(&want.resource)
+}
+
+/// So many owned resources make it worth looking for slots that nobody uses.
+const SWEEP_AT: usize = 1024;

@@ -1,0 +1,208 @@
+//! Ends claims on the server: given back, dropped, or given up while their outcome was not known.
+//!
+//! Ground rules: a release is detached from whoever asked for it, may be repeated, and is tried for as long
+//! as the lease could last. It is reported as what it was: freed, gone, or unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::Engine;
+use super::contender::jittered;
+use super::held::{Held, State};
+use super::queue::Lines;
+
+/// What became of a release.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Released {
+    /// It was held, and is free now.
+    Freed,
+    /// It was held no longer: it had been lost before.
+    Gone,
+    /// The server did not answer; the claim ends with its ttl at the latest.
+    Unknown(Failure),
+}
+
+impl Released {
+    pub(super) fn unknown(text: &str) -> Released {
+        Released::Unknown(Failure::unanswered(text))
+    }
+}
+
+/// The engine's end of the reaper.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    jobs: mpsc::UnboundedSender<Order>,
+    clock: Arc<dyn Clock>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Release(Job),
+    Flush(oneshot::Sender<bool>),
+}
+
+/// One claim that is to end. Claims bound the queue: each is here at most once.
+#[derive(Debug)]
+struct Job {
+    claim: Claim,
+    /// After this the lease is over anyway.
+    until: Moment,
+    /// It was held, by the clock, when it was given back.
+    was_valid: bool,
+    /// A former attempt was not answered.
+    tried: bool,
+    engine: Option<Arc<Engine>>,
+    done: Option<oneshot::Sender<Released>>,
+}
+
+impl Reaper {
+    pub(super) fn start(runtime: &Handle, backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> Reaper {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        drop(runtime.spawn(run(inbox, backend, clock.clone())));
+        Reaper { jobs, clock }
+    }
+
+    /// Ends a claim that was held. The local line goes on when it is done.
+    pub(super) fn release(
+        &self,
+        engine: &Arc<Engine>,
+        held: Arc<Held>,
+        state: State,
+        done: Option<oneshot::Sender<Released>>,
+    ) {
+        let job = Job {
+            until: self.clock.now().after(held.claim.ttl),
+            claim: held.claim.clone(),
+            was_valid: !matches!(state, State::Lost(_)),
+            tried: false,
+            engine: Some(engine.clone()),
+            done,
+        };
+        if let Err(refused) = self.jobs.send(Order::Release(job))
+            && let Order::Release(job) = refused.0
+        {
+            job.finish(Released::unknown("the runtime ended before the release was sent"));
+        }
+    }
+
+    /// Ends a claim that was never handed to anybody.
+    pub(super) fn abandon(&self, claim: Claim) {
+        let until = self.clock.now().after(claim.ttl);
+        let job = Job { claim, until, was_valid: false, tried: false, engine: None, done: None };
+        drop(self.jobs.send(Order::Release(job)));
+    }
+
+    /// Waits until everything that was given back so far is done; whether all of it was answered.
+    pub(super) async fn flush(&self) -> bool {
+        let (done, told) = oneshot::channel();
+        drop(self.jobs.send(Order::Flush(done)));
+        told.await.unwrap_or(false)
+    }
+}
+
+impl Job {
+    fn finish(mut self, released: Released) {
+        if let Some(done) = self.done.take() {
+            drop(done.send(released));
+        }
+        if let Some(engine) = self.engine.take() {
+            Lines::departed(&engine, &self.claim.resource, self.claim.id);
+        }
+    }
+
+    /// What the server's answer means for the one who gave it back.
+    fn judge(&self, release: Release) -> Released {
+        match release {
+            Release::Freed if self.was_valid => Released::Freed,
+            // It was still there after the local end of its validity. Whoever gave it back had lost it all the same.
+            Release::Freed => Released::Gone,
+            // An unanswered attempt did it, unless it was lost in the same moment, which nobody can tell apart.
+            Release::Gone if self.tried && self.was_valid => Released::Freed,
+            Release::Gone => Released::Gone,
+            Release::Unknown(failure) => Released::Unknown(failure),
+        }
+    }
+}
+
+async fn run(mut inbox: mpsc::UnboundedReceiver<Order>, backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) {
+    let mut batches: JoinSet<bool> = JoinSet::new();
+    let mut orders = Vec::with_capacity(BATCH_MAX);
+    let mut all_answered = true;
+    loop {
+        while batches.len() >= BATCHES_MAX {
+            all_answered &= matches!(batches.join_next().await, Some(Ok(true)));
+        }
+        tokio::select! {
+            count = inbox.recv_many(&mut orders, BATCH_MAX) => if count == 0 { break },
+            Some(ended) = batches.join_next() => {
+                all_answered &= matches!(ended, Ok(true));
+                continue;
+            }
+        }
+        let mut batch = Vec::with_capacity(orders.len());
+        let mut flushes = Vec::new();
+        for order in orders.drain(..) {
+            match order {
+                Order::Release(job) => batch.push(job),
+                Order::Flush(done) => flushes.push(done),
+            }
+        }
+        if !batch.is_empty() {
+            batches.spawn(end(batch, backend.clone(), clock.clone()));
+        }
+        if !flushes.is_empty() {
+            while let Some(ended) = batches.join_next().await {
+                all_answered &= matches!(ended, Ok(true));
+            }
+            for done in flushes {
+                let _ = done.send(all_answered);
+            }
+            all_answered = true;
+        }
+    }
+    // The client is gone; what it gave back is still brought to its end.
+    while batches.join_next().await.is_some() {}
+}
+
+/// Ends a batch, asking again for those that were not answered while their leases could last.
+async fn end(mut batch: Vec<Job>, backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> bool {
+    let mut all_answered = true;
+    let mut pause = RETRY_FIRST;
+    while !batch.is_empty() {
+        let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
+        let releases = backend.release(&claims).await;
+        debug_assert_eq!(releases.len(), batch.len(), "a backend answers every claim of a batch");
+        let now = clock.now();
+        let mut again = Vec::new();
+        for (mut job, release) in batch.into_iter().zip(releases) {
+            match release {
+                Release::Unknown(ref failure) if failure.is_transient() && now < job.until => {
+                    job.tried = true;
+                    again.push(job);
+                }
+                release => {
+                    all_answered &= !matches!(release, Release::Unknown(_));
+                    let released = job.judge(release);
+                    job.finish(released);
+                }
+            }
+        }
+        batch = again;
+        if !batch.is_empty() {
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(RETRY_LAST);
+        }
+    }
+    all_answered
+}
+
+const BATCH_MAX: usize = 256;
+const BATCHES_MAX: usize = 64;
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LAST: Duration = Duration::from_secs(1);

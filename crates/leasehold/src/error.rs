@@ -1,0 +1,175 @@
+//! What a user of the library is told when it did not work.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_core::{
+    Effect, Failure, FailureKind, InvalidResource, InvalidShare, LossCause, NoteTooLong, Resource, Unmet,
+};
+
+/// The result of an operation of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation did not do what was asked.
+///
+/// «Busy» is not among the reasons: it is the `Ok(None)` of a `try_` operation. The text says what a person
+/// can do; [`Error::kind`] is for programs; [`Error::may_have_happened`] answers the question that matters
+/// after a failure.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    op: &'static str,
+    resource: Option<Resource>,
+    text: String,
+    source: Option<Box<Failure>>,
+}
+
+/// Kinds of [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The wait ended at its deadline. Nothing is held.
+    Timeout,
+    /// What was held is held no longer.
+    Lost(LossCause),
+    /// The server could not be reached for as long as the client puts up with it.
+    Unavailable,
+    /// It may or may not have happened; what may be left behind is being removed in the background.
+    OutcomeUnknown,
+    /// The backend cannot do it; nothing was sent.
+    Unsupported,
+    /// The request makes no sense as it is; nothing was sent.
+    Invalid,
+    /// The server, or the file system, refuses this client.
+    Denied,
+    /// The client was closed.
+    Closed,
+    /// The owner waits for itself.
+    Deadlock,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, op: &'static str, text: impl Into<String>) -> Self {
+        Error { kind, op, resource: None, text: text.into(), source: None }
+    }
+
+    pub(crate) fn on(mut self, resource: &Resource) -> Self {
+        self.resource = Some(resource.clone());
+        self
+    }
+
+    pub(crate) fn timeout(waited: Duration, resource: &Resource) -> Self {
+        let text = format!("not free within {waited:.1?}; nothing is held");
+        Error::new(ErrorKind::Timeout, "lock", text).on(resource)
+    }
+
+    pub(crate) fn lost(op: &'static str, cause: LossCause, resource: &Resource) -> Self {
+        Error::new(ErrorKind::Lost(cause), op, format!("the lock was lost: {cause}")).on(resource)
+    }
+
+    pub(crate) fn closed(op: &'static str) -> Self {
+        Error::new(ErrorKind::Closed, op, "the client was closed; open a new one")
+    }
+
+    pub(crate) fn failed(op: &'static str, failure: Failure) -> Self {
+        let kind = match failure.kind {
+            FailureKind::Denied => ErrorKind::Denied,
+            FailureKind::Invalid | FailureKind::Foreign => ErrorKind::Invalid,
+            FailureKind::Unsupported => ErrorKind::Unsupported,
+            _ if failure.effect == Effect::Unknown => ErrorKind::OutcomeUnknown,
+            _ => ErrorKind::Unavailable,
+        };
+        let text = failure.detail().to_owned();
+        Error { kind, op, resource: None, text, source: Some(Box::new(failure)) }
+    }
+
+    pub(crate) fn with_op(mut self, op: &'static str) -> Self {
+        self.op = op;
+        self
+    }
+
+    /// The kind, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What was being done: `open`, `lock`, `release`, `check`, `run`, `inspect`, `list`, `break`.
+    pub fn op(&self) -> &'static str {
+        self.op
+    }
+
+    /// What it was being done to.
+    pub fn resource(&self) -> Option<&Resource> {
+        self.resource.as_ref()
+    }
+
+    /// Whether the operation may have taken effect although it failed.
+    pub fn may_have_happened(&self) -> bool {
+        self.kind == ErrorKind::OutcomeUnknown
+    }
+
+    /// Whether this is the loss of a lock that was held.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.kind, ErrorKind::Lost(_))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.resource {
+            Some(resource) => write!(f, "{} {resource}: {}", self.op, self.text)?,
+            None => write!(f, "{}: {}", self.op, self.text)?,
+        }
+        if self.kind == ErrorKind::OutcomeUnknown {
+            f.write_str(" (it may have happened; leftovers are removed in the background)")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|failure| failure as &(dyn StdError + 'static))
+    }
+}
+
+impl From<InvalidResource> for Error {
+    fn from(error: InvalidResource) -> Self {
+        Error::new(ErrorKind::Invalid, "lock", error.to_string())
+    }
+}
+
+impl From<InvalidShare> for Error {
+    fn from(error: InvalidShare) -> Self {
+        Error::new(ErrorKind::Invalid, "lock", error.to_string())
+    }
+}
+
+impl From<NoteTooLong> for Error {
+    fn from(error: NoteTooLong) -> Self {
+        Error::new(ErrorKind::Invalid, "lock", error.to_string())
+    }
+}
+
+impl From<Unmet> for Error {
+    fn from(error: Unmet) -> Self {
+        Error::new(ErrorKind::Unsupported, "lock", error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_what_where_and_whether() {
+        let resource = Resource::new("orders/42").unwrap();
+        let error = Error::timeout(Duration::from_millis(1500), &resource);
+        assert_eq!(error.to_string(), "lock orders/42: not free within 1.5s; nothing is held");
+        assert!(!error.may_have_happened());
+        let error = Error::failed("lock", Failure::unanswered("no answer in 5 s")).on(&resource);
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+        assert!(error.may_have_happened() && error.to_string().contains("may have happened"));
+    }
+}

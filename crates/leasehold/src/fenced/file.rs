@@ -1,0 +1,175 @@
+//! A file that the processes of one machine share, behind a fence.
+//!
+//! Beside `data` stands `data.fence`: the newest fence as text, locked while it is compared and while the data is
+//! read or replaced. The data is replaced as a whole, by renaming a new file over it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use leasehold_core::Fence;
+
+use super::Stale;
+
+/// A file that only the newest holder may read or replace.
+///
+/// # Promises
+/// Once it was opened with a fence, no process with an older one reads or writes it through this type. What was written
+/// is on the disk when [`FencedFile::write`] returns; a crash leaves the old content or the new, never a mixture.
+///
+/// # Does not promise
+/// Anything against those who go around it. Network file systems, whose locks can be held twice, are not detected here.
+///
+/// Calls block for the length of a few system calls and a sync to disk.
+#[derive(Debug)]
+pub struct FencedFile {
+    data: PathBuf,
+    guard: PathBuf,
+    fence: Fence,
+}
+
+/// Why a fenced file was not read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FencedFileError {
+    /// A newer holder was here; nothing was read or written.
+    #[error(transparent)]
+    Stale(#[from] Stale),
+    /// The operating system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The stored fence cannot be read. It is left as it is: starting again at nothing would let old holders in.
+    #[error("{path} does not hold a fence; restore it, or remove it once no process uses the file")]
+    Damaged {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+impl FencedFile {
+    /// Opens the file at `path` in the name of `fence`, and shuts out every older one.
+    ///
+    /// The file need not exist yet; its directory must.
+    ///
+    /// # Errors
+    /// `Stale` where a newer fence was here; `Io`; `Damaged`.
+    pub fn open(path: impl AsRef<Path>, fence: Fence) -> Result<FencedFile, FencedFileError> {
+        let data = path.as_ref().to_owned();
+        let mut guard = data.clone().into_os_string();
+        guard.push(".fence");
+        let file = FencedFile { data, guard: guard.into(), fence };
+        let mut guard = file.admit()?;
+        file.raise(&mut guard)?;
+        Ok(file)
+    }
+
+    /// The content; empty where nothing was written yet.
+    ///
+    /// # Errors
+    /// `Stale` where a newer fence was here since; `Io`; `Damaged`.
+    pub fn read(&self) -> Result<Vec<u8>, FencedFileError> {
+        let _guard = self.admit()?;
+        match std::fs::read(&self.data) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read.map_err(|source| self.failed(&self.data, source)),
+        }
+    }
+
+    /// Replaces the content.
+    ///
+    /// # Errors
+    /// `Stale` where a newer fence was here since, and nothing was written; `Io`; `Damaged`.
+    pub fn write(&self, content: &[u8]) -> Result<(), FencedFileError> {
+        let _guard = self.admit()?;
+        self.replace(content).map_err(|source| self.failed(&self.data, source))
+    }
+
+    /// Locks the fence and compares it; the lock lasts as long as the returned file.
+    fn admit(&self) -> Result<File, FencedFileError> {
+        let open = || {
+            let mut file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.guard)?;
+            file.lock()?;
+            let mut text = String::new();
+            Read::take(&mut file, 256).read_to_string(&mut text)?;
+            Ok((file, text))
+        };
+        let (file, text) = open().map_err(|source| self.failed(&self.guard, source))?;
+        let seen = match text.trim_end() {
+            "" => Fence::default(),
+            text => text.parse().map_err(|_| FencedFileError::Damaged { path: self.guard.clone() })?,
+        };
+        if self.fence < seen {
+            return Err(Stale { yours: self.fence, seen }.into());
+        }
+        Ok(file)
+    }
+
+    /// Writes the fence in place: a text of one sector, so a crash leaves the old one or the new.
+    fn raise(&self, guard: &mut File) -> Result<(), FencedFileError> {
+        let mut write = || {
+            guard.seek(SeekFrom::Start(0))?;
+            guard.write_all(format!("{:<63}\n", self.fence.to_string()).as_bytes())?;
+            guard.sync_all()
+        };
+        write().map_err(|source| self.failed(&self.guard, source))
+    }
+
+    fn replace(&self, content: &[u8]) -> io::Result<()> {
+        let mut fresh = self.data.clone().into_os_string();
+        fresh.push(".new");
+        let fresh = PathBuf::from(fresh);
+        let mut file = File::create(&fresh)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, &self.data)?;
+        let parent = self.data.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    fn failed(&self, path: &Path, source: io::Error) -> FencedFileError {
+        FencedFileError::Io { path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_of_yesterday_neither_reads_nor_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("counter");
+        let old = FencedFile::open(&path, Fence::new(0, 33, 0)).unwrap();
+        assert_eq!(old.read().unwrap(), b"");
+        let new = FencedFile::open(&path, Fence::new(0, 34, 0)).unwrap();
+        assert!(matches!(old.read(), Err(FencedFileError::Stale(_))));
+        assert!(matches!(old.write(b"33"), Err(FencedFileError::Stale(_))));
+        new.write(b"34").unwrap();
+        assert_eq!(new.read().unwrap(), b"34");
+        assert!(FencedFile::open(&path, Fence::new(0, 33, 9)).is_err());
+    }
+
+    #[test]
+    fn a_longer_fence_is_replaced_by_a_shorter_one_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        FencedFile::open(&path, Fence::new(1, 5, 7)).unwrap();
+        FencedFile::open(&path, Fence::new(1, 6, 0)).unwrap();
+        assert!(FencedFile::open(&path, Fence::new(1, 6, 0)).is_ok());
+        assert!(FencedFile::open(&path, Fence::new(1, 5, 9)).is_err());
+    }
+
+    #[test]
+    fn a_damaged_fence_is_no_new_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(dir.path().join("x.fence"), "12 apples").unwrap();
+        assert!(matches!(FencedFile::open(&path, Fence::new(0, 1, 0)), Err(FencedFileError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,91 @@
+//! A fence check inside one process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::Fence;
+
+use super::Stale;
+
+/// Lets in only the newest holder that it has seen.
+///
+/// ```
+/// use leasehold::{Fence, fenced::FenceGate};
+///
+/// let gate = FenceGate::new(0u64);
+/// let old = gate.open(Fence::new(0, 33, 0)).unwrap();
+/// let new = gate.open(Fence::new(0, 34, 0)).unwrap();
+/// assert!(old.access(|value| *value += 1).is_err());
+/// new.access(|value| *value += 1).unwrap();
+/// ```
+#[derive(Debug, Default)]
+pub struct FenceGate<T> {
+    inside: Arc<Mutex<Inside<T>>>,
+}
+
+#[derive(Debug, Default)]
+struct Inside<T> {
+    seen: Fence,
+    value: T,
+}
+
+/// The right of one fence to what is behind the gate, until a newer one comes.
+#[derive(Debug)]
+pub struct Pass<T> {
+    inside: Arc<Mutex<Inside<T>>>,
+    fence: Fence,
+}
+
+impl<T> FenceGate<T> {
+    /// Puts `value` behind a gate that has seen nobody.
+    pub fn new(value: T) -> Self {
+        FenceGate { inside: Arc::new(Mutex::new(Inside { seen: Fence::default(), value })) }
+    }
+
+    /// Shows a fence, and raises the gate's own to it.
+    ///
+    /// # Errors
+    /// [`Stale`] where a newer one was shown before.
+    pub fn open(&self, fence: Fence) -> Result<Pass<T>, Stale> {
+        let mut inside = lock(&self.inside);
+        if fence < inside.seen {
+            return Err(Stale { yours: fence, seen: inside.seen });
+        }
+        inside.seen = fence;
+        Ok(Pass { inside: self.inside.clone(), fence })
+    }
+}
+
+impl<T> Pass<T> {
+    /// Reads or changes what is behind the gate; nobody else is inside meanwhile.
+    ///
+    /// # Errors
+    /// [`Stale`] where a newer fence was shown since; `work` has not run then.
+    pub fn access<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
+        let mut inside = lock(&self.inside);
+        if self.fence < inside.seen {
+            return Err(Stale { yours: self.fence, seen: inside.seen });
+        }
+        Ok(work(&mut inside.value))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_shuts_out_everybody_older_before_the_first_read() {
+        let gate = FenceGate::new(vec![1]);
+        let old = gate.open(Fence::new(0, 1, 0)).unwrap();
+        let handed_on = gate.open(Fence::new(0, 1, 1)).unwrap();
+        let stale = Stale { yours: Fence::new(0, 1, 0), seen: Fence::new(0, 1, 1) };
+        assert_eq!(old.access(|_| ()), Err(stale));
+        assert_eq!(handed_on.access(|value| value.len()), Ok(1));
+        assert!(gate.open(Fence::new(0, 1, 0)).is_err());
+        assert!(gate.open(Fence::new(0, 1, 1)).is_ok(), "the same holder may open it again");
+    }
+}

@@ -1,0 +1,171 @@
+//! What the user holds.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
+
+use crate::engine::{Hold, Released, State};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A lock that is held: valid, then perhaps suspect, then perhaps lost.
+///
+/// # Promises
+/// It is lost, by [`Guard::lost`], [`Guard::check`] and [`Guard::run`] alike, before the server could grant the lock
+/// to somebody else: by the clock of this machine, counted from before the request that was granted, whatever the
+/// network says. A process that was stopped past its lease sees the loss before anything else. Dropping the guard
+/// never blocks and never forgets: the lock is given back in the background.
+///
+/// # Does not promise
+/// That a loss interrupts what is running outside [`Guard::run`], or a write that has left the process already. Fencing
+/// only the writes still loses updates; open the resource with the fence before the first read, see
+/// [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
+///
+/// Dropped outside a runtime that still runs, the lock is not given back: it ends with its ttl.
+#[derive(Debug)]
+#[must_use = "the lock is given back when the guard is dropped"]
+pub struct Guard {
+    hold: Arc<Hold>,
+}
+
+impl Guard {
+    pub(crate) fn new(hold: Arc<Hold>) -> Guard {
+        Guard { hold }
+    }
+
+    /// The number that rises with every grant of this resource; `None` where the backend has none.
+    ///
+    /// Demand it with [`Lock::fenced`](crate::Lock::fenced), and it is there.
+    pub fn fence(&self) -> Option<Fence> {
+        self.hold.fence()
+    }
+
+    /// What is held.
+    pub fn resource(&self) -> &Resource {
+        &self.hold.held().claim.resource
+    }
+
+    /// How much of it is held.
+    pub fn share(&self) -> Share {
+        self.hold.held().claim.share
+    }
+
+    /// What the backend keeps with the grant, for those who know its type.
+    pub fn proof(&self) -> &Proof {
+        &self.hold.held().proof
+    }
+
+    /// A public name of this hold: the same for everybody who holds it by re-entering, of no use to end it.
+    pub fn tag(&self) -> String {
+        self.hold.held().claim.id.tag()
+    }
+
+    /// How sure one may be to hold it, by the clock, now.
+    pub fn state(&self) -> State {
+        self.hold.held().state()
+    }
+
+    /// Whether it is still held, by the clock, now.
+    ///
+    /// # Errors
+    /// `Lost`, with the cause.
+    pub fn check(&self) -> Result<()> {
+        match self.state() {
+            State::Lost(cause) => Err(Error::lost("check", cause, self.resource())),
+            _ => Ok(()),
+        }
+    }
+
+    /// For how long it is held without another renewal: zero when it is lost, `Duration::MAX` where a session keeps it.
+    pub fn remaining(&self) -> Duration {
+        self.hold.held().remaining()
+    }
+
+    /// Waits until it is lost; for ever where it never is.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn lost(&self) -> LossCause {
+        if let State::Lost(cause) = self.state() {
+            return cause;
+        }
+        self.hold.held().watch().lost().await
+    }
+
+    /// Waits until the state is another one than `seen`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn changed(&self, seen: State) -> State {
+        self.hold.held().watch().other_than(seen).await
+    }
+
+    /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost.
+    ///
+    /// The clock is read before `work` gets to run, each time, so a process that wakes up after its lease does nothing more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `work`; the lock stays held.
+    ///
+    /// # Errors
+    /// `Lost` where the lock was lost before `work` was done, even in its last step.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let lost = pin!(self.lost());
+        let work = pin!(work);
+        Run { guard: self, lost, work }.await.map_err(|cause| Error::lost("run", cause, self.resource()))
+    }
+
+    /// Gives the lock back and waits until that is confirmed.
+    ///
+    /// Where another guard of the same [`Owner`](crate::Owner) still holds it, this gives back only this one.
+    ///
+    /// # Cancel safety
+    /// The lock is given back even where the future is dropped.
+    ///
+    /// # Errors
+    /// `Lost` where it had been lost before: what was done under it may not have been alone. `OutcomeUnknown` where the
+    /// server did not answer for as long as the lease could last.
+    pub async fn release(self) -> Result<()> {
+        let resource = self.resource().clone();
+        let state = self.state();
+        let Some(hold) = Arc::into_inner(self.hold) else { return Ok(()) };
+        let released = hold.give_back().await;
+        match (state, released) {
+            (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
+            (_, Released::Freed) => Ok(()),
+            (_, Released::Gone) => Err(Error::lost("release", LossCause::Gone, &resource)),
+            (_, Released::Unknown(failure)) => {
+                Err(Error::new(ErrorKind::OutcomeUnknown, "release", failure.detail()).on(&resource))
+            }
+        }
+    }
+}
+
+/// The work and the loss, the loss first.
+struct Run<'a, L, W> {
+    guard: &'a Guard,
+    lost: Pin<&'a mut L>,
+    work: Pin<&'a mut W>,
+}
+
+impl<L: Future<Output = LossCause>, T, W: Future<Output = T>> Future for Run<'_, L, W> {
+    type Output = Result<T, LossCause>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Lost(cause) = self.guard.state() {
+            return Poll::Ready(Err(cause));
+        }
+        if let Poll::Ready(cause) = self.lost.as_mut().poll(cx) {
+            return Poll::Ready(Err(cause));
+        }
+        let Poll::Ready(output) = self.work.as_mut().poll(cx) else { return Poll::Pending };
+        // The last step may have taken longer than the lease.
+        match self.guard.state() {
+            State::Lost(cause) => Poll::Ready(Err(cause)),
+            _ => Poll::Ready(Ok(output)),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The locks: constants of the one admission rule, with the words that people know them by.
+
+mod guard;
+mod mutex;
+mod rwlock;
+mod semaphore;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Grade, Liveness, Note, Order, Resource, Safety, Share};
+
+use crate::engine::{Engine, Owner, Wait, Want};
+use crate::error::{Error, ErrorKind, Result};
+
+pub use guard::Guard;
+pub use mutex::Mutex;
+pub use rwlock::RwLock;
+pub use semaphore::Semaphore;
+
+/// What kind of lock a [`Lock`] is.
+pub mod kind {
+    /// One holder: see [`Mutex`](crate::Mutex).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Exclusive;
+    /// Many readers or one writer: see [`RwLock`](crate::RwLock).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Shared;
+    /// A number of permits: see [`Semaphore`](crate::Semaphore).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Counted {
+        pub(crate) permits: u32,
+    }
+}
+
+/// A lock by name, with its settings. Making and cloning it costs nothing and sends nothing.
+///
+/// Use it through its names: [`Mutex`], [`RwLock`], [`Semaphore`].
+///
+/// # Waiting for oneself
+/// A task that asks again for a lock that it holds waits, as two tasks would: leasehold cannot know whether another
+/// part of the same task is about to let go. It says so in the log, at level `warn`. To re-enter, use an
+/// [`Owner`]; one that asks for more than it holds gets a `Deadlock` error.
+#[derive(Clone, Debug)]
+pub struct Lock<K> {
+    engine: Arc<Engine>,
+    name: Result<Resource>,
+    kind: K,
+    ttl: Duration,
+    max_hold: Option<Duration>,
+    note: Note,
+    owner: Option<Owner>,
+}
+
+impl<K> Lock<K> {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str, kind: K, note: Note) -> Self {
+        let ttl = match engine.profile().liveness {
+            Liveness::Lease { min, max } => TTL.clamp(min, max),
+            _ => TTL,
+        };
+        let name = Resource::new(name).map_err(Error::from);
+        Lock { engine, name, kind, ttl, max_hold: None, note, owner: None }
+    }
+
+    /// How long the server keeps the lock after this process was last heard of. 30 s unless set.
+    ///
+    /// This is for recovery from crashes: while the process lives, the lock is renewed in the background. It is no
+    /// limit to how long one may hold, see [`Lock::max_hold`]. On a store that knows by itself who lives it
+    /// only says how often that is checked.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long one may hold at most; no limit unless set. At its end the lock counts as lost.
+    #[must_use]
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    /// What others see of who holds or waits.
+    #[must_use]
+    pub fn note(mut self, note: Note) -> Self {
+        self.note = note;
+        self
+    }
+
+    /// Asks in the name of an owner, who may ask again for what he holds.
+    #[must_use]
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// Demands that its fences can be trusted so far at least.
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it. Nothing is sent.
+    pub fn fenced(self, grade: Grade) -> Result<Self> {
+        self.engine.profile().fences(grade)?;
+        Ok(self)
+    }
+
+    /// Demands that those who wait are granted in this order.
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it. Nothing is sent.
+    pub fn require(self, order: Order) -> Result<Self> {
+        self.engine.profile().orders(order)?;
+        Ok(self)
+    }
+
+    /// Demands that what is held is kept so well at least.
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it. Nothing is sent.
+    pub fn kept(self, safety: Safety) -> Result<Self> {
+        self.engine.profile().keeps(safety)?;
+        Ok(self)
+    }
+
+    async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
+        let want = self.want(share)?;
+        let hold = self.engine.acquire(want, self.owner.as_ref(), wait).await?;
+        Ok(hold.map(Guard::new))
+    }
+
+    async fn hold(&self, share: Share, wait: Wait) -> Result<Guard> {
+        match self.try_hold(share, wait).await? {
+            Some(guard) => Ok(guard),
+            None => Err(Error::timeout(Duration::ZERO, &self.name.clone()?)),
+        }
+    }
+
+    /// Checks everything that can be checked without sending anything.
+    fn want(&self, share: Share) -> Result<Want> {
+        let resource = self.name.clone()?;
+        let profile = self.engine.profile();
+        profile.admits(share).map_err(|unmet| Error::from(unmet).on(&resource))?;
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
+        if let Liveness::Lease { min, max } = profile.liveness
+            && !(min..=max).contains(&self.ttl)
+        {
+            let name = profile.name;
+            return invalid(format!(
+                "a ttl of {:?} is out of range: {name} takes {min:?} to {max:?}",
+                self.ttl
+            ));
+        }
+        if self.ttl < TTL_MIN {
+            return invalid(format!("a ttl of {:?} is too short: take {TTL_MIN:?} at least", self.ttl));
+        }
+        if self.max_hold.is_some_and(|limit| limit.is_zero()) {
+            return invalid("a max_hold of zero leaves no time to hold it".to_owned());
+        }
+        Ok(Want { resource, share, ttl: self.ttl, max_hold: self.max_hold, note: self.note.clone() })
+    }
+}
+
+const TTL: Duration = Duration::from_secs(30);
+const TTL_MIN: Duration = Duration::from_millis(20);

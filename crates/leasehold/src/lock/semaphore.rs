@@ -1,0 +1,85 @@
+//! A number of permits.
+
+use std::time::Duration;
+
+use leasehold_core::Share;
+
+use super::kind::Counted;
+use super::{Guard, Lock};
+use crate::engine::Wait;
+use crate::error::Result;
+
+/// A lock for up to n holders at a time, over all processes that use the same store.
+///
+/// A permit is a lease with an owner, not a number in a counter: one whose holder crashed comes back by itself, and
+/// none can be given back twice.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let encoders = locks.semaphore("encode", 3);
+/// let two = encoders.acquire_many(2).await?;
+/// let one = encoders.acquire().await?;
+/// assert!(encoders.try_acquire().await?.is_none());
+/// drop((one, two));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex).
+pub type Semaphore = Lock<Counted>;
+
+impl Lock<Counted> {
+    /// Waits in line for one permit.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a semaphore of no permits.
+    pub async fn acquire(&self) -> Result<Guard> {
+        self.acquire_many(1).await
+    }
+
+    /// Takes one permit if it is free now; `None` where it is not.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Waits in line for up to `limit` for one permit.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    pub async fn acquire_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.acquire_many_timeout(1, limit).await
+    }
+
+    /// Waits in line for several permits, which are granted together.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire`]; `Invalid` for none, or for more than there are.
+    pub async fn acquire_many(&self, permits: u32) -> Result<Guard> {
+        self.hold(self.share(permits)?, Wait::Forever).await
+    }
+
+    /// Takes several permits if they are free now; `None` where they are not.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire_many`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>> {
+        self.try_hold(self.share(permits)?, Wait::No).await
+    }
+
+    /// Waits in line for up to `limit` for several permits.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire_many`], and `Timeout`.
+    pub async fn acquire_many_timeout(&self, permits: u32, limit: Duration) -> Result<Guard> {
+        self.hold(self.share(permits)?, Wait::For(limit)).await
+    }
+
+    fn share(&self, permits: u32) -> Result<Share> {
+        Ok(Share::permits(permits, self.kind.permits)?)
+    }
+}

@@ -1,0 +1,66 @@
+//! From a URL to a backend.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use leasehold_core::Backend;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::MemoryBackend;
+
+/// Opens the backend that `url` names.
+pub(crate) async fn backend(url: &str) -> Result<Arc<dyn Backend>> {
+    let scheme = url.split(':').next().unwrap_or_default();
+    match scheme {
+        "mem" => Ok(memory(&url["mem:".len()..])),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+unix" => open_redis(url).await,
+        _ => Err(unknown(url)),
+    }
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_redis::RedisConfig::parse(url).map_err(failed)?;
+    Ok(Arc::new(leasehold_redis::RedisBackend::connect(config).await.map_err(failed)?))
+}
+
+/// A named memory is shared by all clients of the process that are open at the same time.
+fn memory(name: &str) -> Arc<dyn Backend> {
+    static NAMED: Mutex<Option<HashMap<String, Weak<MemoryBackend>>>> = Mutex::new(None);
+    if name.is_empty() {
+        return Arc::new(MemoryBackend::new());
+    }
+    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let named = named.get_or_insert_default();
+    named.retain(|_, memory| memory.strong_count() > 0);
+    if let Some(memory) = named.get(name).and_then(Weak::upgrade) {
+        return memory;
+    }
+    let memory = Arc::new(MemoryBackend::new());
+    named.insert(name.to_owned(), Arc::downgrade(&memory));
+    memory
+}
+
+fn unknown(url: &str) -> Error {
+    // Only the scheme is repeated: what follows may hold a password.
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let text = match scheme {
+        "" => "a store is named by a URL".to_owned(),
+        scheme => format!("no store is known by the scheme «{scheme}:»"),
+    };
+    Error::new(ErrorKind::Invalid, "open", format!("{text}; known are {}", SCHEMES.join(", ")))
+}
+
+/// The schemes that this build understands.
+pub(crate) const SCHEMES: &[&str] = &[
+    "mem:",
+    "file:",
+    #[cfg(feature = "redis")]
+    "redis://",
+    #[cfg(feature = "redis")]
+    "rediss://",
+    #[cfg(feature = "redis")]
+    "redis+unix://",
+];
