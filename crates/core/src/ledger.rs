@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use crate::{ClaimId, Fence, Moment, Note, Share};
 
+mod text;
+
+pub use text::DamagedLedger;
+
 /// How long the line waits for a claim whose turn has come and that does not take it, before it passes on.
 ///
 /// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than this.

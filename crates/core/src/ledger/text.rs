@@ -1,0 +1,218 @@
+//! The line as text, for stores that keep it in a file, a row or a value.
+//!
+//! One header line with the version, the length and a checksum of the body; then one line for the store's own
+//! words, one for the last fence, one for each claim. Whatever is not exactly what [`Ledger::to_text`] wrote is
+//! refused: a store must be able to tell a damaged ledger from an empty one.
+
+use std::fmt::Write;
+
+use super::{Entry, Ledger};
+use crate::{ClaimId, Fence, Moment, Note, Share};
+
+impl Ledger {
+    /// Writes the ledger down, together with `head`: words of the store's own, under the same checksum.
+    pub fn to_text(&self, head: &str) -> String {
+        let mut body = String::with_capacity(head.len() + 32 + 128 * self.entries.len());
+        escape(head, &mut body);
+        // Writing into a String does not fail.
+        let _ = write!(body, "\n{}\n", self.last);
+        for entry in &self.entries {
+            write_entry(entry, &mut body);
+        }
+        let sum = checksum(body.as_bytes());
+        format!("{MAGIC} {} {sum}\n{body}", body.len())
+    }
+
+    /// Reads what [`Ledger::to_text`] wrote, and the store's own words.
+    ///
+    /// # Errors
+    /// [`DamagedLedger`] for everything else, be it a single changed byte.
+    pub fn from_text(text: &[u8]) -> Result<(Ledger, String), DamagedLedger> {
+        let text = std::str::from_utf8(text).map_err(|_| DamagedLedger("it is not text"))?;
+        let (header, body) = text.split_once('\n').ok_or(DamagedLedger("it has no header"))?;
+        let sums = header.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(' '));
+        let (length, sum) =
+            sums.and_then(|rest| rest.split_once(' ')).ok_or(DamagedLedger("its header is foreign"))?;
+        if length != body.len().to_string() {
+            return Err(DamagedLedger("it is cut short, or too long"));
+        }
+        if sum != checksum(body.as_bytes()) {
+            return Err(DamagedLedger("its checksum does not fit"));
+        }
+        // What carries the checksum was written by us; the checks below are for other versions and for forgeries.
+        let body = body.strip_suffix('\n').ok_or(DamagedLedger("its last line has no end"))?;
+        let mut lines = body.split('\n');
+        let head = lines.next().and_then(unescape).ok_or(DamagedLedger("its head is unreadable"))?;
+        let last = lines
+            .next()
+            .and_then(|line| line.parse::<Fence>().ok())
+            .ok_or(DamagedLedger("it has no fence"))?;
+        let entries: Option<Vec<Entry>> = lines.map(read_entry).collect();
+        let entries = entries.ok_or(DamagedLedger("the line of a claim is unreadable"))?;
+        Ok((Ledger::restore(entries, last), head))
+    }
+}
+
+/// A text that is no ledger, or no longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored ledger is damaged: {0}")]
+pub struct DamagedLedger(&'static str);
+
+fn write_entry(entry: &Entry, out: &mut String) {
+    let Entry { id, share, granted, until, since, note } = entry;
+    let _ = write!(out, "{} {} {} ", id.to_hex(), share.weight(), share.capacity());
+    match granted {
+        Some(fence) => {
+            let _ = write!(out, "{fence} ");
+        }
+        None => out.push_str("- "),
+    }
+    for moment in [*until, *since] {
+        if moment == Moment::NEVER {
+            out.push_str("never ");
+        } else {
+            let _ = write!(out, "{} ", moment.as_nanos());
+        }
+    }
+    escape(note.as_str(), out);
+    out.push('\n');
+}
+
+fn read_entry(line: &str) -> Option<Entry> {
+    let mut fields = line.splitn(7, ' ');
+    let id = ClaimId::from_hex(fields.next()?)?;
+    let share = Share::permits(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?).ok()?;
+    let granted = match fields.next()? {
+        "-" => None,
+        fence => Some(fence.parse().ok()?),
+    };
+    let until = read_moment(fields.next()?)?;
+    let since = read_moment(fields.next()?)?;
+    let note = Note::new(&unescape(fields.next()?)?).ok()?;
+    Some(Entry { id, share, granted, until, since, note })
+}
+
+fn read_moment(field: &str) -> Option<Moment> {
+    if field == "never" { Some(Moment::NEVER) } else { field.parse().ok().map(Moment::from_nanos) }
+}
+
+/// Control characters and `%` become `%XX`, so that a line ends where it ends.
+fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        if c == '%' || c.is_ascii_control() {
+            let _ = write!(out, "%{:02X}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut plain = parts.next()?.to_owned();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let byte = u8::from_str_radix(digits, 16).ok().filter(u8::is_ascii)?;
+        plain.push(char::from(byte));
+        plain.push_str(rest);
+    }
+    Some(plain)
+}
+
+/// The first 64 bits of BLAKE3: enough against damage; it is no protection against those who may write.
+fn checksum(body: &[u8]) -> String {
+    blake3::hash(body).to_hex()[..16].to_owned()
+}
+
+const MAGIC: &str = "leasehold-ledger 1";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn moments() -> impl Strategy<Value = Moment> {
+        prop_oneof![Just(Moment::NEVER), any::<u64>().prop_map(Moment::from_nanos)]
+    }
+
+    fn entries() -> impl Strategy<Value = Entry> {
+        let share = prop_oneof![
+            Just(Share::MUTEX),
+            Just(Share::READER),
+            Just(Share::WRITER),
+            (1u32..9, 9u32..20).prop_map(|(k, n)| Share::permits(k, n).unwrap()),
+        ];
+        let fence =
+            proptest::option::of((0u64..3, any::<u64>(), 0u32..3).prop_map(|(e, s, u)| Fence::new(e, s, u)));
+        let note = prop_oneof![".{0,40}", "[ %\n\r\t\u{0}a\u{7f}é-]{0,20}"];
+        (any::<[u8; 16]>(), share, fence, moments(), moments(), note).prop_map(
+            |(id, share, granted, until, since, note)| Entry {
+                id: ClaimId::from_bytes(id),
+                share,
+                granted,
+                until,
+                since,
+                note: Note::clipped(&note),
+            },
+        )
+    }
+
+    fn ledgers() -> impl Strategy<Value = Ledger> {
+        (proptest::collection::vec(entries(), 0..6), any::<u64>())
+            .prop_map(|(entries, last)| Ledger::restore(entries, Fence::new(0, last, 0)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(ledger in ledgers(), head in "[ %\n\tabc é]{0,20}") {
+            let text = ledger.to_text(&head);
+            prop_assert_eq!(Ledger::from_text(text.as_bytes()), Ok((ledger, head)));
+        }
+
+        #[test]
+        fn a_single_damaged_byte_is_noticed(ledger in ledgers(), at in any::<proptest::sample::Index>(), by in 1u8..=255) {
+            let mut text = ledger.to_text("boot 7").into_bytes();
+            let at = at.index(text.len());
+            text[at] = text[at].wrapping_add(by);
+            prop_assert!(Ledger::from_text(&text).is_err());
+        }
+
+        #[test]
+        fn a_cut_or_lengthened_text_is_noticed(ledger in ledgers(), at in any::<proptest::sample::Index>(), tail in "[ \na0]{1,4}") {
+            let text = ledger.to_text("");
+            prop_assert!(Ledger::from_text(&text.as_bytes()[..at.index(text.len())]).is_err());
+            let longer = text + &tail;
+            prop_assert!(Ledger::from_text(longer.as_bytes()).is_err());
+        }
+
+        #[test]
+        fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Ledger::from_text(&bytes).is_err());
+        }
+
+        #[test]
+        fn no_body_under_a_right_checksum_panics(body in "([0-9a-f]{32}|[ %\n0-9a-f-]|never){0,60}") {
+            let text = format!("{MAGIC} {} {}\n{body}", body.len(), checksum(body.as_bytes()));
+            if let Ok((ledger, head)) = Ledger::from_text(text.as_bytes()) {
+                prop_assert_eq!(Ledger::from_text(ledger.to_text(&head).as_bytes()), Ok((ledger, head)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_form_is_stable() {
+        let entry = Entry {
+            id: ClaimId::from_bytes([0xab; 16]),
+            share: Share::MUTEX,
+            granted: Some(Fence::new(0, 7, 0)),
+            until: Moment::NEVER,
+            since: Moment::from_nanos(5),
+            note: Note::clipped("50% done\nhost a"),
+        };
+        let text = Ledger::restore(vec![entry], Fence::new(0, 9, 0)).to_text("file");
+        let body = "file\n00000000000000000009\n\
+                    abababababababababababababababab 1 1 00000000000000000007 never 5 50%25 done%0Ahost a\n";
+        assert_eq!(text, format!("leasehold-ledger 1 {} {}\n{body}", body.len(), checksum(body.as_bytes())));
+    }
+}
