@@ -32,6 +32,7 @@ mod clock;
 mod engine;
 mod error;
 pub mod fenced;
+pub mod layer;
 pub mod local;
 mod lock;
 mod open;

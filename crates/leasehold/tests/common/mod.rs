@@ -1,0 +1,58 @@
+//! What the engine's tests share: a memory store behind a wire that can fail, and clients of it.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::layer::Fault;
+use leasehold::local::MemoryBackend;
+use leasehold::{Leasehold, Snapshot, Tuning};
+
+/// One store, to be reached over several wires.
+pub(crate) struct Store(Arc<MemoryBackend>);
+
+impl Store {
+    pub(crate) fn new() -> Store {
+        Store(Arc::new(MemoryBackend::new()))
+    }
+
+    /// A client of its own, as another process would be.
+    pub(crate) fn client(&self) -> (Leasehold, Arc<Fault>) {
+        self.tuned(Tuning::default())
+    }
+
+    pub(crate) fn tuned(&self, tuning: Tuning) -> (Leasehold, Arc<Fault>) {
+        let fault = Arc::new(Fault::over(self.0.clone()));
+        (Leasehold::builder().tuning(tuning).over(fault.clone()).unwrap(), fault)
+    }
+}
+
+/// Waits until nobody holds and nobody waits, or fails with what is left.
+pub(crate) async fn settles(locks: &Leasehold, name: &str) {
+    let mut last: Option<Snapshot> = None;
+    for _ in 0..500 {
+        let snapshot = locks.inspect(name).await.unwrap();
+        if snapshot.holders.is_empty() && snapshot.waiting.is_empty() {
+            return;
+        }
+        last = Some(snapshot);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("left behind: {last:?}");
+}
+
+/// Waits until so many claims wait on the server.
+pub(crate) async fn waiting(locks: &Leasehold, name: &str, count: usize) {
+    for _ in 0..500 {
+        if locks.inspect(name).await.unwrap().waiting.len() == count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never {count} waiting on {name}");
+}
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,200 @@
+//! Cancelling: at any poll, at any time, whatever the network does, nothing is left behind.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use common::{Store, ms, settles};
+use leasehold::ErrorKind;
+use leasehold::layer::{Mode, Verb};
+
+/// Polls `future` up to `polls` times, letting everything else run in between, and drops it.
+async fn poll_and_drop<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return Some(output);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+#[tokio::test]
+async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
+    for busy in [false, true] {
+        for mode in [Mode::Pass, Mode::LoseReply, Mode::LoseRequest, Mode::Refuse, Mode::Hang] {
+            for polls in 0..12 {
+                let store = Store::new();
+                let (locks, wire) = store.client();
+                let (other, _) = store.client();
+                let held = if busy { Some(other.mutex("job").lock().await.unwrap()) } else { None };
+                wire.set_all(mode);
+                let mutex = locks.mutex("job").ttl(ms(400));
+                drop(poll_and_drop(mutex.lock(), polls).await);
+                drop(poll_and_drop(mutex.try_lock(), polls).await);
+                drop(poll_and_drop(mutex.lock_timeout(ms(1000)), polls).await);
+                wire.set_all(Mode::Pass);
+                drop(held);
+                settles(&other, "job").await;
+                // And the line still works.
+                mutex.lock_timeout(Duration::from_secs(5)).await.unwrap().release().await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_dropped_after_any_poll_is_done_all_the_same() {
+    for mode in [Mode::Pass, Mode::LoseReply, Mode::LoseRequest, Mode::Hang] {
+        for polls in 0..6 {
+            let (locks, wire) = Store::new().client();
+            let guard = locks.mutex("job").lock().await.unwrap();
+            wire.set(Verb::Release, mode);
+            poll_and_drop(guard.release(), polls).await;
+            wire.set(Verb::Release, Mode::Pass);
+            settles(&locks, "job").await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_acquisitions_dropped_at_random_leave_nothing() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let tasks: Vec<_> = (0..4000u64)
+        .map(|n| {
+            let lock = if n % 2 == 0 { locks.rwlock("job") } else { other.rwlock("job") };
+            tokio::spawn(async move {
+                let patience = Duration::from_micros(getrandom::u64().unwrap() % 20_000);
+                let acquire = async { if n % 3 == 0 { lock.write().await } else { lock.read().await } };
+                if let Ok(guard) = tokio::time::timeout(patience, acquire).await {
+                    let guard = guard.unwrap();
+                    tokio::task::yield_now().await;
+                    if n % 5 == 0 { guard.release().await.unwrap() } else { drop(guard) }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    settles(&locks, "job").await;
+    assert!(locks.rwlock("job").try_write().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_is_lost_is_asked_again_and_told_truly() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    wire.set(Verb::Release, Mode::LoseReply);
+    let release = tokio::spawn(guard.release());
+    while wire.calls(Verb::Release) < 2 {
+        tokio::time::sleep(ms(5)).await;
+    }
+    wire.set(Verb::Release, Mode::Pass);
+    release.await.unwrap().expect("it was held until it was given back");
+}
+
+#[tokio::test]
+async fn a_release_that_is_never_answered_is_unknown_once_the_lease_is_over() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(200)).lock().await.unwrap();
+    wire.set(Verb::Release, Mode::LoseRequest);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    assert!(error.may_have_happened());
+}
+
+#[tokio::test]
+async fn an_acquisition_whose_answer_is_lost_is_asked_again_under_the_same_id() {
+    let (locks, wire) = Store::new().client();
+    wire.set(Verb::Contend, Mode::LoseReply);
+    let lock = tokio::spawn({
+        let mutex = locks.mutex("job");
+        async move { mutex.lock().await.unwrap() }
+    });
+    while wire.calls(Verb::Contend) < 2 {
+        tokio::time::sleep(ms(5)).await;
+    }
+    wire.set(Verb::Contend, Mode::Pass);
+    let guard = lock.await.unwrap();
+    assert_eq!(guard.fence().unwrap().seq, 1, "the first attempt was the grant");
+    assert_eq!(locks.inspect("job").await.unwrap().holders.len(), 1);
+}
+
+#[tokio::test]
+async fn a_look_that_is_not_answered_is_reported_as_unknown_and_cleaned_up() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let (other, _) = store.client();
+    wire.set(Verb::Contend, Mode::LoseReply);
+    let error = locks.mutex("job").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    settles(&other, "job").await;
+}
+
+#[tokio::test]
+async fn an_outage_is_borne_for_a_while_and_then_told_to_all_who_wait() {
+    let store = Store::new();
+    let (locks, wire) = store.tuned(leasehold::Tuning { outage: ms(300), ..Default::default() });
+    wire.set(Verb::Contend, Mode::Refuse);
+    let waits = (0..10).map(|_| {
+        let mutex = locks.mutex("job");
+        tokio::spawn(async move { mutex.lock().await.map(drop) })
+    });
+    for wait in waits.collect::<Vec<_>>() {
+        assert_eq!(wait.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    let wait = tokio::spawn({
+        let mutex = locks.mutex("job");
+        async move { mutex.lock().await.map(drop) }
+    });
+    tokio::time::sleep(ms(100)).await;
+    wire.set(Verb::Contend, Mode::Pass);
+    wait.await.unwrap().expect("a short outage is nobody's business");
+}
+
+#[tokio::test]
+async fn closing_ends_waits_and_holds_and_gives_everything_back() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let guard = locks.mutex("mine").lock().await.unwrap();
+    let _theirs = other.mutex("job").lock().await.unwrap();
+    let wait = tokio::spawn({
+        let mutex = locks.mutex("job");
+        async move { mutex.lock().await.map(drop) }
+    });
+    common::waiting(&other, "job", 1).await;
+    let lost = tokio::spawn(async move {
+        let cause = guard.lost().await;
+        drop(guard);
+        cause
+    });
+    tokio::task::yield_now().await;
+    assert!(locks.close(Duration::from_secs(5)).await);
+    assert_eq!(wait.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(lost.await.unwrap(), leasehold::LossCause::Closed);
+    settles(&other, "mine").await;
+    assert_eq!(locks.mutex("job").lock().await.unwrap_err().kind(), ErrorKind::Closed);
+    common::waiting(&other, "job", 0).await;
+}
+
+#[tokio::test]
+async fn a_dropped_client_still_gives_back_what_was_held() {
+    let store = Store::new();
+    let (other, _) = store.client();
+    {
+        let (locks, _) = store.client();
+        let guard = locks.mutex("job").lock().await.unwrap();
+        drop(locks);
+        drop(guard);
+    }
+    settles(&other, "job").await;
+}

@@ -1,0 +1,173 @@
+//! The local line: one claim on the server, hand-over inside the process, nobody starves.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Store, ms, settles, waiting};
+use leasehold::layer::Verb;
+use leasehold::{ErrorKind, Fence, Tuning};
+
+fn patient() -> Tuning {
+    Tuning { handover_count: 1000, handover_time: ms(60_000), ..Tuning::default() }
+}
+
+#[tokio::test]
+async fn many_tasks_make_one_claim_wait() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let tasks: Vec<_> = (0..100)
+        .map(|_| {
+            let mutex = locks.mutex("job");
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    waiting(&other, "job", 1).await;
+    tokio::time::sleep(ms(50)).await;
+    assert_eq!(other.inspect("job").await.unwrap().waiting.len(), 1);
+    held.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    settles(&locks, "job").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_goes_from_task_to_task_in_order_with_rising_fences() {
+    let (locks, wire) = Store::new().tuned(patient());
+    let first = locks.mutex("job").lock().await.unwrap();
+    let log = Arc::new(std::sync::Mutex::new(vec![(0, first.fence().unwrap())]));
+    let inside = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for n in 1..=200 {
+        let (mutex, log, inside) = (locks.mutex("job"), log.clone(), inside.clone());
+        let (entered, ready) = tokio::sync::oneshot::channel();
+        tasks.push(tokio::spawn(async move {
+            let mut lock = std::pin::pin!(mutex.lock());
+            // One poll puts it in line, so the order of tasks is the order of arrival.
+            let polled =
+                std::future::poll_fn(|cx| std::task::Poll::Ready(lock.as_mut().poll(cx).is_ready())).await;
+            assert!(!polled);
+            entered.send(()).unwrap();
+            let guard = lock.await.unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+            log.lock().unwrap().push((n, guard.fence().unwrap()));
+            tokio::task::yield_now().await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            guard.release().await.unwrap();
+        }));
+        ready.await.unwrap();
+    }
+    first.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let log = log.lock().unwrap();
+    assert!(log.windows(2).all(|pair| pair[0] < pair[1]), "order and fences rise together: {log:?}");
+    assert_eq!(log.last().unwrap().1, Fence { sub: 200, ..log[0].1 });
+    assert_eq!(wire.calls(Verb::Contend), 1, "one grant served them all");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_budget_lets_other_processes_in() {
+    let store = Store::new();
+    let (greedy, _) = store.tuned(Tuning { handover_count: 10, ..patient() });
+    let (other, _) = store.client();
+    let stop = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (mutex, stop) = (greedy.mutex("job"), stop.clone());
+            tokio::spawn(async move {
+                let mut rounds = 0u64;
+                while stop.load(Ordering::SeqCst) == 0 {
+                    let guard = mutex.lock().await.unwrap();
+                    tokio::task::yield_now().await;
+                    drop(guard);
+                    rounds += 1;
+                }
+                rounds
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        other.mutex("job").lock_timeout(ms(5000)).await.unwrap().release().await.unwrap();
+    }
+    stop.store(1, Ordering::SeqCst);
+    for task in tasks {
+        assert!(task.await.unwrap() > 0, "a task of the greedy process starved");
+    }
+}
+
+#[tokio::test]
+async fn readers_of_one_process_hold_together_and_a_writer_waits_for_them() {
+    let (locks, _) = Store::new().client();
+    let lock = locks.rwlock("prices");
+    let readers = [lock.read().await.unwrap(), lock.read().await.unwrap(), lock.read().await.unwrap()];
+    assert!(lock.try_write().await.unwrap().is_none());
+    let writer = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.write().await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    let late = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.read().await.unwrap() }
+    });
+    tokio::time::sleep(ms(50)).await;
+    assert!(
+        !writer.is_finished() && !late.is_finished(),
+        "a reader that comes after a writer waits behind it"
+    );
+    drop(readers);
+    let writer = writer.await.unwrap();
+    assert!(!late.is_finished());
+    writer.release().await.unwrap();
+    late.await.unwrap().release().await.unwrap();
+    settles(&locks, "prices").await;
+}
+
+#[tokio::test]
+async fn permits_are_counted_over_clients_and_tasks() {
+    let store = Store::new();
+    let (one, _) = store.client();
+    let (two, _) = store.client();
+    let (a, b) = (one.semaphore("encode", 3), two.semaphore("encode", 3));
+    let held = [a.acquire().await.unwrap(), a.acquire().await.unwrap()];
+    let third = b.acquire().await.unwrap();
+    assert!(a.try_acquire().await.unwrap().is_none());
+    assert_eq!(b.acquire_timeout(ms(50)).await.unwrap_err().kind(), ErrorKind::Timeout);
+    drop(held);
+    let both = b.acquire_many(2).await.unwrap();
+    assert!(a.try_acquire().await.unwrap().is_none());
+    drop((third, both));
+    settles(&one, "encode").await;
+    assert_eq!(a.acquire_many(4).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(a.acquire_many(0).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_wait_that_times_out_leaves_the_line_and_the_others_in_it() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let patient = tokio::spawn({
+        let mutex = locks.mutex("job");
+        async move { mutex.lock().await.unwrap() }
+    });
+    waiting(&other, "job", 1).await;
+    let error = locks.mutex("job").lock_timeout(ms(60)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(locks.mutex("job").lock_timeout(ms(0)).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(
+        other.inspect("job").await.unwrap().waiting.len(),
+        1,
+        "the place is kept for the one who stays"
+    );
+    held.release().await.unwrap();
+    patient.await.unwrap().release().await.unwrap();
+    settles(&locks, "job").await;
+}

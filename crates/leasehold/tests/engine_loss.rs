@@ -1,0 +1,144 @@
+//! The signal of a loss: it comes by the local clock, before the server could grant to another.
+
+mod common;
+
+use common::{Store, ms};
+use leasehold::core::{Clock, LossCause};
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, State, SystemClock};
+
+/// Whatever happens to the requests, the holder is told before its successor is granted.
+async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
+    for round in 0..5 {
+        let store = Store::new();
+        let (first, wire) = store.client();
+        let (second, _) = store.client();
+        let guard = first.mutex("job").ttl(ms(240)).lock().await.unwrap();
+        let fence = guard.fence();
+        for (verb, mode) in faults {
+            wire.set(*verb, *mode);
+        }
+        // Nothing extends it any more, so this is where the guard ends by the clock.
+        let end = SystemClock.now().after(guard.remaining());
+        let successor = tokio::spawn(async move {
+            let guard = second.mutex("job").ttl(ms(240)).lock().await.unwrap();
+            (SystemClock.now(), guard.fence())
+        });
+        assert_eq!(guard.lost().await, LossCause::Expired);
+        let told = SystemClock.now();
+        let (granted, next_fence) = successor.await.unwrap();
+        assert!(end < granted, "round {round}: valid until {end:?}, granted {granted:?}");
+        assert!(told.since(end) < ms(1000), "round {round}: ended {end:?}, told {told:?}");
+        assert!(next_fence > fence);
+        assert!(matches!(guard.check().unwrap_err().kind(), ErrorKind::Lost(LossCause::Expired)));
+        wire.set_all(Mode::Pass);
+        let error = guard.release().await.unwrap_err();
+        assert!(error.is_lost(), "a release after the loss never says Ok: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs() {
+    told_before_the_successor(&[(Verb::Renew, Mode::Hang)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_stops() {
+    told_before_the_successor(&[(Verb::Renew, Mode::LoseRequest), (Verb::Release, Mode::LoseRequest)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_down() {
+    told_before_the_successor(&[(Verb::Renew, Mode::Refuse)]).await;
+}
+
+#[tokio::test]
+async fn suspicion_comes_first_and_passes_when_the_server_answers_again() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
+    wire.set(Verb::Renew, Mode::LoseRequest);
+    assert_eq!(guard.changed(State::Valid).await, State::Suspect);
+    assert!(guard.check().is_ok(), "suspect is still held");
+    wire.set(Verb::Renew, Mode::Pass);
+    assert_eq!(guard.changed(State::Suspect).await, State::Valid);
+    tokio::time::sleep(ms(1200)).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewal_whose_answer_is_lost_extends_nothing_locally() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
+    wire.set(Verb::Renew, Mode::LoseReply);
+    assert_eq!(guard.lost().await, LossCause::Expired);
+    // The server has been renewed all the time; the holder did not know, and must not believe it.
+    assert_eq!(locks.inspect("job").await.unwrap().holders.len(), 1);
+    wire.set_all(Mode::Pass);
+    assert!(guard.release().await.unwrap_err().is_lost());
+    common::settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn a_claim_that_the_server_forgot_is_lost_at_the_next_renewal() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (operator, _) = store.client();
+    let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
+    let standing = operator.inspect("job").await.unwrap().holders.remove(0);
+    assert_eq!(standing.id.tag(), guard.tag());
+    assert!(operator.break_claim("job", &standing).await.unwrap());
+    assert!(!operator.break_claim("job", &standing).await.unwrap(), "it is broken once");
+    assert_eq!(guard.lost().await, LossCause::Gone);
+}
+
+#[tokio::test]
+async fn work_is_dropped_the_moment_the_lock_is_lost() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(200)).lock().await.unwrap();
+    wire.set(Verb::Renew, Mode::Hang);
+    let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
+    assert!(error.is_lost());
+    // What would be ready at once is not even polled any more.
+    let error = guard.run(async { unreachable!("polled after the loss") }).await.unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Lost(LossCause::Expired), "run"));
+}
+
+#[tokio::test]
+async fn a_process_that_slept_past_its_lease_sees_the_loss_first() {
+    let (locks, _) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(100)).lock().await.unwrap();
+    // One thread runs everything, so nothing of the engine runs meanwhile: as if the process was stopped.
+    std::thread::sleep(ms(150));
+    assert_eq!(guard.state(), State::Lost(LossCause::Expired));
+    assert!(guard.run(async { unreachable!("polled after the loss") }).await.is_err());
+}
+
+#[tokio::test]
+async fn a_hold_ends_at_its_business_limit_although_it_is_renewed() {
+    let (locks, _) = Store::new().client();
+    let mutex = locks.mutex("job").ttl(ms(200)).max_hold(ms(500));
+    let guard = mutex.lock().await.unwrap();
+    tokio::time::sleep(ms(300)).await;
+    assert!(guard.check().is_ok(), "it was renewed past its ttl");
+    assert_eq!(guard.lost().await, LossCause::MaxHold);
+    assert!(guard.release().await.unwrap_err().is_lost());
+    mutex.lock().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn held_locks_are_renewed_in_batches_and_never_lost_falsely() {
+    let (locks, wire) = Store::new().client();
+    let mut guards = Vec::new();
+    for n in 0..500 {
+        guards.push(locks.mutex(&format!("job/{n}")).ttl(ms(1500)).lock().await.unwrap());
+    }
+    tokio::time::sleep(ms(3200)).await;
+    assert!(guards.iter().all(|guard| guard.state() == State::Valid));
+    let calls = wire.calls(Verb::Renew);
+    // About six rounds of five hundred leases: three thousand requests, if each was renewed alone.
+    assert!((4..=150).contains(&calls), "{calls} renewal requests");
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+}

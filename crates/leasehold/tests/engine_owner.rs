@@ -1,0 +1,95 @@
+//! Reentrancy by an explicit owner, and who waits for himself.
+
+mod common;
+
+use common::{Store, ms, settles};
+use leasehold::layer::Verb;
+use leasehold::{ErrorKind, Owner};
+
+#[tokio::test]
+async fn an_owner_re_enters_a_thousand_times_at_the_cost_of_one_claim() {
+    let (locks, wire) = Store::new().client();
+    let owner = Owner::new();
+    let mutex = locks.mutex("job").owner(&owner);
+    let mut guards = vec![mutex.lock().await.unwrap()];
+    for _ in 0..1000 {
+        guards.push(mutex.lock().await.unwrap());
+    }
+    guards.push(mutex.try_lock().await.unwrap().unwrap());
+    assert!(guards.iter().all(|guard| guard.fence() == guards[0].fence()));
+    assert_eq!(wire.calls(Verb::Contend), 1);
+    while guards.len() > 1 {
+        guards.pop().unwrap().release().await.unwrap();
+        assert_eq!(locks.inspect("job").await.unwrap().holders.len(), 1, "the last one gives it back");
+    }
+    guards.pop().unwrap().release().await.unwrap();
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn another_owner_and_none_are_strangers() {
+    let (locks, _) = Store::new().client();
+    let guard = locks.mutex("job").owner(&Owner::new()).lock().await.unwrap();
+    assert!(locks.mutex("job").owner(&Owner::new()).try_lock().await.unwrap().is_none());
+    assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
+    drop(guard);
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn asking_for_more_than_one_holds_is_a_deadlock_and_for_less_is_not() {
+    let (locks, _) = Store::new().client();
+    let owner = Owner::new();
+    let lock = locks.rwlock("prices").owner(&owner);
+    let reader = lock.read().await.unwrap();
+    let error = lock.write().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
+    assert!(error.to_string().contains("would wait for itself"), "{error}");
+    reader.release().await.unwrap();
+    let writer = lock.write().await.unwrap();
+    let reader = lock.read().await.unwrap();
+    assert_eq!(reader.fence(), writer.fence());
+    drop(writer);
+    assert!(
+        locks.rwlock("prices").try_read().await.unwrap().is_none(),
+        "the inner guard holds what the outer had"
+    );
+    reader.release().await.unwrap();
+    settles(&locks, "prices").await;
+}
+
+#[tokio::test]
+async fn two_tasks_of_one_owner_share_one_claim() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let owner = Owner::new();
+    let tasks: Vec<_> = (0..10)
+        .map(|_| {
+            let mutex = locks.mutex("job").owner(&owner);
+            tokio::spawn(async move { mutex.lock().await.unwrap() })
+        })
+        .collect();
+    common::waiting(&other, "job", 1).await;
+    let error = locks.mutex("job").owner(&owner).lock_timeout(ms(30)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(locks.mutex("job").owner(&owner).try_lock().await.unwrap().is_none());
+    held.release().await.unwrap();
+    let mut guards = Vec::new();
+    for task in tasks {
+        guards.push(task.await.unwrap());
+    }
+    assert!(guards.iter().all(|guard| guard.fence() == guards[0].fence()));
+    assert!(wire.calls(Verb::Contend) >= 1);
+    assert_eq!(other.inspect("job").await.unwrap().holders.len(), 1);
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_itself_waits_until_its_deadline() {
+    let (locks, _) = Store::new().client();
+    let mutex = locks.mutex("job");
+    let _guard = mutex.lock().await.unwrap();
+    // The documented decision: without an owner it is a wait like any other.
+    assert_eq!(mutex.lock_timeout(ms(50)).await.unwrap_err().kind(), ErrorKind::Timeout);
+}
