@@ -1,5 +1,7 @@
 //! The signal of a loss: it comes by the local clock, before the server could grant to another.
 
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
 mod common;
 
 use common::{Store, ms};
