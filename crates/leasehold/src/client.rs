@@ -11,7 +11,7 @@ use crate::clock::SystemClock;
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
-use crate::open;
+use crate::open::open_backend;
 
 /// A client of one lock store. Clones share one engine: one connection, one watchdog, one line per resource.
 ///
@@ -201,7 +201,7 @@ impl Builder {
     /// # Errors
     /// As [`Leasehold::open`].
     pub async fn open(self, url: &str) -> Result<Leasehold> {
-        let backend = open::backend(url).await?;
+        let backend = open_backend(url).await?;
         self.over(backend)
     }
 

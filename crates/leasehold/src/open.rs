@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::local::MemoryBackend;
 
 /// Opens the backend that `url` names.
-pub(crate) async fn backend(url: &str) -> Result<Arc<dyn Backend>> {
+pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
     let scheme = url.split(':').next().unwrap_or_default();
     match scheme {
         "mem" => Ok(memory(&url["mem:".len()..])),

@@ -26,9 +26,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Backend, Claim, ClaimId, Clock, Note, Profile, Resource, Share};
+use leasehold_core::{Backend, Claim, ClaimId, Clock, Moment, Note, Profile, Resource, Share};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -167,7 +166,7 @@ impl Engine {
         if self.closed.is_cancelled() {
             return Err(Error::closed("lock").on(&want.resource));
         }
-        let deadline = Deadline::of(wait);
+        let deadline = Deadline::of(wait, &self.clock);
         match owner {
             None => Ok(self.acquire_unowned(want, deadline).await?.map(Arc::new)),
             Some(owner) => self.owners.acquire(self, owner, want, deadline).await,
@@ -243,15 +242,16 @@ impl std::fmt::Debug for Engine {
 }
 
 /// The end of one caller's wait.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Deadline {
-    began: Instant,
+    clock: Arc<dyn Clock>,
+    began: Moment,
     wait: Wait,
 }
 
 impl Deadline {
-    fn of(wait: Wait) -> Self {
-        Deadline { began: Instant::now(), wait }
+    fn of(wait: Wait, clock: &Arc<dyn Clock>) -> Self {
+        Deadline { clock: clock.clone(), began: clock.now(), wait }
     }
 
     fn is_zero(&self) -> bool {
@@ -259,19 +259,13 @@ impl Deadline {
     }
 
     fn waited(&self) -> Duration {
-        match self.wait {
-            Wait::For(limit) => limit,
-            _ => self.began.elapsed(),
-        }
+        self.clock.now().since(self.began)
     }
 
     async fn passed(&self) {
         match self.wait {
             Wait::No => {}
-            Wait::For(limit) => match self.began.checked_add(limit) {
-                Some(end) => tokio::time::sleep_until(end).await,
-                None => std::future::pending().await,
-            },
+            Wait::For(limit) => tokio::time::sleep(self.clock.now().until(self.began.after(limit))).await,
             Wait::Forever => std::future::pending().await,
         }
     }
