@@ -55,6 +55,27 @@ async fn a_server_that_is_down() {
 }
 
 #[tokio::test]
+async fn the_time_that_an_answer_took_is_taken_off() {
+    let (locks, wire) = Store::new().client();
+    wire.set(Verb::Contend, Mode::LateReply(ms(200)));
+    wire.set(Verb::Renew, Mode::LoseRequest);
+    let guard = locks.mutex("job").ttl(ms(500)).lock().await.unwrap();
+    assert!(guard.remaining() <= ms(300), "{:?}", guard.remaining());
+}
+
+#[tokio::test]
+async fn a_grant_that_had_run_out_when_it_arrived_is_never_handed_out() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    wire.set(Verb::Contend, Mode::LateReply(ms(300)));
+    let late = locks.mutex("job").ttl(ms(200)).lock_timeout(ms(1000)).await;
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(locks.mutex("job").ttl(ms(200)).try_lock().await.unwrap().is_none());
+    wire.set(Verb::Contend, Mode::Pass);
+    common::settles(&locks, "job").await;
+}
+
+#[tokio::test]
 async fn suspicion_comes_first_and_passes_when_the_server_answers_again() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();

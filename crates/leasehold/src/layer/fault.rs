@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
@@ -65,6 +66,8 @@ pub enum Mode {
     LoseRequest,
     /// They arrive and take effect, and the answer is lost.
     LoseReply,
+    /// They arrive and take effect, and the answer comes so much later.
+    LateReply(Duration),
     /// They wait until the mode is another one, and then go the way of that mode.
     Hang,
 }
@@ -103,8 +106,8 @@ impl Fault {
         &self.verbs[verb as usize]
     }
 
-    /// Whether the answer is to be delivered; or the failure of a request that does not arrive.
-    async fn pass(&self, verb: Verb, patience: Option<&Patience>) -> Result<bool, Failure> {
+    /// What becomes of the answer; or the failure of a request that does not arrive.
+    async fn pass(&self, verb: Verb, patience: Option<&Patience>) -> Result<Answer, Failure> {
         let wire = self.wire(verb);
         wire.calls.fetch_add(1, Ordering::SeqCst);
         let mut mode = wire.mode.subscribe();
@@ -120,7 +123,29 @@ impl Fault {
         match now {
             Mode::Refuse => Err(Failure::unavailable("the server cannot be reached (injected)")),
             Mode::LoseRequest => Err(lost()),
-            mode => Ok(mode != Mode::LoseReply),
+            Mode::LoseReply => Ok(Answer::Lost),
+            Mode::LateReply(by) => Ok(Answer::Late(by)),
+            Mode::Pass | Mode::Hang => Ok(Answer::Prompt),
+        }
+    }
+}
+
+/// What becomes of the answer to a request that took effect.
+enum Answer {
+    Prompt,
+    Late(Duration),
+    Lost,
+}
+
+impl Answer {
+    async fn deliver<T>(self, answer: T) -> Result<T, Failure> {
+        match self {
+            Answer::Prompt => Ok(answer),
+            Answer::Late(by) => {
+                tokio::time::sleep(by).await;
+                Ok(answer)
+            }
+            Answer::Lost => Err(lost()),
         }
     }
 }
@@ -136,29 +161,24 @@ impl Backend for Fault {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        let answered = self.pass(Verb::Contend, Some(patience)).await?;
-        let step = self.inner.contend(claim, patience).await?;
-        if answered { Ok(step) } else { Err(lost()) }
+        let answer = self.pass(Verb::Contend, Some(patience)).await?;
+        answer.deliver(self.inner.contend(claim, patience).await?).await
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        match self.pass(Verb::Renew, None).await {
-            Err(failure) => batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect(),
-            Ok(answered) => {
-                let renewals = self.inner.renew(batch).await;
-                if answered { renewals } else { batch.iter().map(|_| Renewal::Unknown(lost())).collect() }
-            }
-        }
+        let answered = match self.pass(Verb::Renew, None).await {
+            Err(failure) => Err(failure),
+            Ok(answer) => answer.deliver(self.inner.renew(batch).await).await,
+        };
+        answered.unwrap_or_else(|failure| batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect())
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        match self.pass(Verb::Release, None).await {
-            Err(failure) => batch.iter().map(|_| Release::Unknown(failure.clone())).collect(),
-            Ok(answered) => {
-                let releases = self.inner.release(batch).await;
-                if answered { releases } else { batch.iter().map(|_| Release::Unknown(lost())).collect() }
-            }
-        }
+        let answered = match self.pass(Verb::Release, None).await {
+            Err(failure) => Err(failure),
+            Ok(answer) => answer.deliver(self.inner.release(batch).await).await,
+        };
+        answered.unwrap_or_else(|failure| batch.iter().map(|_| Release::Unknown(failure.clone())).collect())
     }
 
     async fn inspect(
@@ -167,9 +187,8 @@ impl Backend for Fault {
         seen: Option<&Version>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let answered = self.pass(Verb::Inspect, Some(patience)).await?;
-        let snapshot = self.inner.inspect(resource, seen, patience).await?;
-        if answered { Ok(snapshot) } else { Err(lost()) }
+        let answer = self.pass(Verb::Inspect, Some(patience)).await?;
+        answer.deliver(self.inner.inspect(resource, seen, patience).await?).await
     }
 
     async fn list(
@@ -178,8 +197,7 @@ impl Backend for Fault {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<Summary>, Failure> {
-        let answered = self.pass(Verb::Inspect, None).await?;
-        let summaries = self.inner.list(prefix, after, limit).await?;
-        if answered { Ok(summaries) } else { Err(lost()) }
+        let answer = self.pass(Verb::Inspect, None).await?;
+        answer.deliver(self.inner.list(prefix, after, limit).await?).await
     }
 }
