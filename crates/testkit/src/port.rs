@@ -6,8 +6,10 @@
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+
+use tokio::net::TcpSocket;
 
 use crate::error::{Error, cannot};
 
@@ -23,7 +25,7 @@ use crate::error::{Error, cannot};
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    _lock: File,
+    lock: File,
 }
 
 impl Port {
@@ -37,8 +39,8 @@ impl Port {
             let path = locks.join(number.to_string());
             let lock = File::options().write(true).create(true).truncate(false).open(&path);
             let lock = lock.map_err(cannot("open", path.display()))?;
-            if lock.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Ok(Self { number, _lock: lock });
+            if lock.try_lock().is_ok() && is_free(number) {
+                return Ok(Self { number, lock });
             }
         }
         Err(Error::failed(format!("no free port from {FIRST} to {LAST} on 127.0.0.1; end some servers")))
@@ -55,8 +57,26 @@ impl Port {
     }
 }
 
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Closing the file would leave the lock to a process that another thread starts just now, for a moment.
+        // An error changes nothing: the close that follows frees the lock as well.
+        let _ = self.lock.unlock();
+    }
+}
+
 const FIRST: u16 = 20_000;
 const LAST: u16 = 32_767;
+
+/// Binds the port without listening on it: a process that another thread starts just now holds a copy of the
+/// socket for a moment, and only a listening one would be in the server's way.
+fn is_free(number: u16) -> bool {
+    let bind = |socket: TcpSocket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, number)))
+    };
+    TcpSocket::new_v4().and_then(bind).is_ok()
+}
 
 /// One directory a user, because a file of another user could not be opened for locking. The files stay:
 /// removing one would let two processes lock two files of the same name.
@@ -79,6 +99,14 @@ mod tests {
         let numbers: HashSet<u16> = ports.iter().map(Port::number).collect();
         assert_eq!(numbers.len(), 50);
         assert!(numbers.iter().all(|number| (FIRST..=LAST).contains(number)));
+    }
+
+    #[test]
+    fn a_port_that_something_listens_on_is_not_free() {
+        let port = Port::take().unwrap();
+        let listener = std::net::TcpListener::bind(port.addr()).unwrap();
+        assert!(!is_free(port.number()));
+        drop(listener);
     }
 
     #[test]

@@ -85,12 +85,17 @@ impl Process {
         ended.end().ok()
     }
 
-    /// Stops it (SIGSTOP): connections stay open, nothing answers any more.
+    /// Stops it (SIGSTOP): connections stay open, nothing answers any more. Its helper processes go on.
+    ///
+    /// # Errors
+    /// When it has not stopped within 10 seconds, or does not run.
     pub fn stop(&self) -> Result<(), Error> {
         self.with_running("stop", |running| {
+            // The process alone, not its group: a process that waits for a helper of its own to begin cannot
+            // stop before that has begun, and would never, were the helper stopped first.
             running.signal(Signal::STOP)?;
-            // The signal only asks. The wait returns when the last thread has stopped, or the process died.
-            running.wait(WaitIdOptions::STOPPED | WaitIdOptions::EXITED)
+            // The signal only asks; the last thread that stops makes it so.
+            running.await_change(WaitIdOptions::STOPPED | WaitIdOptions::EXITED)
         })
     }
 
@@ -117,19 +122,10 @@ impl Process {
         let mut slot = self.running();
         let Some(running) = slot.as_ref() else { return Ok(()) };
         let name = self.program.display();
-        running
-            .signal(Signal::TERM)
-            .and_then(|()| running.signal(Signal::CONT))
-            .map_err(cannot("end", &name))?;
-        let deadline = Instant::now() + TERMINATE_LIMIT;
-        while !running.has_exited() {
-            if Instant::now() > deadline {
-                return Err(Error::failed(format!(
-                    "{name} did not end within {TERMINATE_LIMIT:?} of SIGTERM"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let asked = running.signal(Signal::TERM).and_then(|()| running.signal(Signal::CONT));
+        asked
+            .and_then(|()| running.await_change(WaitIdOptions::EXITED))
+            .map_err(cannot("terminate", &name))?;
         match slot.take() {
             Some(running) => running.end().map(drop).map_err(cannot("wait for", &name)),
             None => Ok(()),
@@ -148,14 +144,15 @@ impl Process {
     ) -> Result<(), Error> {
         let running = self.running();
         let name = self.program.display();
-        let running =
-            running.as_ref().ok_or_else(|| Error::failed(format!("cannot {doing} {name}: not running")))?;
+        let running = running.as_ref().filter(|running| !running.has_exited());
+        let running = running.ok_or_else(|| Error::failed(format!("cannot {doing} {name}: not running")))?;
         fault(running).map_err(cannot(doing, name))
     }
 }
 
-/// How long [`Process::terminate`] waits.
-const TERMINATE_LIMIT: Duration = Duration::from_secs(10);
+/// How long [`Process::stop`] and [`Process::terminate`] wait.
+const CHANGE_LIMIT: Duration = Duration::from_secs(10);
+const CHANGE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Reads the server's process group from the pipe, then waits for the pipe's end, and kills the group. If the
 /// pipe ends before a number came, there never was a server.
@@ -209,23 +206,34 @@ impl Running {
             .spawn()
     }
 
-    fn signal(&self, signal: Signal) -> std::io::Result<()> {
-        Ok(rustix::process::kill_process_group(Pid::from_child(&self.child), signal)?)
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
-    /// Waits for a change of state without taking it, so that the number stays reserved until [`Running::end`].
-    fn wait(&self, changes: WaitIdOptions) -> std::io::Result<()> {
-        let child = WaitId::Pid(Pid::from_child(&self.child));
-        rustix::io::retry_on_intr(|| {
-            rustix::process::waitid(child.clone(), changes | WaitIdOptions::NOWAIT)
-        })?;
-        Ok(())
+    fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        Ok(rustix::process::kill_process(self.pid(), signal)?)
+    }
+
+    /// Whether the state has changed so, without taking the change, so that the number stays reserved until
+    /// [`Running::end`].
+    fn has_changed(&self, changes: WaitIdOptions) -> bool {
+        let options = changes | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        matches!(rustix::process::waitid(WaitId::Pid(self.pid()), options), Ok(Some(_)))
     }
 
     fn has_exited(&self) -> bool {
-        let child = WaitId::Pid(Pid::from_child(&self.child));
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        matches!(rustix::process::waitid(child, options), Ok(Some(_)))
+        self.has_changed(WaitIdOptions::EXITED)
+    }
+
+    fn await_change(&self, changes: WaitIdOptions) -> std::io::Result<()> {
+        let deadline = Instant::now() + CHANGE_LIMIT;
+        while !self.has_changed(changes) {
+            if Instant::now() > deadline {
+                return Err(std::io::Error::other(format!("nothing happened within {CHANGE_LIMIT:?}")));
+            }
+            std::thread::sleep(CHANGE_PAUSE);
+        }
+        Ok(())
     }
 
     fn end(mut self) -> std::io::Result<ExitStatus> {
@@ -234,7 +242,7 @@ impl Running {
 
     fn kill_and_wait(&mut self) -> std::io::Result<ExitStatus> {
         self.ended = true;
-        self.signal(Signal::KILL)?;
+        rustix::process::kill_process_group(self.pid(), Signal::KILL)?;
         // The guardian goes before the child is waited for: afterwards its number may be another process's.
         self.guardian.kill()?;
         self.guardian.wait()?;
@@ -279,6 +287,7 @@ mod tests {
     #[test]
     fn output_goes_to_the_log_and_the_exit_is_seen_once() {
         let process = shell("echo out; echo err >&2; exit 3");
+        until(|| process.resume().is_err().then_some(()));
         assert_eq!(until(|| process.exited()).code(), Some(3));
         assert_eq!(process.directory().log_tail(), "out\nerr");
         assert_eq!(process.exited(), None);
@@ -294,6 +303,16 @@ mod tests {
             assert_eq!(state(pid), Some('T'));
             process.resume().unwrap();
             until(|| (state(pid) == Some('R')).then_some(()));
+        }
+    }
+
+    #[test]
+    fn a_process_that_always_begins_helpers_can_be_stopped() {
+        let process = shell("while :; do /bin/true; done");
+        for _ in 0..200 {
+            process.stop().unwrap();
+            assert_eq!(state(process.pid().unwrap()), Some('T'));
+            process.resume().unwrap();
         }
     }
 

@@ -278,14 +278,14 @@ async fn serve(addr: SocketAddr, shared: Arc<Shared>, mut orders: mpsc::Unbounde
     loop {
         tokio::select! {
             order = orders.recv() => {
-                let Some(Order { listening, done }) = order else { return };
+                let Some(Order { listening, done }) = order else { break };
                 let outcome = match (listening, listener.is_some()) {
                     (Listening::On, true) => Ok(()),
                     (Listening::On, false) => TcpListener::bind(addr).await.map(|bound| listener = Some(bound)),
                     (Listening::Off, _) => {
-                        listener = None;
+                        let closed = listener.take().map_or(Ok(()), close);
                         connections.shutdown().await;
-                        Ok(())
+                        closed
                     }
                 };
                 // The one who ordered may have given up waiting.
@@ -300,6 +300,14 @@ async fn serve(addr: SocketAddr, shared: Arc<Shared>, mut orders: mpsc::Unbounde
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }
+    // Nobody is left to tell of an error, and the socket is closed right after.
+    let _ = listener.map(close);
+}
+
+/// Ends the listening itself, not only this handle of it: another thread that starts a process just now has
+/// copied the handle into it, and the copy would go on accepting until that process begins its program.
+fn close(listener: TcpListener) -> std::io::Result<()> {
+    Ok(rustix::net::shutdown(&listener, rustix::net::Shutdown::Both)?)
 }
 
 /// The next connection; none ever while nothing listens.

@@ -162,7 +162,7 @@ impl RedisServer {
     ///
     /// [`Data::Keep`] ends a running server in order and writes a snapshot where it has no persistence;
     /// [`Data::Lose`] kills it and removes what it had written. Users, scripts' cache and counters start anew
-    /// either way, as they do in Redis; its run id changes.
+    /// either way, as they do in Redis; its run id changes. Blocks the calling thread while the server ends.
     pub async fn restart(&self, data: Data) -> Result<(), Error> {
         let mut snapshot = false;
         match data {
