@@ -144,10 +144,14 @@ impl MemoryBackend {
             remaining: (entry.until != Moment::NEVER).then(|| now.until(entry.until)),
             note: entry.note.clone(),
         };
+        let mut holders: Vec<Standing> =
+            entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
+        // One that passed the line stands ahead of those who were granted before it.
+        holders.sort_by_key(|holder| holder.fence);
         let snapshot = Snapshot {
             resource: resource.clone(),
             version: version(fence, entries),
-            holders: entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect(),
+            holders,
             waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
             fence,
         };

@@ -1,0 +1,35 @@
+//! Random bytes for identities and for the times at which races are run.
+
+use leasehold_core::ClaimId;
+
+use crate::stop::{Checked, Stop};
+
+/// Bytes of the operating system's random source.
+pub(crate) fn bytes<const N: usize>() -> Checked<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Stop::broken(format!("no random bytes from the system: {error}")))?;
+    Ok(bytes)
+}
+
+/// An identity that nobody else has.
+pub(crate) fn id() -> Checked<ClaimId> {
+    Ok(ClaimId::from_bytes(bytes()?))
+}
+
+/// A small generator for delays and choices, not for identities.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new() -> Checked<Chance> {
+        Ok(Chance(u64::from_le_bytes(bytes()?) | 1))
+    }
+
+    /// A number from zero to `below`, without it; zero where `below` is zero.
+    pub(crate) fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.checked_rem(below).unwrap_or_default()
+    }
+}

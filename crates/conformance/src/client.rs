@@ -1,0 +1,275 @@
+//! One connection, with the steps that laws are made of.
+//!
+//! A step that the seam's contract forbids to fail ends the law as broken; what a law wants to look at itself, it
+//! asks from the backend directly.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Backend, Claim, Clock, Grant, Hint, Moment, Patience, Proof, Release, Renew, Renewal, Resource, Snapshot,
+    Step,
+};
+use tokio::task::JoinHandle;
+
+use crate::clock::patience_for;
+use crate::stop::{Checked, Stop, ensure};
+
+/// One connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// A claim that was granted after a wait.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) grant: Grant,
+    /// When the grant was known here.
+    pub(crate) at: Moment,
+    /// The longest pause that the backend asked for.
+    pub(crate) longest_hint: Duration,
+}
+
+/// A claim that waits in a task of its own.
+pub(crate) struct Waiting {
+    pub(crate) claim: Claim,
+    pub(crate) patience: Patience,
+    task: JoinHandle<Checked<Option<Taken>>>,
+}
+
+impl Client {
+    /// Looks once.
+    pub(crate) async fn try_take(&self, claim: &Claim) -> Checked<Option<Grant>> {
+        match self.contend(claim, &Patience::none(self.clock.clone())).await? {
+            Step::Granted(grant) => Ok(Some(grant)),
+            Step::Busy(_) => Ok(None),
+        }
+    }
+
+    /// Looks once, and must be granted.
+    pub(crate) async fn hold(&self, claim: &Claim) -> Checked<Grant> {
+        match self.contend(claim, &Patience::none(self.clock.clone())).await? {
+            Step::Granted(grant) => Ok(grant),
+            Step::Busy(hint) => Err(Stop::broken(format!(
+                "{} of {:?} was refused although it fits: {hint:?}, {}",
+                claim.share,
+                claim.resource,
+                self.describe(&claim.resource).await
+            ))),
+        }
+    }
+
+    /// Looks once, and must not be granted.
+    pub(crate) async fn refused(&self, claim: &Claim) -> Checked<Hint> {
+        match self.contend(claim, &Patience::none(self.clock.clone())).await? {
+            Step::Busy(hint) => Ok(hint),
+            Step::Granted(grant) => Err(Stop::broken(format!(
+                "{} of {:?} was granted ({:?}) although it does not fit: {}",
+                claim.share,
+                claim.resource,
+                grant.fence,
+                self.describe(&claim.resource).await
+            ))),
+        }
+    }
+
+    /// One call of `contend`, which must not hang.
+    pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Checked<Step> {
+        let limit = if patience.is_ended() { AT_ONCE } else { HANG };
+        within(limit, "contend", self.backend.contend(claim, patience)).await?.map_err(Stop::from)
+    }
+
+    /// Follows the steps of one claim until it is granted or patience has ended, as the engine does.
+    pub(crate) async fn take(&self, claim: &Claim, patience: &Patience) -> Checked<Option<Taken>> {
+        let mut longest_hint = Duration::ZERO;
+        for _ in 0..MAX_ASKS {
+            let ended = patience.is_ended();
+            match self.contend(claim, patience).await? {
+                Step::Granted(grant) => {
+                    return Ok(Some(Taken { grant, at: self.clock.now(), longest_hint }));
+                }
+                // Only a look that knew of the end has given up the place.
+                Step::Busy(_) if ended => return Ok(None),
+                Step::Busy(hint) => {
+                    let pause = hint.ask_again_in.unwrap_or_default();
+                    longest_hint = longest_hint.max(pause);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = patience.ended() => {}
+                    }
+                }
+            }
+        }
+        Err(Stop::broken(format!(
+            "{MAX_ASKS} calls for one claim: the answers of contend make its caller spin"
+        )))
+    }
+
+    /// Takes the claim within `wait`.
+    pub(crate) async fn take_within(&self, claim: &Claim, wait: Duration, why: &str) -> Checked<Taken> {
+        let taken = self.take(claim, &patience_for(&self.clock, wait)).await?;
+        let Some(taken) = taken else {
+            let seen = self.describe(&claim.resource).await;
+            return Err(Stop::late(format!("{why}: not granted within {wait:?}; {seen}")));
+        };
+        Ok(taken)
+    }
+
+    /// Waits for the claim in a task of its own.
+    pub(crate) fn wait(&self, claim: Claim) -> Waiting {
+        self.wait_with(claim, Patience::unlimited(self.clock.clone()))
+    }
+
+    /// Waits for the claim in a task of its own, for as long as `patience` lasts.
+    pub(crate) fn wait_with(&self, claim: Claim, patience: Patience) -> Waiting {
+        let (client, moved, lasting) = (self.clone(), claim.clone(), patience.clone());
+        let task = tokio::spawn(async move { client.take(&moved, &lasting).await });
+        Waiting { claim, patience, task }
+    }
+
+    /// Ends a claim that is there.
+    pub(crate) async fn free(&self, claim: &Claim) -> Checked {
+        match self.end(claim).await? {
+            Release::Freed => Ok(()),
+            other => Err(Stop::broken(format!(
+                "the release of a claim that is there answered {other:?}: {}",
+                self.describe(&claim.resource).await
+            ))),
+        }
+    }
+
+    /// Ends a claim that is not there, which must be said.
+    pub(crate) async fn gone(&self, claim: &Claim, why: &str) -> Checked {
+        match self.end(claim).await? {
+            Release::Gone => Ok(()),
+            other => Err(Stop::broken(format!("{why}: its release must answer Gone, not {other:?}"))),
+        }
+    }
+
+    /// Ends a claim.
+    pub(crate) async fn end(&self, claim: &Claim) -> Checked<Release> {
+        let mut answers = within(HANG, "release", self.backend.release(&[claim])).await?;
+        match (answers.pop(), answers.is_empty()) {
+            (Some(Release::Unknown(failure)), true) => Err(failure.into()),
+            (Some(answer), true) => Ok(answer),
+            _ => Err(Stop::broken("release did not answer once for one claim")),
+        }
+    }
+
+    /// Renews one claim.
+    pub(crate) async fn renew(&self, claim: &Claim, proof: &Proof) -> Checked<Renewal> {
+        let mut answers = within(HANG, "renew", self.backend.renew(&[Renew { claim, proof }])).await?;
+        match (answers.pop(), answers.is_empty()) {
+            (Some(Renewal::Unknown(failure)), true) => Err(failure.into()),
+            (Some(answer), true) => Ok(answer),
+            _ => Err(Stop::broken("renew did not answer once for one claim")),
+        }
+    }
+
+    /// Renews a claim that is not held any more, which must be said.
+    pub(crate) async fn lost(&self, claim: &Claim, proof: &Proof, why: &str) -> Checked {
+        match self.renew(claim, proof).await? {
+            Renewal::Lost => Ok(()),
+            other => Err(Stop::broken(format!("{why}: its renewal must answer Lost, not {other:?}"))),
+        }
+    }
+
+    /// Looks at a resource.
+    pub(crate) async fn look(&self, resource: &Resource) -> Checked<Snapshot> {
+        let patience = Patience::none(self.clock.clone());
+        let snapshot = within(HANG, "inspect", self.backend.inspect(resource, None, &patience)).await??;
+        ensure!(
+            snapshot.resource == *resource,
+            "inspect of {resource:?} answered for {:?}",
+            snapshot.resource
+        );
+        Ok(snapshot)
+    }
+
+    /// Nobody holds and nobody waits, and no listing names it.
+    pub(crate) async fn nobody(&self, resource: &Resource, why: &str) -> Checked {
+        let seen = self.look(resource).await?;
+        ensure!(seen.holders.is_empty(), "{why}: still held by {:?}", seen.holders);
+        ensure!(seen.waiting.is_empty(), "{why}: still waiting are {:?}", seen.waiting);
+        let listed = within(HANG, "list", self.backend.list(resource.as_str(), None, LIST_MAX)).await??;
+        let named = listed.iter().find(|summary| summary.resource == *resource);
+        ensure!(named.is_none(), "{why}: still listed as {named:?}");
+        Ok(())
+    }
+
+    /// Waits until as many claims stand in line. Where the line is not visible, gives them time to come.
+    pub(crate) async fn stand(&self, resource: &Resource, waiting: usize) -> Checked {
+        let fifo = self.backend.profile().order >= leasehold_core::Order::Fifo;
+        let limit = if fifo { HANG } else { UNSEEN };
+        let until = self.clock.now().after(limit);
+        while self.look(resource).await?.waiting.len() < waiting {
+            if self.clock.now() >= until {
+                let seen = self.describe(resource).await;
+                ensure!(!fifo, "{waiting} claims wait and are not shown in line after {limit:?}: {seen}");
+                return Ok(());
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
+        Ok(())
+    }
+
+    /// The state of a resource, for messages.
+    pub(crate) async fn describe(&self, resource: &Resource) -> String {
+        match self.look(resource).await {
+            Ok(seen) => format!("holders {:?}, waiting {:?}", seen.holders, seen.waiting),
+            Err(stop) => format!("and it cannot be looked at: {stop:?}"),
+        }
+    }
+}
+
+impl Waiting {
+    /// The grant, which must come within `limit`.
+    pub(crate) async fn granted(self, limit: Duration, why: &str) -> Checked<Taken> {
+        match tokio::time::timeout(limit, self.task).await {
+            Ok(taken) => {
+                taken??.ok_or_else(|| Stop::broken(format!("{why}: the wait ended without a grant")))
+            }
+            Err(_) => Err(Stop::late(format!("{why}: not granted within {limit:?}"))),
+        }
+    }
+
+    /// What became of it, within `limit`.
+    pub(crate) async fn outcome(self, limit: Duration, why: &str) -> Checked<Option<Taken>> {
+        match tokio::time::timeout(limit, self.task).await {
+            Ok(taken) => taken?,
+            Err(_) => Err(Stop::late(format!("{why}: no answer within {limit:?}"))),
+        }
+    }
+
+    /// Ends its patience; it must come back without a grant within `limit`.
+    pub(crate) async fn give_up(self, limit: Duration, why: &str) -> Checked<Claim> {
+        self.patience.end();
+        let claim = self.claim.clone();
+        let taken = self.outcome(limit, why).await?;
+        ensure!(taken.is_none(), "{why}: granted {taken:?} although it does not fit");
+        Ok(claim)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+/// Runs `future`, which must end within `limit`.
+pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> Checked<T> {
+    match tokio::time::timeout(limit, future).await {
+        Ok(answer) => Ok(answer),
+        Err(_) => Err(Stop::late(format!("{what} did not answer within {limit:?}"))),
+    }
+}
+
+/// A call that has nothing to wait for.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
+/// Far beyond everything that a law waits for on purpose.
+pub(crate) const HANG: Duration = Duration::from_secs(40);
+const MAX_ASKS: u32 = 20_000;
+const LIST_MAX: usize = 10_000;
+const GLANCE: Duration = Duration::from_millis(2);
+const UNSEEN: Duration = Duration::from_millis(120);

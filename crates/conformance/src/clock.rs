@@ -1,0 +1,43 @@
+//! The time of the suite, and waits that end by it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Clock, Moment, Patience};
+
+/// A steady clock that begins when it is made.
+///
+/// It stands still while the machine is suspended, which a real client's clock must not; a test run is not
+/// suspended.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyClock(Instant);
+
+impl SteadyClock {
+    /// A clock that begins now.
+    pub fn new() -> Self {
+        SteadyClock(Instant::now())
+    }
+}
+
+impl Default for SteadyClock {
+    fn default() -> Self {
+        SteadyClock::new()
+    }
+}
+
+impl Clock for SteadyClock {
+    fn now(&self) -> Moment {
+        Moment::START.after(self.0.elapsed())
+    }
+}
+
+/// Patience that ends after `wait`, by a task of the present runtime. It is what the engine does, in three lines.
+pub fn patience_for(clock: &Arc<dyn Clock>, wait: Duration) -> Patience {
+    let patience = Patience::until(Arc::clone(clock), clock.now().after(wait));
+    let ends = patience.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(wait).await;
+        ends.end();
+    });
+    patience
+}

@@ -1,0 +1,108 @@
+//! Batches answer in order, whatever becomes of each claim in them.
+
+use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
+
+use crate::chance;
+use crate::client::{HANG, within};
+use crate::stop::{Checked, ensure};
+use crate::trial::Trial;
+
+/// What a claim of a mixed batch is, by its place in the batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Held,
+    Released,
+    NeverSeen,
+}
+
+pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) -> Checked {
+    let client = trial.client(0);
+    let shares: Vec<Share> = trial.alone()?.into_iter().chain(trial.together()?).collect();
+    let mut batch: Vec<(Fate, Claim, Proof)> = Vec::new();
+    for n in 0..CLAIMS {
+        let resource = trial.resource(&format!("mixed/{n}"))?;
+        let claim = trial.claim(&resource, shares[n % shares.len()])?;
+        let fate = [Fate::Held, Fate::Released, Fate::Held, Fate::NeverSeen, Fate::Held][n % 5];
+        let mut proof = Proof::none();
+        if fate != Fate::NeverSeen {
+            proof = client.hold(&claim).await?.proof;
+        }
+        if fate == Fate::Released {
+            client.free(&claim).await?;
+        }
+        batch.push((fate, claim, proof));
+    }
+    let renews: Vec<Renew<'_>> = batch.iter().map(|(_, claim, proof)| Renew { claim, proof }).collect();
+    let answers = within(HANG, "renew", client.backend.renew(&renews)).await?;
+    ensure!(answers.len() == CLAIMS, "{} answers to {CLAIMS} renewals", answers.len());
+    for (n, ((fate, ..), answer)) in batch.iter().zip(&answers).enumerate() {
+        let right = match fate {
+            Fate::Held => matches!(answer, Renewal::Renewed | Renewal::Alive),
+            Fate::Released | Fate::NeverSeen => matches!(answer, Renewal::Lost),
+        };
+        ensure!(right, "claim {n} is {fate:?}, its renewal answered {answer:?}");
+    }
+    let claims: Vec<&Claim> = batch.iter().map(|(_, claim, _)| claim).collect();
+    for again in [false, true] {
+        let answers = within(HANG, "release", client.backend.release(&claims)).await?;
+        ensure!(answers.len() == CLAIMS, "{} answers to {CLAIMS} releases", answers.len());
+        for (n, ((fate, ..), answer)) in batch.iter().zip(&answers).enumerate() {
+            let right = match fate {
+                Fate::Held if !again => matches!(answer, Release::Freed),
+                _ => matches!(answer, Release::Gone),
+            };
+            ensure!(right, "claim {n} is {fate:?}, its release answered {answer:?} (repeated: {again})");
+        }
+    }
+    let listed = within(HANG, "list", client.backend.list(trial.prefix(), None, 1000)).await??;
+    ensure!(listed.is_empty(), "listed although everything is released: {listed:?}");
+    Ok(())
+}
+
+/// Several claims on one resource, a stranger's among them, in one batch.
+pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Checked {
+    for share in trial.together()? {
+        let resource = trial.resource(&format!("one/{share}"))?;
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let claim = trial.claim(&resource, share)?;
+            let grant = trial.client(0).hold(&claim).await?;
+            held.push((claim, grant.proof));
+        }
+        let stranger = Claim { id: chance::id()?, ..held[0].0.clone() };
+        let none = Proof::none();
+        let mut renews: Vec<Renew<'_>> = held.iter().map(|(claim, proof)| Renew { claim, proof }).collect();
+        renews.insert(1, Renew { claim: &stranger, proof: &none });
+        let answers = within(HANG, "renew", trial.client(0).backend.renew(&renews)).await?;
+        let right = matches!(
+            answers[..],
+            [
+                Renewal::Renewed | Renewal::Alive,
+                Renewal::Lost,
+                Renewal::Renewed | Renewal::Alive,
+                Renewal::Renewed | Renewal::Alive
+            ]
+        );
+        ensure!(right, "{share}: held, stranger, held, held were renewed as {answers:?}");
+        // One of them twice: it can be freed once only.
+        let claims = [&held[0].0, &stranger, &held[1].0, &held[0].0, &held[2].0];
+        let answers = within(HANG, "release", trial.client(0).backend.release(&claims)).await?;
+        let right = matches!(
+            answers[..],
+            [Release::Freed, Release::Gone, Release::Freed, Release::Gone, Release::Freed]
+        );
+        ensure!(right, "{share}: held, stranger, held, the first again, held were released as {answers:?}");
+        trial.client(1).nobody(&resource, "after a batch of releases").await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn an_empty_batch_has_no_answers(trial: &Trial) -> Checked {
+    let client = trial.client(0);
+    let renewed = within(HANG, "renew", client.backend.renew(&[])).await?;
+    let released = within(HANG, "release", client.backend.release(&[])).await?;
+    ensure!(renewed.is_empty() && released.is_empty(), "{renewed:?} and {released:?} to nothing");
+    Ok(())
+}
+
+const CLAIMS: usize = 300;

@@ -1,0 +1,119 @@
+//! Finality: a renewal never resurrects and never shortens; once gone, only a new claim can hold.
+
+use std::time::Duration;
+
+use leasehold_core::{Claim, Moment, Renewal, Share};
+
+use crate::client::AT_ONCE;
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn a_released_claim_is_not_renewed(trial: &Trial) -> Checked {
+    let resource = trial.resource("released")?;
+    let (client, claim) = (trial.client(0), trial.claim(&resource, Share::MUTEX)?);
+    let grant = client.hold(&claim).await?;
+    client.free(&claim).await?;
+    client.lost(&claim, &grant.proof, "a released claim").await?;
+    client.nobody(&resource, "after the renewal of a released claim").await?;
+    let next = trial.claim(&resource, Share::MUTEX)?;
+    let held = trial.client(1).hold(&next).await?;
+    client.lost(&claim, &grant.proof, "a released claim with a successor").await?;
+    let again = trial.client(1).hold(&next).await?;
+    ensure!(again.fence == held.fence, "the successor's fence changed by the renewal of its predecessor");
+    trial.client(1).free(&next).await
+}
+
+pub(crate) async fn an_expired_claim_is_not_renewed(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("expired")?;
+    let (client, claim) = (trial.client(0), trial.short(&resource, Share::MUTEX)?);
+    let grant = client.hold(&claim).await?;
+    tokio::time::sleep(trial.ttl() + trial.profile().granularity + SURELY).await;
+    client.lost(&claim, &grant.proof, "an expired claim that nobody succeeded").await?;
+    client.gone(&claim, "an expired claim that nobody succeeded").await?;
+    let next = trial.claim(&resource, Share::MUTEX)?;
+    let held = trial.client(1).hold(&next).await?;
+    ensure!(held.fence.is_none() || held.fence > grant.fence, "{:?} after {:?}", held.fence, grant.fence);
+    client.lost(&claim, &grant.proof, "an expired claim with a successor").await?;
+    client.gone(&claim, "an expired claim with a successor").await?;
+    trial.client(1).free(&next).await
+}
+
+/// What the renewal says about a claim that only waits is the backend's affair; it must not make it a holder.
+pub(crate) async fn a_waiting_claim_is_not_made_a_holder(trial: &Trial) -> Checked {
+    let resource = trial.resource("waiting")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(1).stand(&resource, 1).await?;
+    let answer = trial.client(1).renew(&waiting.claim, &leasehold_core::Proof::none()).await?;
+    ensure!(
+        !matches!(answer, Renewal::Renewed),
+        "the renewal of a claim that only waits answered {answer:?}"
+    );
+    let seen = trial.client(2).look(&resource).await?;
+    let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+    ensure!(holders == [holder.id], "held by {:?}", seen.holders);
+    waiting.give_up(AT_ONCE, "a waiting claim that was renewed").await?;
+    trial.client(0).free(&holder).await
+}
+
+pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("extended")?;
+    let (client, claim) = (trial.client(0), trial.short(&resource, Share::MUTEX)?);
+    let grant = client.hold(&claim).await?;
+    let mut valid_until = grant.asked_at.after(trial.ttl());
+    let end = trial.clock.now().after(trial.ttl() * 2);
+    let other = trial.claim(&resource, Share::MUTEX)?;
+    while trial.clock.now() < end {
+        tokio::time::sleep(trial.ttl() / 4).await;
+        let asked_at = trial.clock.now();
+        let answer = client.renew(&claim, &grant.proof).await?;
+        if !matches!(answer, Renewal::Renewed) {
+            return Err(too_early(trial, valid_until, &format!("a renewal in time answered {answer:?}")));
+        }
+        valid_until = asked_at.after(trial.ttl());
+        not_before(trial, &other, valid_until).await?;
+    }
+    client.free(&claim).await
+}
+
+pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("shortened")?;
+    let client = trial.client(0);
+    let long = trial.claim_for(&resource, Share::MUTEX, trial.ttl() * 4)?;
+    let grant = client.hold(&long).await?;
+    let short = Claim { ttl: trial.ttl(), ..long.clone() };
+    let answer = client.renew(&short, &grant.proof).await?;
+    ensure!(matches!(answer, Renewal::Renewed), "the renewal of a held claim answered {answer:?}");
+    let remaining = client.look(&resource).await?.holders.first().and_then(|holder| holder.remaining);
+    let left = trial.clock.now().until(grant.asked_at.after(long.ttl));
+    let shown = remaining.is_none_or(|shown| shown + trial.profile().granularity + SURELY > left);
+    ensure!(shown, "of a lease with {left:?} left, {remaining:?} are shown after a shorter renewal");
+    tokio::time::sleep(trial.ttl() + trial.ttl() / 2).await;
+    let other = trial.claim(&resource, Share::MUTEX)?;
+    not_before(trial, &other, grant.asked_at.after(long.ttl)).await?;
+    client.free(&long).await
+}
+
+/// A claim of somebody else must not be granted before `valid_until`.
+async fn not_before(trial: &Trial, other: &Claim, valid_until: Moment) -> Checked {
+    match trial.client(1).try_take(other).await? {
+        None => Ok(()),
+        Some(_) => Err(too_early(trial, valid_until, "another claim was granted inside the lease")),
+    }
+}
+
+/// Broken if the lease should still run; if this task was delayed past it, nothing is proven.
+fn too_early(trial: &Trial, valid_until: Moment, what: &str) -> Stop {
+    let (now, limit) = (trial.clock.now(), valid_until.before(trial.profile().granularity));
+    if now < limit {
+        return Stop::broken(format!("{what}, {:?} before its end", now.until(limit)));
+    }
+    Stop::late(format!("{what}, but the test was late itself by {:?}", now.since(limit)))
+}
+
+/// Beyond what the clocks of client and server may differ in one short lease.
+const SURELY: Duration = Duration::from_millis(100);

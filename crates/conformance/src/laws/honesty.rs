@@ -1,0 +1,142 @@
+//! Honesty: what a call answers is what happened, and it answers when patience ends.
+
+use std::time::Duration;
+
+use leasehold_core::{Claim, Effect, FailureKind, Liveness, Patience, Share, Step};
+
+use crate::client::{AT_ONCE, HANG, within};
+use crate::clock::patience_for;
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn ended_patience_means_one_look(trial: &Trial) -> Checked {
+    for share in trial.alone()? {
+        let resource = trial.resource(&format!("look/{share}"))?;
+        let holder = trial.claim(&resource, share)?;
+        trial.client(0).hold(&holder).await?;
+        for n in 1..4 {
+            let began = trial.clock.now();
+            trial.client(n).refused(&trial.claim(&resource, share)?).await?;
+            prompt(trial.clock.now().since(began), "a look at what is held")?;
+        }
+        trial.client(0).free(&holder).await?;
+        // A look is a real one: what is free is granted although there is no time to wait.
+        let next = trial.claim(&resource, share)?;
+        trial.client(1).hold(&next).await?;
+        trial.client(1).free(&next).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_wait_comes_back_when_patience_ends(trial: &Trial) -> Checked {
+    let resource = trial.resource("ends")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    for n in 0..6u64 {
+        let claim = trial.claim(&resource, Share::MUTEX)?;
+        // Once by the deadline, once by the word of one who does not want it any more.
+        let wait = Duration::from_millis(20 + 30 * n);
+        let began = trial.clock.now();
+        let patience = match n % 2 {
+            0 => patience_for(&trial.clock, wait),
+            _ => Patience::unlimited(trial.clock.clone()),
+        };
+        let waiting = trial.client(1).wait_with(claim, patience.clone());
+        tokio::time::sleep(wait).await;
+        let ended_at = trial.clock.now();
+        patience.end();
+        let taken = waiting.outcome(HANG, "a wait whose patience ended").await?;
+        ensure!(taken.is_none(), "granted although it is held: {taken:?}");
+        prompt(trial.clock.now().since(ended_at), "a wait whose patience ended")?;
+        ensure!(trial.clock.now().since(began) >= wait, "a wait came back before its patience ended");
+    }
+    trial.client(0).free(&holder).await
+}
+
+pub(crate) async fn fifty_waits_come_back_together(trial: &Trial) -> Checked {
+    let resource = trial.resource("fifty")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let patience = Patience::unlimited(trial.clock.clone());
+    let mut waits = Vec::new();
+    for n in 0..WAITS {
+        let claim = trial.claim(&resource, Share::MUTEX)?;
+        waits.push(trial.client(n).wait_with(claim, patience.clone()));
+    }
+    trial.client(0).stand(&resource, WAITS).await?;
+    let ended_at = trial.clock.now();
+    patience.end();
+    for waiting in waits {
+        let taken = waiting.outcome(HANG, "one of fifty waits").await?;
+        ensure!(taken.is_none(), "granted although it is held: {taken:?}");
+    }
+    let took = trial.clock.now().since(ended_at);
+    if took > ALL_BACK {
+        return Err(Stop::late(format!("fifty waits came back {took:?} after their patience ended")));
+    }
+    trial.client(0).free(&holder).await?;
+    trial.client(1).nobody(&resource, "after fifty waits").await
+}
+
+/// A wait whose turn comes is granted before its patience ends, and says so.
+pub(crate) async fn a_grant_in_time_is_reported(trial: &Trial) -> Checked {
+    let resource = trial.resource("intime")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let before = trial.clock.now();
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    let waiting = trial.client(1).wait(claim.clone());
+    trial.client(1).stand(&resource, 1).await?;
+    trial.client(0).free(&holder).await?;
+    let taken = waiting.granted(HANG, "after the release").await?;
+    // Validity is counted from there: a moment too late would count a lease as longer than it is.
+    let asked_at = taken.grant.asked_at;
+    ensure!(
+        asked_at >= before && asked_at <= taken.at,
+        "asked at {asked_at:?}, not {before:?}..{:?}",
+        taken.at
+    );
+    let seen = trial.client(2).look(&resource).await?;
+    ensure!(
+        seen.holders.iter().any(|holder| holder.id == claim.id),
+        "granted, and held by {:?}",
+        seen.holders
+    );
+    trial.client(1).free(&claim).await
+}
+
+/// A lease that is longer than the profile allows is refused: a shorter one would end before its holder knows.
+pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checked {
+    let Liveness::Lease { min, max } = trial.profile().liveness else {
+        return Err(Stop::OptedOut("a session has no ttl".to_owned()));
+    };
+    ensure!(min <= max, "the profile's shortest ttl {min:?} is longer than its longest {max:?}");
+    let Some(ttl) = max.checked_mul(2).filter(|ttl| *ttl > max) else {
+        return Err(Stop::OptedOut("it takes any ttl".to_owned()));
+    };
+    let resource = trial.resource("ttl")?;
+    let claim = Claim { ttl, ..trial.claim(&resource, Share::MUTEX)? };
+    let patience = Patience::none(trial.clock.clone());
+    let answer = within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await?;
+    match answer {
+        Ok(Step::Granted(_)) => Err(Stop::broken(format!("{ttl:?} was granted, the longest ttl is {max:?}"))),
+        Ok(Step::Busy(hint)) => Err(Stop::broken(format!("what is free is busy: {hint:?}"))),
+        Err(failure) => {
+            let right = matches!(failure.kind, FailureKind::Invalid | FailureKind::Unsupported);
+            ensure!(right, "a ttl beyond the profile must fail as Invalid, not as {failure:?}");
+            ensure!(failure.effect == Effect::None, "a refused request says that it may have taken effect");
+            trial.client(1).nobody(&resource, "after a refused ttl").await
+        }
+    }
+}
+
+fn prompt(took: Duration, what: &str) -> Checked {
+    if took > BACK {
+        return Err(Stop::late(format!("{what} came back after {took:?}")));
+    }
+    Ok(())
+}
+
+const BACK: Duration = Duration::from_secs(1);
+const WAITS: usize = 50;
+const ALL_BACK: Duration = Duration::from_secs(3);

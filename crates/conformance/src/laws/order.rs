@@ -1,0 +1,193 @@
+//! Order: fences rise strictly per resource; a backend that promises FIFO grants in line order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Fence, Grade, Grant, Resource, Share};
+use tokio::sync::Mutex;
+
+use crate::client::AT_ONCE;
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn fences_rise_over_two_hundred_grants(trial: &Trial) -> Checked {
+    let resource = trial.resource("fences")?;
+    let shares: Vec<Share> = trial.alone()?.into_iter().chain(trial.together()?).collect();
+    let mut last = None;
+    for n in 0..GRANTS {
+        let claim = trial.claim(&resource, shares[n % shares.len()])?;
+        let client = trial.client(n / 2);
+        let grant = client.hold(&claim).await?;
+        rises(trial, &grant, &mut last)?;
+        let seen = client.look(&resource).await?;
+        ensure!(
+            seen.fence.is_none() || seen.fence >= last,
+            "{:?} is shown, {last:?} was granted",
+            seen.fence
+        );
+        client.free(&claim).await?;
+    }
+    let seen = trial.client(1).look(&resource).await?;
+    ensure!(seen.fence.is_none() || seen.fence >= last, "{:?} is shown, {last:?} was granted", seen.fence);
+    Ok(())
+}
+
+pub(crate) async fn fences_rise_among_holders_together(trial: &Trial) -> Checked {
+    for share in trial.together()? {
+        let resource = trial.resource(&format!("together/{share}"))?;
+        let (mut held, mut last) = (Vec::new(), None);
+        for n in 0..30 {
+            if held.len() == 3 {
+                let leaves: leasehold_core::Claim = held.remove(n % 3);
+                trial.client(n).free(&leaves).await?;
+            }
+            let claim = trial.claim(&resource, share)?;
+            let grant = trial.client(n).hold(&claim).await?;
+            rises(trial, &grant, &mut last)?;
+            held.push(claim);
+        }
+        for claim in &held {
+            trial.client(0).free(claim).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_fence_survives_the_end_of_a_lease(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("survives")?;
+    let mut last = None;
+    for n in 0..3 {
+        let claim = trial.short(&resource, Share::MUTEX)?;
+        let wait = trial.ttl() + AT_ONCE;
+        let taken = trial.client(n).take_within(&claim, wait, "after the lease ran out").await?;
+        rises(trial, &taken.grant, &mut last)?;
+    }
+    // Also where nobody asks until long after the end.
+    tokio::time::sleep(trial.ttl() + trial.profile().granularity + Duration::from_millis(200)).await;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    rises(trial, &trial.client(3).hold(&claim).await?, &mut last)
+}
+
+pub(crate) async fn a_line_of_ten_is_granted_in_order(trial: &Trial) -> Checked {
+    trial.needs_fifo()?;
+    for share in trial.alone()? {
+        let resource = trial.resource(&format!("line/{share}"))?;
+        let holder = trial.claim(&resource, share)?;
+        trial.client(0).hold(&holder).await?;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for n in 0..LINE {
+            let (client, order) = (trial.client(n + 1).clone(), order.clone());
+            let claim = trial.claim(&resource, share)?;
+            let waiting = client.wait(claim.clone());
+            tasks.push(tokio::spawn(async move {
+                waiting.granted(crate::client::HANG, "a place in a line of ten").await?;
+                // Nobody else is granted before this release, so that the list shows the order of the grants.
+                order.lock().await.push(n);
+                client.free(&claim).await
+            }));
+            trial.client(0).stand(&resource, n + 1).await?;
+        }
+        trial.client(0).free(&holder).await?;
+        for task in tasks {
+            task.await??;
+        }
+        let order = order.lock().await;
+        if order.iter().enumerate().any(|(n, granted)| n != *granted) {
+            let what = format!("{share}: a line of {LINE} was granted in the order {order:?}");
+            // Who does not answer a call in time is passed over; one that polls may have been kept from it.
+            return Err(if trial.polls() { Stop::late(what) } else { Stop::broken(what) });
+        }
+    }
+    Ok(())
+}
+
+/// A writer that waits is not starved by readers that come later.
+pub(crate) async fn readers_do_not_pass_a_waiting_writer(trial: &Trial) -> Checked {
+    trial.needs_fifo()?;
+    trial.needs_share(Share::READER)?;
+    let resource = trial.resource("writer")?;
+    let reader = trial.claim(&resource, Share::READER)?;
+    trial.client(0).hold(&reader).await?;
+    let writer = trial.client(1).wait(trial.claim(&resource, Share::WRITER)?);
+    trial.client(1).stand(&resource, 1).await?;
+    // Neither one that only looks nor one that waits may pass.
+    trial.client(2).refused(&trial.claim(&resource, Share::READER)?).await?;
+    let late = trial.client(3).wait(trial.claim(&resource, Share::READER)?);
+    trial.client(3).stand(&resource, 2).await?;
+    tokio::time::sleep(PAUSE).await;
+    ensure!(!late.is_over() && !writer.is_over(), "granted although a reader holds and a writer waits");
+    trial.client(0).free(&reader).await?;
+    let claim = writer.claim.clone();
+    let written = writer.granted(AT_ONCE, "the writer, after the reader left").await?;
+    ensure!(!late.is_over(), "a reader was granted beside or before the writer");
+    trial.client(1).free(&claim).await?;
+    let claim = late.claim.clone();
+    let read = late.granted(AT_ONCE, "the reader, after the writer left").await?;
+    let rising = read.grant.fence.is_none() || read.grant.fence > written.grant.fence;
+    ensure!(rising, "the reader's fence {:?} after the writer's {:?}", read.grant.fence, written.grant.fence);
+    trial.client(3).free(&claim).await
+}
+
+/// A claim for few permits does not pass one that waits for many.
+pub(crate) async fn small_claims_do_not_pass_a_large_one(trial: &Trial) -> Checked {
+    trial.needs_fifo()?;
+    trial.needs_share(Share::permits(1, 3)?)?;
+    let resource = trial.resource("large")?;
+    let (small, large) = (Share::permits(1, 3)?, Share::permits(3, 3)?);
+    let holder = trial.claim(&resource, small)?;
+    trial.client(0).hold(&holder).await?;
+    let waiting = trial.client(1).wait(trial.claim(&resource, large)?);
+    trial.client(1).stand(&resource, 1).await?;
+    for n in 2..5 {
+        trial.client(n).refused(&trial.claim(&resource, small)?).await?;
+    }
+    trial.client(0).free(&holder).await?;
+    let claim = waiting.claim.clone();
+    waiting.granted(AT_ONCE, "the large claim, after the small one left").await?;
+    trial.client(1).free(&claim).await
+}
+
+/// The hint says how many are ahead, holders included, where it says anything.
+pub(crate) async fn the_hint_counts_those_ahead(trial: &Trial) -> Checked {
+    let resource = trial.resource("ahead")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    ahead(trial, &resource, 1).await?;
+    if trial.is_fifo() {
+        let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+        trial.client(1).stand(&resource, 1).await?;
+        ahead(trial, &resource, 2).await?;
+        waiting.give_up(AT_ONCE, "a wait behind a holder").await?;
+    }
+    trial.client(0).free(&holder).await
+}
+
+async fn ahead(trial: &Trial, resource: &Resource, right: u32) -> Checked {
+    let hint = trial.client(2).refused(&trial.claim(resource, Share::MUTEX)?).await?;
+    ensure!(
+        hint.ahead.is_none_or(|ahead| ahead == right),
+        "{right} are ahead, the hint says {:?}",
+        hint.ahead
+    );
+    Ok(())
+}
+
+/// The fence of `grant` is there exactly if the profile has fences, and above all before.
+fn rises(trial: &Trial, grant: &Grant, last: &mut Option<Fence>) -> Checked {
+    let promised = trial.profile().fencing > Grade::None;
+    ensure!(
+        grant.fence.is_some() == promised,
+        "the profile says {}, the grant has {:?}",
+        trial.profile().fencing,
+        grant.fence
+    );
+    ensure!(grant.fence.is_none() || grant.fence > *last, "{:?} was granted after {last:?}", grant.fence);
+    *last = grant.fence;
+    Ok(())
+}
+
+const GRANTS: usize = 200;
+const LINE: usize = 10;
+const PAUSE: Duration = Duration::from_millis(100);

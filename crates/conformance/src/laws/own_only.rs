@@ -1,0 +1,128 @@
+//! Own only: a release or a renewal never touches another's claim.
+
+use leasehold_core::{Claim, Grant, Proof, Share};
+
+use crate::chance;
+use crate::client::AT_ONCE;
+use crate::stop::{Checked, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn a_stranger_ends_and_renews_nothing(trial: &Trial) -> Checked {
+    for share in trial.alone()?.into_iter().chain(trial.together()?) {
+        let resource = trial.resource(&format!("stranger/{share}"))?;
+        let claim = trial.claim(&resource, share)?;
+        let grant = trial.client(0).hold(&claim).await?;
+        for client in trial.clients() {
+            let stranger = Claim { id: chance::id()?, ..claim.clone() };
+            client.gone(&stranger, "a stranger's claim").await?;
+            client.lost(&stranger, &Proof::none(), "a stranger's claim").await?;
+        }
+        untouched(trial, &claim, &grant).await?;
+        trial.client(0).free(&claim).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_claim_is_nothing_on_another_resource(trial: &Trial) -> Checked {
+    let (here, there) = (trial.resource("here")?, trial.resource("there")?);
+    let (mine, yours) = (trial.claim(&here, Share::MUTEX)?, trial.claim(&there, Share::MUTEX)?);
+    let (my_grant, your_grant) = (trial.client(0).hold(&mine).await?, trial.client(0).hold(&yours).await?);
+    let astray = Claim { resource: there.clone(), ..mine.clone() };
+    trial.client(0).lost(&astray, &Proof::none(), "a claim of another resource").await?;
+    trial.client(0).gone(&astray, "a claim of another resource").await?;
+    untouched(trial, &mine, &my_grant).await?;
+    untouched(trial, &yours, &your_grant).await?;
+    trial.client(0).free(&mine).await?;
+    trial.client(0).free(&yours).await
+}
+
+pub(crate) async fn a_late_release_spares_the_successor(trial: &Trial) -> Checked {
+    let resource = trial.resource("late")?;
+    let first = trial.claim(&resource, Share::MUTEX)?;
+    let old = trial.client(0).hold(&first).await?;
+    trial.client(0).free(&first).await?;
+    let second = trial.claim(&resource, Share::MUTEX)?;
+    let grant = trial.client(0).hold(&second).await?;
+    trial.client(0).gone(&first, "a predecessor").await?;
+    trial.client(0).lost(&first, &old.proof, "a predecessor").await?;
+    untouched(trial, &second, &grant).await?;
+    trial.client(0).free(&second).await
+}
+
+pub(crate) async fn an_expired_holder_spares_the_successor(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("expired")?;
+    let first = trial.short(&resource, Share::MUTEX)?;
+    let old = trial.client(0).hold(&first).await?;
+    let second = trial.claim(&resource, Share::MUTEX)?;
+    let wait = trial.ttl() + AT_ONCE;
+    let taken = trial.client(1).take_within(&second, wait, "after the lease ran out").await?;
+    trial.client(0).lost(&first, &old.proof, "an expired holder").await?;
+    trial.client(0).gone(&first, "an expired holder").await?;
+    let again = trial.client(1).hold(&second).await?;
+    ensure!(again.fence == taken.grant.fence, "the successor's fence changed");
+    trial.client(1).free(&second).await
+}
+
+pub(crate) async fn a_waiting_claim_does_not_free_the_holder(trial: &Trial) -> Checked {
+    let resource = trial.resource("waiting")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    let grant = trial.client(0).hold(&holder).await?;
+    let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(1).stand(&resource, 1).await?;
+    let other = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(2).stand(&resource, 2).await?;
+    let gone = waiting.give_up(AT_ONCE, "a wait behind a holder").await?;
+    trial.client(1).end(&gone).await?;
+    untouched(trial, &holder, &grant).await?;
+    ensure!(!other.is_over(), "the end of one wait ended another");
+    if trial.is_fifo() {
+        let seen = trial.client(3).look(&resource).await?;
+        let line: Vec<_> = seen.waiting.iter().map(|standing| standing.id).collect();
+        ensure!(line == [other.claim.id], "the end of one wait left the line {:?}", seen.waiting);
+    }
+    let claim = other.give_up(AT_ONCE, "a wait behind a holder").await?;
+    trial.client(2).end(&claim).await?;
+    trial.client(0).free(&holder).await
+}
+
+pub(crate) async fn one_of_several_holders_leaves_alone(trial: &Trial) -> Checked {
+    for share in trial.together()? {
+        let resource = trial.resource(&format!("several/{share}"))?;
+        let mut held = Vec::new();
+        for n in 0..3 {
+            let claim = trial.claim(&resource, share)?;
+            let grant = trial.client(n).hold(&claim).await?;
+            held.push((claim, grant));
+        }
+        trial.client(1).free(&held[1].0).await?;
+        let seen = trial.client(3).look(&resource).await?;
+        let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+        let stay = [held[0].0.id, held[2].0.id];
+        let right = holders.len() == 2 && stay.iter().all(|id| holders.contains(id));
+        ensure!(right, "after one of three left, {:?} hold", seen.holders);
+        for n in [0, 2] {
+            let again = trial.client(n).hold(&held[n].0).await?;
+            ensure!(again.fence == held[n].1.fence, "the fence of one that stayed changed");
+            trial.client(n).free(&held[n].0).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The claim holds as it did, and nobody else does. It is asked from the connection that holds it.
+async fn untouched(trial: &Trial, claim: &Claim, grant: &Grant) -> Checked {
+    let seen = trial.client(1).look(&claim.resource).await?;
+    let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+    ensure!(holders == [claim.id], "held by {:?}", seen.holders);
+    let again = trial.client(0).hold(claim).await?;
+    ensure!(
+        again.fence == grant.fence,
+        "the holder's fence changed from {:?} to {:?}",
+        grant.fence,
+        again.fence
+    );
+    let other = Claim { id: chance::id()?, share: Share::MUTEX, ..claim.clone() };
+    trial.client(2).refused(&other).await?;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The profile is true: what a backend does not promise it really does not do, and the other way round.
+
+use std::time::Duration;
+
+use leasehold_core::{Claim, Effect, FailureKind, Grade, Liveness, Patience, Renewal, Share, Step, Waiting};
+
+use crate::client::{AT_ONCE, HANG, within};
+use crate::clock::patience_for;
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn it_is_the_same_on_every_connection(trial: &Trial) -> Checked {
+    let profile = trial.profile();
+    for client in trial.clients() {
+        let other = client.backend.profile();
+        ensure!(profile == other, "one connection says {profile:?}, another {other:?}");
+    }
+    ensure!(!profile.name.is_empty(), "the profile has no name");
+    ensure!(profile.renew_batch_max > 0, "renew_batch_max is zero: nothing could be renewed");
+    if let Liveness::Lease { min, max } = profile.liveness {
+        ensure!(min <= max, "the shortest ttl {min:?} is longer than the longest {max:?}");
+        ensure!(
+            profile.granularity < min,
+            "a clock as coarse as {:?} cannot keep {min:?}",
+            profile.granularity
+        );
+    }
+    Ok(())
+}
+
+pub(crate) async fn shares_beyond_it_are_refused(trial: &Trial) -> Checked {
+    let shares = [Share::MUTEX, Share::READER, Share::WRITER, Share::permits(1, 3)?, Share::permits(3, 3)?];
+    for (n, share) in shares.into_iter().enumerate() {
+        let resource = trial.resource(&format!("share/{n}"))?;
+        let claim = trial.claim(&resource, share)?;
+        if trial.profile().admits(share).is_ok() {
+            trial.client(0).hold(&claim).await?;
+            trial.client(0).free(&claim).await?;
+            continue;
+        }
+        let patience = Patience::none(trial.clock.clone());
+        match within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await? {
+            Ok(step) => {
+                return Err(Stop::broken(format!("{share} must be refused as Unsupported, not {step:?}")));
+            }
+            Err(failure) => {
+                let right = failure.kind == FailureKind::Unsupported && failure.effect == Effect::None;
+                ensure!(right, "{share} must fail as Unsupported without effect, not as {failure:?}");
+            }
+        }
+        trial.client(1).nobody(&resource, "after a refused share").await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn fences_are_there_exactly_if_it_says_so(trial: &Trial) -> Checked {
+    let resource = trial.resource("fence")?;
+    let (client, claim) = (trial.client(0), trial.claim(&resource, Share::MUTEX)?);
+    let grant = client.hold(&claim).await?;
+    let promised = trial.profile().fencing > Grade::None;
+    ensure!(grant.fence.is_some() == promised, "it says {}, and {:?}", trial.profile().fencing, grant.fence);
+    let seen = client.look(&resource).await?;
+    let shown = seen.holders.iter().find(|standing| standing.id == claim.id).map(|standing| standing.fence);
+    ensure!(shown == Some(grant.fence), "granted {:?}, shown {shown:?}", grant.fence);
+    client.free(&claim).await
+}
+
+pub(crate) async fn a_poller_answers_at_once_and_says_when(trial: &Trial) -> Checked {
+    trial.needs_polling()?;
+    let resource = trial.resource("polls")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    let forever = Patience::unlimited(trial.clock.clone());
+    for _ in 0..3 {
+        let began = trial.clock.now();
+        match trial.client(1).contend(&claim, &forever).await? {
+            Step::Granted(grant) => {
+                return Err(Stop::broken(format!("granted although it is held: {grant:?}")));
+            }
+            Step::Busy(hint) => {
+                let again = hint.ask_again_in;
+                ensure!(
+                    again.is_some_and(|pause| !pause.is_zero()),
+                    "a poller must say when to ask again: {hint:?}"
+                );
+            }
+        }
+        let took = trial.clock.now().since(began);
+        if took > POLL_ANSWER {
+            return Err(Stop::late(format!("a poller answered after {took:?}")));
+        }
+    }
+    trial.client(1).end(&claim).await?;
+    trial.client(0).free(&holder).await
+}
+
+/// Who says that it waits must not make its callers ask again and again.
+pub(crate) async fn a_waiter_is_not_a_poller(trial: &Trial) -> Checked {
+    if trial.profile().waiting == Waiting::Polls {
+        return Err(Stop::OptedOut("it polls".to_owned()));
+    }
+    let resource = trial.resource("waits")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    let patience = patience_for(&trial.clock, QUIET);
+    let mut calls = 0;
+    while !patience.is_ended() {
+        let step = trial.client(1).contend(&claim, &patience).await?;
+        ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
+        calls += 1;
+        ensure!(calls <= CALLS, "{calls} calls in {QUIET:?} although nothing changed: this is polling");
+    }
+    trial.client(1).end(&claim).await?;
+    trial.client(0).free(&holder).await
+}
+
+pub(crate) async fn a_session_needs_no_renewal(trial: &Trial) -> Checked {
+    trial.needs_session()?;
+    let resource = trial.resource("session")?;
+    let claim = trial.short(&resource, Share::MUTEX)?;
+    let grant = trial.client(0).hold(&claim).await?;
+    tokio::time::sleep(trial.ttl() * 2).await;
+    trial.client(1).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
+    let answer = trial.client(0).renew(&claim, &grant.proof).await?;
+    ensure!(matches!(answer, Renewal::Alive | Renewal::Renewed), "a living session's claim is {answer:?}");
+    let again = trial.client(0).hold(&claim).await?;
+    ensure!(again.fence == grant.fence, "the fence changed from {:?} to {:?}", grant.fence, again.fence);
+    let seen = trial.client(1).look(&resource).await?;
+    let remaining = seen.holders.first().and_then(|holder| holder.remaining);
+    ensure!(remaining.is_none(), "a session's claim is shown to run out in {remaining:?}");
+    trial.client(0).free(&claim).await
+}
+
+/// Without renewal a lease lasts for its ttl and ends then, neither earlier nor never.
+pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("lease")?;
+    let claim = trial.short(&resource, Share::MUTEX)?;
+    let grant = trial.client(0).hold(&claim).await?;
+    let ends = grant.asked_at.after(trial.ttl()).before(trial.profile().granularity);
+    let surely = trial.clock.now().after(trial.ttl() + trial.profile().granularity + TOLERANCE);
+    let seen = trial.client(1).look(&resource).await?;
+    let remaining = seen.holders.first().and_then(|holder| holder.remaining);
+    let shown = remaining.is_some_and(|shown| shown <= trial.ttl() + trial.profile().granularity);
+    ensure!(
+        shown || seen.holders.is_empty(),
+        "a lease of {:?} is shown with {remaining:?} left",
+        trial.ttl()
+    );
+    loop {
+        let asked_at = trial.clock.now();
+        let other = Claim { id: crate::chance::id()?, ..claim.clone() };
+        let granted = trial.client(1).try_take(&other).await?.is_some();
+        let now = trial.clock.now();
+        if granted {
+            ensure!(now >= ends, "granted {:?} before the end of the lease", now.until(ends));
+            return trial.client(1).end(&other).await.map(drop);
+        }
+        ensure!(asked_at < surely, "held {:?} beyond its ttl without renewal", asked_at.since(ends));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A wait without end for what is free ends at once, whatever way of waiting the profile names.
+pub(crate) async fn what_is_free_is_granted_at_once(trial: &Trial) -> Checked {
+    let forever = Patience::unlimited(trial.clock.clone());
+    for n in 0..4 {
+        let resource = trial.resource(&format!("free/{n}"))?;
+        let claim = trial.claim(&resource, Share::MUTEX)?;
+        let step = within(HANG, "contend", trial.client(n).backend.contend(&claim, &forever)).await??;
+        ensure!(matches!(step, Step::Granted(_)), "what is free is {step:?}");
+        trial.client(n).free(&claim).await?;
+    }
+    Ok(())
+}
+
+const POLL_ANSWER: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(400);
+/// A call may come back early once in a while; one that comes back all the time is a poll in disguise.
+const CALLS: u32 = 5;
+const TOLERANCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,164 @@
+//! No residue: after `Busy` with ended patience and after a release, nothing of the claim remains.
+
+use std::time::Duration;
+
+use leasehold_core::{Share, Step};
+
+use crate::chance::Chance;
+use crate::client::{AT_ONCE, HANG, within};
+use crate::clock::patience_for;
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn a_look_leaves_no_place(trial: &Trial) -> Checked {
+    let resource = trial.resource("look")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    for n in 1..5 {
+        trial.client(n).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
+        nobody_waits(trial, &resource, "after a look at what is held").await?;
+    }
+    trial.client(0).free(&holder).await?;
+    trial.client(1).nobody(&resource, "after looks and a release").await?;
+    let next = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(2).hold(&next).await?;
+    trial.client(2).free(&next).await
+}
+
+pub(crate) async fn an_ended_wait_leaves_no_place(trial: &Trial) -> Checked {
+    let resource = trial.resource("ended")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    let patience = patience_for(&trial.clock, Duration::from_millis(60));
+    loop {
+        let ended = patience.is_ended();
+        let step = trial.client(1).contend(&claim, &patience).await?;
+        ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
+        // One that waits by itself comes back with nothing left; one that polls needs a last look to know the end.
+        if ended || (!trial.polls() && patience.is_ended()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    nobody_waits(trial, &resource, "after a wait whose patience ended").await?;
+    trial.client(1).gone(&claim, "a wait whose patience ended").await?;
+    trial.client(0).free(&holder).await?;
+    trial.client(2).nobody(&resource, "after a wait and a release").await
+}
+
+pub(crate) async fn a_released_wait_leaves_no_place(trial: &Trial) -> Checked {
+    let resource = trial.resource("released")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    if trial.polls() {
+        let forever = leasehold_core::Patience::unlimited(trial.clock.clone());
+        let step = trial.client(1).contend(&claim, &forever).await?;
+        ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
+        trial.client(1).end(&claim).await?;
+    } else {
+        let waiting = trial.client(1).wait(claim.clone());
+        trial.client(1).stand(&resource, 1).await?;
+        trial.client(1).end(&claim).await?;
+        waiting.give_up(AT_ONCE, "a wait that was released meanwhile").await?;
+    }
+    nobody_waits(trial, &resource, "after the release of a waiting claim").await?;
+    trial.client(1).gone(&claim, "a waiting claim released before").await?;
+    trial.client(0).free(&holder).await?;
+    trial.client(2).nobody(&resource, "after both releases").await
+}
+
+pub(crate) async fn two_hundred_cancelled_waits_leave_nothing(trial: &Trial) -> Checked {
+    let resource = trial.resource("cancelled")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    cancel_waits(trial, &resource, WAITS).await?;
+    nobody_waits(trial, &resource, "after two hundred cancelled waits").await?;
+    trial.client(0).free(&holder).await?;
+    trial.client(1).nobody(&resource, "after two hundred cancelled waits and a release").await?;
+    let next = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(2).hold(&next).await?;
+    trial.client(2).free(&next).await
+}
+
+/// Waits that end at about the time at which their turn comes: granted or not, nothing may be left.
+pub(crate) async fn waits_cancelled_while_they_are_granted_leave_nothing(trial: &Trial) -> Checked {
+    let resource = trial.resource("raced")?;
+    let mut chance = Chance::new()?;
+    for _ in 0..RACES {
+        let holder = trial.claim(&resource, Share::MUTEX)?;
+        trial.client(0).hold(&holder).await?;
+        let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+        tokio::time::sleep(Duration::from_micros(chance.below(3000))).await;
+        let (patience, claim) = (waiting.patience.clone(), waiting.claim.clone());
+        let delay = Duration::from_micros(chance.below(1500));
+        let ends = tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            patience.end();
+        });
+        tokio::time::sleep(Duration::from_micros(chance.below(1500))).await;
+        trial.client(0).free(&holder).await?;
+        ends.await?;
+        match waiting.outcome(AT_ONCE, "a wait that ended").await? {
+            Some(_) => trial.client(1).free(&claim).await?,
+            None => trial.client(1).gone(&claim, "a wait that ended without a grant").await?,
+        }
+        trial.client(2).nobody(&resource, "after a wait cancelled near its grant").await?;
+    }
+    Ok(())
+}
+
+/// When all is over, the names are gone from every listing.
+pub(crate) async fn resources_without_claims_are_not_listed(trial: &Trial) -> Checked {
+    let client = trial.client(0);
+    let mut claims = Vec::new();
+    for n in 0..20 {
+        let claim = trial.claim(&trial.resource(&format!("idle/{n}"))?, Share::MUTEX)?;
+        client.hold(&claim).await?;
+        claims.push(claim);
+    }
+    for claim in &claims {
+        client.free(claim).await?;
+    }
+    let listed = within(HANG, "list", client.backend.list(trial.prefix(), None, 1000)).await??;
+    ensure!(listed.is_empty(), "listed although everything is released: {listed:?}");
+    Ok(())
+}
+
+/// Ends waits at random moments, a few at a time.
+async fn cancel_waits(trial: &Trial, resource: &leasehold_core::Resource, waits: usize) -> Checked {
+    let mut tasks = Vec::new();
+    for n in 0..TOGETHER {
+        let client = trial.client(n).clone();
+        let template = trial.claim(resource, Share::MUTEX)?;
+        tasks.push(tokio::spawn(async move {
+            let mut chance = Chance::new()?;
+            for _ in 0..waits / TOGETHER {
+                let claim = leasehold_core::Claim { id: crate::chance::id()?, ..template.clone() };
+                let patience = patience_for(&client.clock, Duration::from_micros(chance.below(20_000)));
+                let taken = client.take(&claim, &patience).await?;
+                ensure!(taken.is_none(), "granted although it is held: {taken:?}");
+            }
+            Ok::<(), Stop>(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+async fn nobody_waits(trial: &Trial, resource: &leasehold_core::Resource, why: &str) -> Checked {
+    let seen = trial.client(3).look(resource).await?;
+    ensure!(seen.waiting.is_empty(), "{why}: still waiting are {:?}", seen.waiting);
+    let listed = within(HANG, "list", trial.client(3).backend.list(resource.as_str(), None, 10)).await??;
+    let waiting =
+        listed.iter().find(|summary| summary.resource == *resource).map_or(0, |found| found.waiting);
+    ensure!(waiting == 0, "{why}: {waiting} are listed as waiting");
+    Ok(())
+}
+
+const WAITS: usize = 200;
+const TOGETHER: usize = 20;
+const RACES: usize = 60;

@@ -1,0 +1,276 @@
+//! What an onlooker sees: holders, line, notes, changes, listings, and names that never collide.
+
+use std::time::Duration;
+
+use leasehold_core::{Claim, Note, Patience, Resource, Share, Standing, Summary, Version};
+
+use crate::client::{AT_ONCE, Client, HANG, within};
+use crate::clock::patience_for;
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn holders_and_line_are_shown_as_they_are(trial: &Trial) -> Checked {
+    let resource = trial.resource("shown")?;
+    let share = trial.together()?.pop().unwrap_or(Share::MUTEX);
+    let mut held = Vec::new();
+    for n in 0..if share == Share::MUTEX { 1 } else { 2 } {
+        let note = Note::new(&format!("holder {n} — на хосте «α»"))?;
+        let claim = Claim { note, ..trial.claim(&resource, share)? };
+        let grant = trial.client(n).hold(&claim).await?;
+        held.push((claim, grant.fence));
+    }
+    let note = Note::new(&"é".repeat(512))?;
+    let waiting = trial.client(2).wait(Claim { note, ..trial.claim(&resource, Share::MUTEX)? });
+    trial.client(2).stand(&resource, 1).await?;
+    let seen = trial.client(3).look(&resource).await?;
+    ensure!(seen.holders.len() == held.len(), "{} hold, shown are {:?}", held.len(), seen.holders);
+    for ((claim, fence), shown) in held.iter().zip(&seen.holders) {
+        same(claim, shown)?;
+        ensure!(shown.fence == *fence, "granted {fence:?}, shown {:?}", shown.fence);
+        let left = shown.remaining.is_none_or(|left| left <= claim.ttl + trial.profile().granularity);
+        ensure!(left, "a ttl of {:?} is shown with {:?} left", claim.ttl, shown.remaining);
+    }
+    let last = held.iter().filter_map(|(_, fence)| *fence).max();
+    ensure!(seen.fence.is_none() || seen.fence == last, "the last fence is {last:?}, shown {:?}", seen.fence);
+    if let Some(shown) = seen.waiting.first() {
+        same(&waiting.claim, shown)?;
+        ensure!(shown.fence.is_none(), "one that waits is shown with {:?}", shown.fence);
+    }
+    let listed = trial.client(3).backend.list(resource.as_str(), None, 10).await?;
+    let right = Summary {
+        resource: resource.clone(),
+        holders: held.len() as u32,
+        waiting: seen.waiting.len() as u32,
+    };
+    ensure!(listed == [right.clone()], "listed {listed:?}, not {right:?}");
+    waiting.give_up(AT_ONCE, "a wait that was looked at").await?;
+    for (n, (claim, _)) in held.iter().enumerate() {
+        trial.client(n).free(claim).await?;
+    }
+    trial.client(3).nobody(&resource, "after all releases").await
+}
+
+pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
+    let resource = trial.resource("watched")?;
+    let mut version = trial.client(0).look(&resource).await?.version;
+    let again = trial.client(1).look(&resource).await?.version;
+    ensure!(version == again, "nothing changed, and {version:?} became {again:?}");
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    for n in 0..4 {
+        let onlooker = trial.client(2).clone();
+        let (watched, seen) = (resource.clone(), version.clone());
+        let task = tokio::spawn(async move { watch(&onlooker, &watched, &seen, HANG).await });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        ensure!(!task.is_finished(), "an onlooker came back although nothing changed");
+        let changed_at = trial.clock.now();
+        match n % 2 {
+            0 => trial.client(0).hold(&claim).await.map(drop)?,
+            _ => trial.client(0).free(&claim).await?,
+        }
+        let snapshot = task.await??;
+        let delay = trial.clock.now().since(changed_at);
+        let holders = snapshot.holders.len();
+        ensure!(holders == 1 - n % 2, "after change {n} an onlooker sees {holders} holders");
+        ensure!(snapshot.version != version, "a change kept the version {version:?}");
+        if delay > ONLOOKER {
+            return Err(Stop::late(format!("an onlooker learned of a change after {delay:?}")));
+        }
+        version = snapshot.version;
+    }
+    Ok(())
+}
+
+pub(crate) async fn an_onlooker_of_the_past_is_answered_at_once(trial: &Trial) -> Checked {
+    let resource = trial.resource("past")?;
+    let before = trial.client(0).look(&resource).await?.version;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&claim).await?;
+    let began = trial.clock.now();
+    let snapshot = watch(trial.client(1), &resource, &before, HANG).await?;
+    ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
+    let took = trial.clock.now().since(began);
+    if took > ONLOOKER {
+        return Err(Stop::late(format!(
+            "an onlooker that has seen an older version was answered after {took:?}"
+        )));
+    }
+    trial.client(0).free(&claim).await
+}
+
+pub(crate) async fn an_onlooker_comes_back_when_patience_ends(trial: &Trial) -> Checked {
+    let resource = trial.resource("patience")?;
+    let claim = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&claim).await?;
+    let seen = trial.client(1).look(&resource).await?;
+    let wait = Duration::from_millis(150);
+    let began = trial.clock.now();
+    let snapshot = watch(trial.client(1), &resource, &seen.version, wait).await?;
+    let took = trial.clock.now().since(began);
+    ensure!(
+        took >= wait - Duration::from_millis(1),
+        "nothing changed, and an onlooker came back after {took:?}"
+    );
+    if took > wait + Duration::from_secs(1) {
+        return Err(Stop::late(format!("an onlooker with patience for {wait:?} came back after {took:?}")));
+    }
+    ensure!(snapshot.version == seen.version, "nothing changed, and the version did");
+    ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
+    trial.client(0).free(&claim).await
+}
+
+pub(crate) async fn listings_come_in_pages(trial: &Trial) -> Checked {
+    let names = ["a", "a/1", "a/2", "ab", "b", "b ", "b/é", "c", "Ω", "z"];
+    let mut held = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let claim = trial.claim(&trial.resource(&format!("page/{name}"))?, Share::MUTEX)?;
+        trial.client(n).hold(&claim).await?;
+        held.push(claim);
+    }
+    let mut sorted: Vec<Resource> = held.iter().map(|claim| claim.resource.clone()).collect();
+    sorted.sort();
+    let page = format!("{}page/", trial.prefix());
+    for limit in [1, 3, 10, 100] {
+        let mut found: Vec<Resource> = Vec::new();
+        loop {
+            let listed = trial.client(limit).backend.list(&page, found.last(), limit).await?;
+            ensure!(listed.len() <= limit, "{} rows of at most {limit}", listed.len());
+            if listed.is_empty() {
+                break;
+            }
+            found.extend(listed.into_iter().map(|summary| summary.resource));
+            ensure!(found.len() <= names.len(), "pages of {limit} repeat themselves: {found:?}");
+        }
+        ensure!(found == sorted, "pages of {limit} give {found:?}, not {sorted:?}");
+    }
+    for (prefix, count) in [("page/a", 4), ("page/a/", 2), ("page/b", 3), ("page/é", 0), ("page/zz", 0)] {
+        let prefix = format!("{}{prefix}", trial.prefix());
+        let listed = trial.client(0).backend.list(&prefix, None, 100).await?;
+        ensure!(listed.len() == count, "{count} names begin with {prefix:?}, listed are {listed:?}");
+    }
+    ensure!(trial.client(0).backend.list(&page, None, 0).await?.is_empty(), "a page of none is not empty");
+    for (n, claim) in held.iter().enumerate() {
+        trial.client(n).free(claim).await?;
+    }
+    Ok(())
+}
+
+/// All names are held at once by different claims, so that any two that were one would be noticed.
+pub(crate) async fn names_never_collide(trial: &Trial) -> Checked {
+    let mut held = Vec::new();
+    for (n, name) in names(trial.prefix()).into_iter().enumerate() {
+        let note = Note::new(&format!("note {n}"))?;
+        let claim = Claim { note, ..trial.claim(&Resource::new(&name)?, Share::MUTEX)? };
+        trial.client(n).hold(&claim).await?;
+        held.push(claim);
+    }
+    for (n, claim) in held.iter().enumerate() {
+        let seen = trial.client(n + 1).look(&claim.resource).await?;
+        ensure!(seen.holders.len() == 1, "{:?} is held by {:?}", claim.resource, seen.holders);
+        same(claim, &seen.holders[0])?;
+    }
+    let listed = trial.client(0).backend.list(trial.prefix(), None, 1000).await?;
+    let listed: Vec<Resource> = listed.into_iter().map(|summary| summary.resource).collect();
+    let mut sorted: Vec<Resource> = held.iter().map(|claim| claim.resource.clone()).collect();
+    sorted.sort();
+    ensure!(listed == sorted, "held are {sorted:?}, listed {listed:?}");
+    for (n, claim) in held.iter().enumerate() {
+        trial.client(n).free(claim).await?;
+        trial.client(n).nobody(&claim.resource, "after its release").await?;
+    }
+    Ok(())
+}
+
+/// Names that a store might take for one another, or for something else.
+fn names(prefix: &str) -> Vec<String> {
+    let tails = [
+        "a",
+        "A",
+        "a ",
+        " a",
+        "a/",
+        "a/b",
+        "a%2Fb",
+        "a%2fb",
+        "a%",
+        "a%%",
+        "a~",
+        "a*",
+        "a?",
+        "a[b]",
+        "a\\b",
+        "a\\",
+        "a:b",
+        "a;b",
+        "a'b",
+        "a\"b",
+        "a`b`",
+        "a$b",
+        "a|b",
+        "a&b",
+        "a<b>",
+        "{a}",
+        "{a",
+        "a}",
+        "{}",
+        "a.b",
+        ".",
+        "..",
+        "../a",
+        "a/../b",
+        "~",
+        "-a",
+        "--",
+        "é",
+        "e\u{301}",
+        "ﬁ",
+        "fi",
+        "日本語",
+        "🔒",
+        "\u{202e}a",
+        "a\u{a0}",
+        "ı",
+        "I",
+        "ß",
+        "ss",
+        "CON",
+        "nul",
+    ];
+    let mut names: Vec<String> = tails.iter().map(|tail| format!("{prefix}{tail}")).collect();
+    let long = |last: &str| {
+        let room = Resource::MAX_BYTES - prefix.len() - last.len();
+        format!("{prefix}{}{last}", "x".repeat(room))
+    };
+    names.extend([long("1"), long("2"), long("/"), long("é"), long("%")]);
+    // One that is as long again in bytes when escaped, and one that differs from it only at the end.
+    let wide = "ü".repeat((Resource::MAX_BYTES - prefix.len()) / 2 - 1);
+    names.extend([format!("{prefix}{wide}"), format!("{prefix}{wide}u"), format!("{prefix}{wide}v")]);
+    names
+}
+
+async fn watch(
+    client: &Client,
+    resource: &Resource,
+    seen: &Version,
+    wait: Duration,
+) -> Checked<leasehold_core::Snapshot> {
+    let patience: Patience = patience_for(&client.clock, wait);
+    let looking = client.backend.inspect(resource, Some(seen), &patience);
+    Ok(within(wait + AT_ONCE, "inspect", looking).await??)
+}
+
+fn same(claim: &Claim, shown: &Standing) -> Checked {
+    let right = shown.id == claim.id && shown.share == claim.share && shown.note == claim.note;
+    ensure!(right, "{:?}: {claim:?} is shown as {shown:?}", claim.resource);
+    if let Some(since) = shown.since_unix_ms {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let apart = now.abs_diff(Duration::from_millis(since));
+        ensure!(
+            apart < Duration::from_secs(300),
+            "it came just now, and is shown to have come {apart:?} apart"
+        );
+    }
+    Ok(())
+}
+
+/// Looking on has no promise of its own; a person who watches does not want to wait longer.
+const ONLOOKER: Duration = Duration::from_secs(2);

@@ -1,0 +1,246 @@
+//! Wake: a waiter learns of a release within the profile's promise, and no wake-up is lost between look and wait.
+
+use std::time::Duration;
+
+use leasehold_core::{CALL_GRACE, Share, Step};
+
+use crate::chance::Chance;
+use crate::client::{AT_ONCE, HANG};
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
+    for share in trial.alone()? {
+        let mut delays = Vec::new();
+        for n in 0..ROUNDS {
+            let resource = trial.resource(&format!("release/{share}/{n}"))?;
+            let holder = trial.claim(&resource, share)?;
+            trial.client(0).hold(&holder).await?;
+            let waiting = trial.client(1).wait(trial.claim(&resource, share)?);
+            trial.client(1).stand(&resource, 1).await?;
+            // Long enough that it is asleep, and not about to look once more.
+            tokio::time::sleep(ASLEEP).await;
+            let released_at = trial.clock.now();
+            trial.client(0).free(&holder).await?;
+            let claim = waiting.claim.clone();
+            let taken = waiting.granted(HANG, "after the release").await?;
+            let delay = taken.at.since(released_at);
+            let limit = trial.promise(taken.longest_hint);
+            if delay > limit {
+                return Err(Stop::late(format!(
+                    "{share}: woken {delay:?} after the release, not in {limit:?}"
+                )));
+            }
+            delays.push(delay);
+            trial.client(1).free(&claim).await?;
+        }
+        delays.sort_unstable();
+        let median = delays[delays.len() / 2];
+        if !trial.polls() && median > PROMPT {
+            return Err(Stop::late(format!("{share}: half of the waiters are woken later than {median:?}")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn no_release_is_lost_between_look_and_wait(trial: &Trial) -> Checked {
+    let resource = trial.resource("between")?;
+    let mut chance = Chance::new()?;
+    let mut slow = 0;
+    let rounds = if trial.polls() { RACES / 10 } else { RACES };
+    for n in 0..rounds {
+        let holder = trial.claim(&resource, Share::MUTEX)?;
+        trial.client(n).hold(&holder).await?;
+        let waiting = trial.client(n + 1).wait(trial.claim(&resource, Share::MUTEX)?);
+        tokio::time::sleep(Duration::from_micros(chance.below(2500))).await;
+        let released_at = trial.clock.now();
+        trial.client(n).free(&holder).await?;
+        let claim = waiting.claim.clone();
+        let taken = waiting.granted(HANG, "a release between look and wait").await?;
+        let delay = taken.at.since(released_at);
+        // A backend may look again from time to time; this must not be what its waiters live on.
+        slow += usize::from(delay > trial.promise(taken.longest_hint) / 2);
+        trial.client(n + 1).free(&claim).await?;
+    }
+    if slow > rounds / 20 {
+        return Err(Stop::late(format!(
+            "{slow} of {rounds} releases between look and wait were noticed late"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Checked {
+    for share in trial.together()? {
+        let resource = trial.resource(&format!("readers/{share}"))?;
+        let writer =
+            trial.claim(&resource, if share.is_counted() { Share::permits(3, 3)? } else { Share::WRITER })?;
+        trial.client(0).hold(&writer).await?;
+        let mut waits = Vec::new();
+        for n in 1..4 {
+            waits.push(trial.client(n).wait(trial.claim(&resource, share)?));
+            trial.client(n).stand(&resource, n).await?;
+        }
+        let released_at = trial.clock.now();
+        trial.client(0).free(&writer).await?;
+        let mut held = Vec::new();
+        // None of them releases before all have been granted: they hold together.
+        for (n, waiting) in waits.into_iter().enumerate() {
+            let claim = waiting.claim.clone();
+            let taken = waiting.granted(HANG, "one of three, after the writer left").await?;
+            punctual(trial, &taken, released_at, "one of three")?;
+            held.push((n + 1, claim));
+        }
+        for (n, claim) in held {
+            trial.client(n).free(&claim).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A claim that leaves the line without ever holding makes way for those behind it.
+pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) -> Checked {
+    trial.needs_fifo()?;
+    let permits = [Share::permits(2, 3)?, Share::permits(3, 3)?, Share::permits(1, 3)?];
+    let sets = [[Share::READER, Share::WRITER, Share::READER], permits];
+    for (n, [held, blocked, behind]) in sets.into_iter().enumerate() {
+        if trial.needs_share(held).is_err() {
+            continue;
+        }
+        let resource = trial.resource(&format!("leaves/{n}"))?;
+        let holder = trial.claim(&resource, held)?;
+        trial.client(0).hold(&holder).await?;
+        let leaver = trial.client(1).wait(trial.claim(&resource, blocked)?);
+        trial.client(1).stand(&resource, 1).await?;
+        let stays = trial.client(2).wait(trial.claim(&resource, behind)?);
+        trial.client(2).stand(&resource, 2).await?;
+        tokio::time::sleep(ASLEEP).await;
+        ensure!(!stays.is_over(), "{behind} passed {blocked}");
+        let left_at = trial.clock.now();
+        leaver.give_up(AT_ONCE, "a wait in the middle of the line").await?;
+        let claim = stays.claim.clone();
+        let taken = stays.granted(HANG, "the one behind a waiter that left").await?;
+        punctual(trial, &taken, left_at, "the one behind a waiter that left")?;
+        trial.client(2).free(&claim).await?;
+        trial.client(0).free(&holder).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) -> Checked {
+    let resource = trial.resource("next")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let first = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(1).stand(&resource, 1).await?;
+    let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(2).stand(&resource, 2).await?;
+    first.give_up(AT_ONCE, "the first of two").await?;
+    let released_at = trial.clock.now();
+    trial.client(0).free(&holder).await?;
+    let claim = second.claim.clone();
+    let taken = second.granted(HANG, "the second, after the first left").await?;
+    punctual(trial, &taken, released_at, "the second, after the first left")?;
+    trial.client(2).free(&claim).await
+}
+
+/// The word of a release reaches a waiter that leaves at the same instant: it must not end there.
+pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> Checked {
+    let resource = trial.resource("passed")?;
+    let mut chance = Chance::new()?;
+    let rounds = if trial.polls() { PASSES / 10 } else { PASSES };
+    for _ in 0..rounds {
+        let holder = trial.claim(&resource, Share::MUTEX)?;
+        trial.client(0).hold(&holder).await?;
+        let first = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+        trial.client(1).stand(&resource, 1).await?;
+        let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
+        trial.client(2).stand(&resource, 2).await?;
+        let (patience, claim) = (first.patience.clone(), first.claim.clone());
+        let delay = Duration::from_micros(chance.below(800));
+        let leaves = tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            patience.end();
+        });
+        tokio::time::sleep(Duration::from_micros(chance.below(800))).await;
+        trial.client(0).free(&holder).await?;
+        leaves.await?;
+        if first.outcome(AT_ONCE, "the first, which leaves").await?.is_some() {
+            trial.client(1).free(&claim).await?;
+        }
+        let free_at = trial.clock.now();
+        let claim = second.claim.clone();
+        let taken = second.granted(HANG, "the second of two").await?;
+        punctual(trial, &taken, free_at, "the second of two")?;
+        trial.client(2).free(&claim).await?;
+    }
+    Ok(())
+}
+
+/// A holder that is never heard of again blocks nobody beyond its ttl.
+pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    for share in trial.alone()? {
+        let resource = trial.resource(&format!("lease/{share}"))?;
+        let holder = trial.short(&resource, share)?;
+        let grant = trial.client(0).hold(&holder).await?;
+        let ends_at = trial.clock.now().after(trial.ttl());
+        let waiting = trial.client(1).wait(trial.claim(&resource, share)?);
+        let claim = waiting.claim.clone();
+        let taken = waiting.granted(HANG, "after the end of the lease").await?;
+        let earliest = grant.asked_at.after(trial.ttl()).before(trial.profile().granularity);
+        ensure!(
+            taken.at >= earliest,
+            "{share}: granted {:?} before the end of another's lease",
+            taken.at.until(earliest)
+        );
+        punctual(trial, &taken, ends_at.after(trial.profile().granularity), "the end of a lease")?;
+        trial.client(1).free(&claim).await?;
+    }
+    Ok(())
+}
+
+/// A client that polls may die between two polls: its place must not block the line for good.
+pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &Trial) -> Checked {
+    trial.needs_fifo()?;
+    trial.needs_polling()?;
+    let resource = trial.resource("silent")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let silent = trial.claim(&resource, Share::MUTEX)?;
+    let forever = leasehold_core::Patience::unlimited(trial.clock.clone());
+    let step = trial.client(1).contend(&silent, &forever).await?;
+    ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
+    let waiting = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(2).stand(&resource, 2).await?;
+    let released_at = trial.clock.now();
+    trial.client(0).free(&holder).await?;
+    let claim = waiting.claim.clone();
+    let taken = waiting.granted(HANG, "the one behind a silent place").await?;
+    let until = released_at.after(trial.profile().place_ttl.max(CALL_GRACE));
+    punctual(trial, &taken, until, "the one behind a silent place")?;
+    trial.client(2).free(&claim).await?;
+    trial.client(1).end(&silent).await?;
+    trial.client(0).nobody(&resource, "after all releases").await
+}
+
+/// Granted within the promise after `since`.
+fn punctual(
+    trial: &Trial,
+    taken: &crate::client::Taken,
+    since: leasehold_core::Moment,
+    what: &str,
+) -> Checked {
+    let (delay, limit) = (taken.at.since(since), trial.promise(taken.longest_hint));
+    if delay > limit {
+        return Err(Stop::late(format!("{what}: granted {delay:?} after it could be, not within {limit:?}")));
+    }
+    Ok(())
+}
+
+const ROUNDS: usize = 7;
+const RACES: usize = 200;
+const PASSES: usize = 60;
+const ASLEEP: Duration = Duration::from_millis(30);
+/// Far above what a notification takes on a busy machine, far below what polling or a lease would take.
+const PROMPT: Duration = Duration::from_millis(250);

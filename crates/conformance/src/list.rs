@@ -1,0 +1,188 @@
+//! The one list of laws, for the tests that [`suite!`](crate::suite) makes and for [`laws`].
+
+use crate::law::{Law, Outcome};
+use crate::subject::Subject;
+
+/// All laws, in the order in which a new backend should be made to keep them.
+pub fn laws() -> &'static [Law] {
+    LAWS
+}
+
+/// Checks the law of this name in a runtime of its own, as a test.
+///
+/// A law that the profile opts out of passes, and a line on stderr says which and why.
+///
+/// # Panics
+/// Where the backend breaks the law, and where there is no law of this name.
+#[track_caller]
+pub fn prove(name: &str, subject: &dyn Subject) {
+    let Some(law) = LAWS.iter().find(|law| law.name == name) else {
+        panic!("there is no law {name:?}; leasehold_conformance::laws() lists them");
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => panic!("no runtime for {name}: {error}"),
+    };
+    match runtime.block_on(law.check(subject)) {
+        Outcome::Kept => {}
+        Outcome::OptedOut(reason) => report(&format!("LEASEHOLD-OPTED-OUT {} {reason}\n", test_name(name))),
+        Outcome::Absent => report(&format!("LEASEHOLD-ABSENT {} nothing to connect to\n", test_name(name))),
+        Outcome::Broken(why) => panic!("{name} is broken: {why}\n{name} says: {}", law.says),
+    }
+}
+
+/// The path of the running test, which libtest gives to its thread.
+fn test_name(law: &str) -> String {
+    std::thread::current().name().unwrap_or(law).to_owned()
+}
+
+/// Writes past libtest's capture, which hides what a passing test prints. A closed stderr is no reason to fail.
+fn report(line: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+}
+
+/// Enough that tasks really run at once, few enough for a small machine that runs several tests together.
+const WORKERS: usize = 4;
+
+const LAWS: &[Law] = crate::__each_law!(__list_laws;);
+
+/// Makes one test of each law, named after it, for a subject: `suite!(expression)`.
+///
+/// The expression is evaluated once for each test, in the module that calls the macro. Put suites of several
+/// subjects into modules of their own.
+#[macro_export]
+macro_rules! suite {
+    ($subject:expr) => {
+        fn conformance_subject() -> impl $crate::Subject {
+            $subject
+        }
+        $crate::__each_law!(__test_laws;);
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __test_laws {
+    ($($group:ident { $($case:ident: $says:literal,)* })*) => {
+        $(mod $group {
+            $(#[doc = $says]
+            #[test]
+            fn $case() {
+                let name = concat!(stringify!($group), "::", stringify!($case));
+                $crate::prove(name, &super::conformance_subject());
+            })*
+        })*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __list_laws {
+    ($($group:ident { $($case:ident: $says:literal,)* })*) => {
+        &[$($(Law {
+            name: concat!(stringify!($group), "::", stringify!($case)),
+            says: $says,
+            check: |trial| Box::pin($crate::laws::$group::$case(trial)),
+        },)*)*]
+    };
+}
+
+/// Hands the list to another macro of this crate.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __each_law {
+    ($then:ident;) => {
+        $crate::$then! {
+            profile {
+                it_is_the_same_on_every_connection: "all connections to one store promise the same",
+                what_is_free_is_granted_at_once: "a claim that fits does not wait",
+                shares_beyond_it_are_refused: "a share beyond the profile fails as Unsupported, without effect",
+                fences_are_there_exactly_if_it_says_so: "a grade above none means a fence with every grant",
+                a_poller_answers_at_once_and_says_when: "Polls: contend never blocks, and says when to ask again",
+                a_waiter_is_not_a_poller: "Notifies and Blocks: contend stays until something changes",
+                a_session_needs_no_renewal: "Session: a claim outlives its ttl while the session lives",
+                a_lease_lasts_for_its_ttl: "Lease: a claim ends with its ttl, not earlier and not later",
+            }
+            safety {
+                each_pair_of_shares_is_decided_by_the_rule: "weights together within the smallest capacity, or not",
+                a_capacity_fills_up_exactly: "as many as fit hold together, and not one more",
+                one_holder_among_many_takers: "of 32 takers of the whole, one is inside",
+                writers_of_different_shares_exclude_each_other: "a mutex, a writer and all permits exclude each other",
+                permits_of_several_weights: "32 takers of one, two and three permits of three never hold four",
+                readers_and_writers: "readers together or one writer, never both",
+                the_smallest_capacity_counts: "of different capacities the smallest bounds all",
+            }
+            idempotence {
+                a_granted_claim_asks_again: "contending again after the grant answers the same grant",
+                a_repeated_claim_takes_its_weight_once: "a claim that asks again takes no second share",
+                a_second_release_finds_it_gone: "a release answers Freed once and Gone from then on",
+                a_second_renewal_answers_the_same: "renewing again changes nothing but the end of the lease",
+                a_waiting_claim_keeps_one_place: "a claim that waits stands in line once",
+                a_repeated_wait_keeps_its_place: "a claim that asks again while it waits stands where it stood",
+            }
+            finality {
+                a_released_claim_is_not_renewed: "a renewal after the release answers Lost and brings nothing back",
+                an_expired_claim_is_not_renewed: "a renewal after the end of the lease answers Lost",
+                a_waiting_claim_is_not_made_a_holder: "a renewal grants nothing",
+                a_renewal_extends_the_lease: "a lease renewed in time goes on",
+                a_renewal_never_shortens_the_lease: "a renewal with a shorter ttl leaves the longer one",
+            }
+            residue {
+                a_look_leaves_no_place: "contend with ended patience leaves nothing behind",
+                an_ended_wait_leaves_no_place: "a wait gives up its place before it comes back",
+                a_released_wait_leaves_no_place: "the release of a waiting claim takes it out of the line",
+                two_hundred_cancelled_waits_leave_nothing: "waits that end at random moments leave nothing",
+                waits_cancelled_while_they_are_granted_leave_nothing: "nor do waits that end as their turn comes",
+                resources_without_claims_are_not_listed: "what is released is listed no more",
+            }
+            honesty {
+                ended_patience_means_one_look: "without patience contend looks once and answers",
+                a_wait_comes_back_when_patience_ends: "a wait ends with its patience, within a second",
+                fifty_waits_come_back_together: "so do fifty waits whose patience ends at once",
+                a_grant_in_time_is_reported: "a grant says when it was asked for, and is one",
+                a_ttl_beyond_the_profile_is_refused: "a ttl that cannot be kept is refused, not cut",
+            }
+            order {
+                fences_rise_over_two_hundred_grants: "each grant's fence is above all before, whoever asks",
+                fences_rise_among_holders_together: "also among claims that hold together",
+                a_fence_survives_the_end_of_a_lease: "also after a holder that never released",
+                a_line_of_ten_is_granted_in_order: "Fifo: first come, first served, over all connections",
+                readers_do_not_pass_a_waiting_writer: "Fifo: a reader that comes later waits behind the writer",
+                small_claims_do_not_pass_a_large_one: "Fifo: one permit does not pass a claim for three",
+                the_hint_counts_those_ahead: "the number ahead counts holders and those who wait before",
+            }
+            own_only {
+                a_stranger_ends_and_renews_nothing: "an unknown id answers Gone and Lost, and changes nothing",
+                a_claim_is_nothing_on_another_resource: "an id counts only on the resource that it claimed",
+                a_late_release_spares_the_successor: "a release that comes again does not end the next holder",
+                an_expired_holder_spares_the_successor: "nor does the release of one whose lease ran out",
+                a_waiting_claim_does_not_free_the_holder: "the end of a wait changes nothing for others",
+                one_of_several_holders_leaves_alone: "of those who hold together one leaves, the others stay",
+            }
+            wake {
+                a_release_wakes_a_waiter: "a release reaches who waits, far sooner than a poll would",
+                no_release_is_lost_between_look_and_wait: "also one that comes just before the wait begins",
+                three_readers_wake_when_a_writer_leaves: "all who fit are woken, not the first alone",
+                a_waiter_that_leaves_wakes_those_behind_it: "Fifo: one that leaves the line makes way",
+                a_release_finds_the_next_when_the_first_left: "a release reaches the next one who still waits",
+                a_wake_up_is_passed_on_by_one_that_leaves: "also when the first leaves at that very moment",
+                the_end_of_a_lease_wakes_a_waiter: "Lease: a silent holder blocks nobody beyond its ttl",
+                a_place_that_is_never_asked_for_again_blocks_nobody: "Polls: nor does a silent place in line",
+            }
+            view {
+                holders_and_line_are_shown_as_they_are: "an onlooker sees ids, shares, fences, notes and the line",
+                a_change_wakes_an_onlooker: "one who has seen this version is answered at the next",
+                an_onlooker_of_the_past_is_answered_at_once: "one who has seen an older version does not wait",
+                an_onlooker_comes_back_when_patience_ends: "one who waits for a change is not kept longer",
+                listings_come_in_pages: "listings are sorted, begin behind a name, and end at a limit",
+                names_never_collide: "names that differ in one byte are two resources",
+            }
+            batch {
+                three_hundred_mixed_claims_answer_in_order: "each claim of a batch gets its own answer, in order",
+                claims_of_one_resource_share_a_batch: "also those of one resource, and one that comes twice",
+                an_empty_batch_has_no_answers: "no claims, no answers",
+            }
+        }
+    };
+}

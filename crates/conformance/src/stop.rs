@@ -1,0 +1,76 @@
+//! Why a law stopped before its end.
+
+use leasehold_core::{Failure, InvalidResource, InvalidShare, NoteTooLong, Unmet};
+
+/// What ends the check of a law early; the check itself says which of these it is.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The backend broke the law. This is final: no machine is so slow that it could be the machine's fault.
+    Broken(String),
+    /// Something came later than promised. Counts as broken unless the machine itself lost time meanwhile.
+    Late(String),
+    /// The backend's profile does not promise what the law is about.
+    OptedOut(String),
+    /// There is no server to check.
+    Absent,
+}
+
+impl Stop {
+    pub(crate) fn broken(what: impl Into<String>) -> Stop {
+        Stop::Broken(what.into())
+    }
+
+    pub(crate) fn late(what: impl Into<String>) -> Stop {
+        Stop::Late(what.into())
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Broken(format!("a call failed ({:?}, effect {:?}): {failure}", failure.kind, failure.effect))
+    }
+}
+
+impl From<Unmet> for Stop {
+    fn from(unmet: Unmet) -> Stop {
+        Stop::OptedOut(unmet.to_string())
+    }
+}
+
+impl From<InvalidResource> for Stop {
+    fn from(error: InvalidResource) -> Stop {
+        Stop::Broken(format!("the suite made a bad name: {error}"))
+    }
+}
+
+impl From<InvalidShare> for Stop {
+    fn from(error: InvalidShare) -> Stop {
+        Stop::Broken(format!("the suite made a bad share: {error}"))
+    }
+}
+
+impl From<NoteTooLong> for Stop {
+    fn from(error: NoteTooLong) -> Stop {
+        Stop::Broken(format!("the suite made a bad note: {error}"))
+    }
+}
+
+impl From<tokio::task::JoinError> for Stop {
+    fn from(error: tokio::task::JoinError) -> Stop {
+        Stop::Broken(format!("the backend panicked: {error}"))
+    }
+}
+
+/// The result of a law, or of one of its steps.
+pub(crate) type Checked<T = ()> = Result<T, Stop>;
+
+/// Ends the law as broken, with a formatted reason, unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($why:tt)+) => {
+        if !$holds {
+            return Err($crate::stop::Stop::broken(format!($($why)+)));
+        }
+    };
+}
+
+pub(crate) use ensure;

@@ -1,0 +1,151 @@
+//! One law before one subject: connections, fresh names, claims, and what the profile promises.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Claim, Clock, Liveness, Note, Order, Profile, Resource, Share, Waiting};
+
+use crate::chance;
+use crate::client::Client;
+use crate::clock::SteadyClock;
+use crate::stop::{Checked, Stop};
+use crate::subject::Subject;
+
+/// What a law works with. Its resources have names that no other law uses.
+pub(crate) struct Trial {
+    pub(crate) clock: Arc<dyn Clock>,
+    clients: Vec<Client>,
+    profile: Profile,
+    prefix: String,
+    ttl: Duration,
+}
+
+impl Trial {
+    /// Opens the connections.
+    pub(crate) async fn open(subject: &dyn Subject) -> Checked<Trial> {
+        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new());
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let backend = subject.open().await.ok_or(Stop::Absent)?;
+            clients.push(Client { backend, clock: clock.clone() });
+        }
+        let profile = clients.first().map(|client| client.backend.profile().clone()).ok_or(Stop::Absent)?;
+        let prefix = format!("law-{}/", chance::id()?.to_hex().split_at(12).0);
+        Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl() })
+    }
+
+    /// One of the connections; numbers beyond the last begin again.
+    pub(crate) fn client(&self, number: usize) -> &Client {
+        &self.clients[number % self.clients.len()]
+    }
+
+    pub(crate) fn clients(&self) -> &[Client] {
+        &self.clients
+    }
+
+    pub(crate) fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// What the names of this trial begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn resource(&self, tail: &str) -> Checked<Resource> {
+        Ok(Resource::new(&format!("{}{tail}", self.prefix))?)
+    }
+
+    /// A new claim that does not run out during a law.
+    pub(crate) fn claim(&self, resource: &Resource, share: Share) -> Checked<Claim> {
+        self.claim_for(resource, share, LONG)
+    }
+
+    /// A new claim that is left to run out.
+    pub(crate) fn short(&self, resource: &Resource, share: Share) -> Checked<Claim> {
+        self.claim_for(resource, share, self.ttl)
+    }
+
+    /// A new claim with this ttl, or the nearest that the profile allows.
+    pub(crate) fn claim_for(&self, resource: &Resource, share: Share, ttl: Duration) -> Checked<Claim> {
+        let ttl = match self.profile.liveness {
+            Liveness::Lease { min, max } => ttl.max(min).min(max),
+            _ => ttl,
+        };
+        let note = Note::new(&format!("a claim of {}", self.prefix))?;
+        Ok(Claim { id: chance::id()?, resource: resource.clone(), share, ttl, note })
+    }
+
+    /// How long a claim of [`Trial::short`] lives.
+    pub(crate) fn ttl(&self) -> Duration {
+        match self.profile.liveness {
+            Liveness::Lease { min, max } => self.ttl.max(min).min(max),
+            _ => self.ttl,
+        }
+    }
+
+    pub(crate) fn is_fifo(&self) -> bool {
+        self.profile.order >= Order::Fifo
+    }
+
+    pub(crate) fn polls(&self) -> bool {
+        self.profile.waiting == Waiting::Polls
+    }
+
+    pub(crate) fn is_session(&self) -> bool {
+        self.profile.liveness == Liveness::Session
+    }
+
+    pub(crate) fn needs_fifo(&self) -> Checked {
+        Ok(self.profile.orders(Order::Fifo)?)
+    }
+
+    pub(crate) fn needs_polling(&self) -> Checked {
+        if !self.polls() {
+            return Err(Stop::OptedOut("its callers do not poll".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn needs_share(&self, share: Share) -> Checked {
+        Ok(self.profile.admits(share)?)
+    }
+
+    pub(crate) fn needs_lease(&self) -> Checked {
+        if self.is_session() {
+            return Err(Stop::OptedOut("a session keeps its claims, not a lease".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn needs_session(&self) -> Checked {
+        if !self.is_session() {
+            return Err(Stop::OptedOut("a lease keeps its claims, not a session".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The shares with which one holder is alone, as far as the backend admits them. What holds for a mutex must
+    /// hold for each of them.
+    pub(crate) fn alone(&self) -> Checked<Vec<Share>> {
+        let shares = [Share::MUTEX, Share::WRITER, Share::permits(3, 3)?];
+        Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
+    }
+
+    /// Shares that go together with others, as far as the backend admits them.
+    pub(crate) fn together(&self) -> Checked<Vec<Share>> {
+        let shares = [Share::READER, Share::permits(1, 3)?];
+        Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
+    }
+
+    /// How long after an event a waiter may learn of it at the latest. What a notifying backend may fall back on
+    /// when word does not come is slower than this, so that it cannot hide a lost wake-up.
+    pub(crate) fn promise(&self, longest_hint: Duration) -> Duration {
+        if self.polls() { longest_hint + WAKE } else { WAKE }
+    }
+}
+
+/// Enough that claims of different connections meet in every law.
+const CONNECTIONS: usize = 4;
+const LONG: Duration = Duration::from_secs(60);
+const WAKE: Duration = Duration::from_secs(1);
