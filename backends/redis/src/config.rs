@@ -1,0 +1,375 @@
+//! Where the server is and how it is to be used, parsed from a URL.
+//!
+//! Parsing does no I/O: certificates and passwords in files are read when a connection is made, so that they may be
+//! renewed while a program runs. A password never leaves this file and `connection.rs`; no error repeats the URL.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind, Order};
+use percent_encoding::percent_decode_str;
+use secrecy::{ExposeSecret, SecretString};
+use url::{Host, Url};
+
+/// One Redis or Valkey server, and how leasehold uses it.
+///
+/// | URL | connection |
+/// |---|---|
+/// | `redis://[user[:password]@]host[:port][/db]` | TCP |
+/// | `rediss://[user[:password]@]host[:port][/db]` | TLS, certificate and host name verified |
+/// | `redis+unix:///path/to.sock` | Unix socket |
+///
+/// | option | meaning | default |
+/// |---|---|---|
+/// | `wait` | `pubsub`: a waiter is sent word; `poll`: it asks again, and no publish or subscribe is ever sent | `pubsub` |
+/// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
+/// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ : -` | `lh` |
+/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+/// | `password-file` | file that holds the password, read again for each connection | |
+/// | `ca` | `rediss` only: PEM file of the authorities to trust instead of the system's | |
+/// | `cert`, `key` | `rediss` only: PEM files of the client's certificate and key | |
+/// | `db`, `user` | `redis+unix` only: database number, user name | `0`, none |
+///
+/// A password comes from the URL, else from `password-file`, else from the environment variable
+/// `LEASEHOLD_REDIS_PASSWORD`.
+///
+/// ```
+/// use leasehold_redis::RedisConfig;
+/// let config = RedisConfig::parse("redis://jobs:secret@10.0.0.7/2?order=unordered").unwrap();
+/// assert_eq!(config.to_string(), "redis://jobs:***@10.0.0.7:6379/2");
+/// let error = RedisConfig::parse("redis://10.0.0.7?tiemout=3s").unwrap_err();
+/// assert!(error.to_string().contains("timeout"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) user: Option<String>,
+    password: Option<SecretString>,
+    password_file: Option<PathBuf>,
+    pub(crate) db: i64,
+    pub(crate) wait: Wait,
+    pub(crate) order: Order,
+    pub(crate) prefix: String,
+    pub(crate) timeout: Duration,
+}
+
+impl RedisConfig {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to write instead. Nothing was sent anywhere.
+    pub fn parse(url: &str) -> Result<RedisConfig, Failure> {
+        // The parser's own message does not repeat the URL, which may carry a password.
+        let url = Url::parse(url)
+            .map_err(|error| invalid(format!("this is no Redis URL ({error}): write {FORMS}")))?;
+        let mut config = RedisConfig {
+            endpoint: read_endpoint(&url)?,
+            user: decoded(url.username(), "user name")?.filter(|user| !user.is_empty()),
+            password: url
+                .password()
+                .map(|password| decoded(password, "password"))
+                .transpose()?
+                .flatten()
+                .map(SecretString::from),
+            password_file: None,
+            db: read_path_db(&url)?,
+            wait: Wait::Pubsub,
+            order: Order::Fifo,
+            prefix: "lh".to_owned(),
+            timeout: Duration::from_secs(5),
+        };
+        for (name, value) in url.query_pairs() {
+            config.read_option(&name, &value)?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The password to log in with now.
+    pub(crate) fn password(&self) -> Result<Option<SecretString>, Failure> {
+        if self.password.is_some() {
+            return Ok(self.password.clone());
+        }
+        let Some(path) = &self.password_file else {
+            let from_environment = std::env::var(PASSWORD_VARIABLE).ok().filter(|text| !text.is_empty());
+            return Ok(from_environment.map(SecretString::from));
+        };
+        let text = read_file(path, "password-file")?;
+        let text = String::from_utf8(text)
+            .map_err(|_| invalid(format!("the password file {} is not UTF-8 text", path.display())))?;
+        Ok(Some(SecretString::from(text.trim_end_matches(['\r', '\n']))))
+    }
+
+    /// Whether a password would cross a network in the clear.
+    pub(crate) fn exposes_password(&self) -> bool {
+        let Endpoint::Tcp { host, .. } = &self.endpoint else { return false };
+        let loopback = host == "localhost"
+            || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        !loopback && !matches!(self.password(), Ok(None))
+    }
+
+    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
+        match (name, &mut self.endpoint) {
+            ("wait", _) => {
+                self.wait = match value {
+                    "pubsub" => Wait::Pubsub,
+                    "poll" => Wait::Poll,
+                    _ => return Err(invalid(format!("wait={value}: write wait=pubsub or wait=poll"))),
+                }
+            }
+            ("order", _) => {
+                self.order = match value {
+                    "fifo" => Order::Fifo,
+                    "unordered" => Order::Unordered,
+                    _ => return Err(invalid(format!("order={value}: write order=fifo or order=unordered"))),
+                }
+            }
+            ("prefix", _) => self.prefix = value.to_owned(),
+            ("timeout", _) => {
+                self.timeout = humantime::parse_duration(value)
+                    .map_err(|error| invalid(format!("timeout={value}: {error}; write timeout=5s")))?;
+            }
+            ("password-file", _) => self.password_file = Some(PathBuf::from(value)),
+            ("ca", Endpoint::Tls { files, .. }) => files.ca = Some(PathBuf::from(value)),
+            ("cert", Endpoint::Tls { files, .. }) => files.cert = Some(PathBuf::from(value)),
+            ("key", Endpoint::Tls { files, .. }) => files.key = Some(PathBuf::from(value)),
+            ("ca" | "cert" | "key", _) => {
+                return Err(invalid(format!("{name} belongs to TLS: write rediss:// instead of redis://")));
+            }
+            ("db", Endpoint::Unix { .. }) => self.db = read_db(value)?,
+            ("user", Endpoint::Unix { .. }) => self.user = Some(value.to_owned()),
+            ("db", _) => return Err(invalid(format!("write the database number as a path: …/{value}"))),
+            ("user", _) => return Err(invalid(format!("write the user before the host: {value}@host"))),
+            _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(plain) {
+            return Err(invalid("prefix: write 1 to 32 of the characters A-Z a-z 0-9 . _ : -"));
+        }
+        if !(Duration::from_millis(10)..=Duration::from_secs(300)).contains(&self.timeout) {
+            return Err(invalid("timeout: write a duration between 10ms and 5m"));
+        }
+        if self.password.is_some() && self.password_file.is_some() {
+            return Err(invalid("two passwords: one is in the URL, the other in password-file; keep one"));
+        }
+        if let Endpoint::Tls { files, .. } = &self.endpoint
+            && files.cert.is_some() != files.key.is_some()
+        {
+            return Err(invalid("cert and key belong together: name both files, or neither"));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for RedisConfig {
+    /// The URL without options, and without its password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = match (&self.user, &self.password) {
+            (None, None) => String::new(),
+            (user, None) => format!("{}@", user.as_deref().unwrap_or_default()),
+            (user, Some(_)) => format!("{}:***@", user.as_deref().unwrap_or_default()),
+        };
+        match &self.endpoint {
+            Endpoint::Tcp { .. } => write!(f, "redis://{user}{}/{}", self.endpoint, self.db),
+            Endpoint::Tls { .. } => write!(f, "rediss://{user}{}/{}", self.endpoint, self.db),
+            Endpoint::Unix { .. } => write!(f, "redis+unix://{}?db={}", self.endpoint, self.db),
+        }
+    }
+}
+
+/// Where the server listens.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Endpoint {
+    Tcp { host: String, port: u16 },
+    Tls { host: String, port: u16, files: TlsFiles },
+    Unix { path: PathBuf },
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp { host, port } | Endpoint::Tls { host, port, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            Endpoint::Tcp { host, port } | Endpoint::Tls { host, port, .. } => write!(f, "{host}:{port}"),
+            Endpoint::Unix { path } => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// PEM files of a TLS connection.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TlsFiles {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// How a waiter learns that its turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Pubsub,
+    Poll,
+}
+
+/// Reads a file that the URL's `option` names.
+pub(crate) fn read_file(path: &Path, option: &str) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        invalid(format!("{option}={} cannot be read: {error}", path.display())).because(error)
+    })
+}
+
+/// A failure of what was written in the URL or in a file that it names.
+pub(crate) fn invalid(detail: impl Into<String>) -> Failure {
+    Failure::new(FailureKind::Invalid, Effect::None, detail)
+}
+
+/// The secret's text, for the client that logs in with it.
+pub(crate) fn reveal(password: &SecretString) -> &str {
+    password.expose_secret()
+}
+
+const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";
+const FORMS: &str = "redis://host:6379/0, rediss://host:6379/0 or redis+unix:///path/to.sock";
+const OPTIONS: &[&str] =
+    &["wait", "order", "prefix", "timeout", "password-file", "ca", "cert", "key", "db", "user"];
+
+fn read_endpoint(url: &Url) -> Result<Endpoint, Failure> {
+    let port = url.port().unwrap_or(6379);
+    match url.scheme() {
+        "redis" => Ok(Endpoint::Tcp { host: read_host(url)?, port }),
+        "rediss" => Ok(Endpoint::Tls { host: read_host(url)?, port, files: TlsFiles::default() }),
+        "redis+unix" => {
+            if url.has_host() {
+                return Err(invalid("a Unix socket has no host: write redis+unix:///path/to.sock"));
+            }
+            let path = decoded(url.path(), "path")?.unwrap_or_default();
+            if path.len() < 2 {
+                return Err(invalid("the path of the socket is missing: write redis+unix:///path/to.sock"));
+            }
+            Ok(Endpoint::Unix { path: PathBuf::from(path) })
+        }
+        other => Err(invalid(format!("{other}:// is no Redis server: write {FORMS}"))),
+    }
+}
+
+fn read_host(url: &Url) -> Result<String, Failure> {
+    match url.host() {
+        Some(Host::Domain(name)) if !name.is_empty() => Ok(decoded(name, "host")?.unwrap_or_default()),
+        Some(Host::Ipv4(address)) => Ok(address.to_string()),
+        Some(Host::Ipv6(address)) => Ok(address.to_string()),
+        _ => Err(invalid(format!("the host is missing: write {FORMS}"))),
+    }
+}
+
+fn read_path_db(url: &Url) -> Result<i64, Failure> {
+    if url.scheme() == "redis+unix" {
+        return Ok(0);
+    }
+    match url.path().trim_start_matches('/') {
+        "" => Ok(0),
+        number => read_db(number),
+    }
+}
+
+fn read_db(text: &str) -> Result<i64, Failure> {
+    text.parse::<u32>()
+        .map(i64::from)
+        .map_err(|_| invalid(format!("{text} is no database number: write 0, 1, 2 …")))
+}
+
+fn decoded(text: &str, what: &str) -> Result<Option<String>, Failure> {
+    let text = percent_decode_str(text)
+        .decode_utf8()
+        .map_err(|_| invalid(format!("the {what} is not UTF-8 once its %XX are decoded")))?;
+    Ok(Some(text.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(url: &str) -> String {
+        let failure = RedisConfig::parse(url).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Invalid, "{url}");
+        failure.to_string()
+    }
+
+    #[test]
+    fn the_forms_of_a_url_are_read() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        assert_eq!(config.endpoint, Endpoint::Tcp { host: "h".into(), port: 6379 });
+        assert_eq!((config.db, config.wait, config.order), (0, Wait::Pubsub, Order::Fifo));
+        assert_eq!((config.prefix.as_str(), config.timeout), ("lh", Duration::from_secs(5)));
+
+        let config = RedisConfig::parse("redis://[::1]:7000/3?wait=poll&timeout=250ms&prefix=a:b").unwrap();
+        assert_eq!(config.endpoint.to_string(), "[::1]:7000");
+        assert_eq!((config.db, config.wait, config.prefix.as_str()), (3, Wait::Poll, "a:b"));
+
+        let config = RedisConfig::parse("rediss://h?ca=/c.pem&cert=/a.pem&key=/k.pem").unwrap();
+        let Endpoint::Tls { files, .. } = &config.endpoint else { panic!("{config:?}") };
+        assert_eq!(files.key.as_deref(), Some(Path::new("/k.pem")));
+
+        let config = RedisConfig::parse("redis+unix:///run/a%20b.sock?db=4&user=me").unwrap();
+        assert_eq!(config.endpoint, Endpoint::Unix { path: "/run/a b.sock".into() });
+        assert_eq!((config.db, config.user.as_deref()), (4, Some("me")));
+        assert_eq!(config.to_string(), "redis+unix:///run/a b.sock?db=4");
+    }
+
+    #[test]
+    fn a_password_is_read_but_never_shown() {
+        let config = RedisConfig::parse("redis://me:p%40ss%2Fword@h").unwrap();
+        assert_eq!(reveal(&config.password().unwrap().unwrap()), "p@ss/word");
+        let shown = format!("{config} {config:?} {config:#?}");
+        assert!(!shown.contains("p@ss") && !shown.contains("p%40ss"), "{shown}");
+        for bad in ["redis://me:hunter2@h?nonsense=1", "redis://me:hunter2@h:99999", "redis://me:hunter2@h/x"]
+        {
+            assert!(!refusal(bad).contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn a_password_file_is_read_at_each_login() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        let config = RedisConfig::parse(&format!("redis://h?password-file={}", path.display())).unwrap();
+        assert!(config.password().unwrap_err().detail().contains("password-file"));
+        for password in ["first", "second"] {
+            std::fs::write(&path, format!("{password}\n")).unwrap();
+            assert_eq!(reveal(&config.password().unwrap().unwrap()), password);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+        for (url, hint) in [
+            ("http://h", "redis://host:6379"),
+            ("nonsense", "redis://host:6379"),
+            ("redis://", "host is missing"),
+            ("redis:///5", "host is missing"),
+            ("redis://h/abc", "database number"),
+            ("redis://h/-1", "database number"),
+            ("redis://h?tiemout=1s", "known are wait, order, prefix, timeout"),
+            ("redis://h?wait=long", "wait=poll"),
+            ("redis://h?order=lifo", "order=unordered"),
+            ("redis://h?timeout=soon", "timeout=5s"),
+            ("redis://h?timeout=1h", "between 10ms and 5m"),
+            ("redis://h?prefix=", "1 to 32"),
+            ("redis://h?prefix=a{b}", "1 to 32"),
+            ("redis://h?ca=/x", "rediss://"),
+            ("rediss://h?cert=/x", "belong together"),
+            ("redis://h?db=3", "as a path"),
+            ("redis://:p@h?password-file=/x", "two passwords"),
+            ("redis+unix://h/x", "no host"),
+            ("redis+unix:///", "path of the socket"),
+        ] {
+            let refusal = refusal(url);
+            assert!(refusal.contains(hint), "{url}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Opens connections: the socket, TLS, and the login.
+//!
+//! Nothing that fails in here can have changed anything on the server, so every failure of this file has the effect
+//! `None`. The TLS provider is chosen here and not taken from the process, so that no other crate can change it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_core::Failure;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
+use crate::refusal;
+
+/// Makes connections to one server.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    config: RedisConfig,
+}
+
+impl Dialer {
+    pub(crate) fn new(config: RedisConfig) -> Dialer {
+        Dialer { config }
+    }
+
+    pub(crate) fn config(&self) -> &RedisConfig {
+        &self.config
+    }
+
+    /// Where the server is, for a person.
+    pub(crate) fn address(&self) -> String {
+        self.config.endpoint.to_string()
+    }
+
+    /// A connection for commands, ready to use.
+    pub(crate) async fn link(&self) -> Result<Link, Failure> {
+        self.bounded(async {
+            let stream = self.open().await?;
+            let settings = AsyncConnectionConfig::new()
+                .set_response_timeout(None)
+                .set_connection_timeout(None)
+                .set_pipeline_buffer_size(QUEUE);
+            let (connection, driver) =
+                MultiplexedConnection::new_with_config(&self.login()?, stream, settings)
+                    .await
+                    .map_err(|error| refusal::of_login(&error, &self.address()))?;
+            Ok(Link::new(connection, driver))
+        })
+        .await
+    }
+
+    /// A connection for subscriptions, ready to use.
+    pub(crate) async fn subscription(&self) -> Result<PubSub, Failure> {
+        self.bounded(async {
+            let stream = self.open().await?;
+            PubSub::new(&self.login()?, stream)
+                .await
+                .map_err(|error| refusal::of_login(&error, &self.address()))
+        })
+        .await
+    }
+
+    async fn bounded<T>(&self, dialing: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let limit = self.config.timeout;
+        match tokio::time::timeout(limit, dialing).await {
+            Ok(outcome) => outcome,
+            Err(elapsed) => Err(Failure::unavailable(format!(
+                "{} accepted no connection within {}: is the server hung, or a firewall in between?",
+                self.address(),
+                humantime::format_duration(limit)
+            ))
+            .because(elapsed)),
+        }
+    }
+
+    fn login(&self) -> Result<RedisConnectionInfo, Failure> {
+        let mut login = RedisConnectionInfo::default().set_db(self.config.db).set_skip_set_lib_name();
+        if let Some(password) = self.config.password()? {
+            login = login.set_password(reveal(&password));
+            if let Some(user) = &self.config.user {
+                login = login.set_username(user);
+            }
+        } else if self.config.user.is_some() {
+            return Err(invalid(
+                "a user without a password: write user:password@host, or password-file, or set \
+                 LEASEHOLD_REDIS_PASSWORD",
+            ));
+        }
+        Ok(login)
+    }
+
+    async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
+        match &self.config.endpoint {
+            Endpoint::Tcp { host, port } => Ok(Box::new(self.open_tcp(host, *port).await?)),
+            Endpoint::Unix { path } => {
+                let stream = UnixStream::connect(path).await;
+                Ok(Box::new(stream.map_err(|error| refusal::of_socket(error, &self.address()))?))
+            }
+            Endpoint::Tls { host, port, files } => {
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|error| invalid(format!("{host} is no host name for TLS")).because(error))?;
+                let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
+                let stream = self.open_tcp(host, *port).await?;
+                let secured = connector.connect(name, stream).await;
+                Ok(Box::new(secured.map_err(|error| refusal::of_tls(error, &self.address()))?))
+            }
+        }
+    }
+
+    async fn open_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
+        let failed = |error| refusal::of_socket(error, &self.address());
+        let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+        // Requests are small and waited for: holding them back to fill a packet only adds delay.
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok(stream)
+    }
+}
+
+/// One connection for commands, shared by all who ask at the same time.
+#[derive(Debug)]
+pub(crate) struct Link {
+    connection: MultiplexedConnection,
+    closed: Arc<AtomicBool>,
+    silences: AtomicU32,
+    driver: tokio::task::AbortHandle,
+}
+
+impl Link {
+    fn new(connection: MultiplexedConnection, driver: impl Future<Output = ()> + Send + 'static) -> Link {
+        let closed = Arc::new(AtomicBool::new(false));
+        let ended = closed.clone();
+        let driver = tokio::spawn(async move {
+            driver.await;
+            ended.store(true, Ordering::Release);
+        });
+        Link { connection, closed, silences: AtomicU32::new(0), driver: driver.abort_handle() }
+    }
+
+    /// A handle to send with.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Whether it is worth sending anything more. A request that is sent over a connection known to be dead would
+    /// be reported as one of unknown outcome without need.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+            && !self.driver.is_finished()
+            && self.silences.load(Ordering::Acquire) < MAX_SILENCES
+    }
+
+    /// Remembers that the server answered.
+    pub(crate) fn answered(&self) {
+        self.silences.store(0, Ordering::Release);
+    }
+
+    /// Remembers that the server did not answer in time.
+    ///
+    /// The first time the connection stays in use: on it the server meets what is sent next, for instance the release
+    /// of a claim of unknown outcome, behind what it has not answered yet, and not before it.
+    pub(crate) fn stayed_silent(&self) {
+        self.silences.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Remembers that the connection broke.
+    pub(crate) fn broke(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The client's own task would otherwise wait for answers that a hung server never gives.
+        self.driver.abort();
+    }
+}
+
+/// What a connection is made of.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// Requests that may wait to be written to one connection; more wait with those who send them.
+const QUEUE: usize = 1024;
+
+/// After this many unanswered requests in a row the connection is given up.
+const MAX_SILENCES: u32 = 2;
+
+fn tls_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| invalid(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(authorities(files.ca.as_deref())?);
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates(cert, "cert")?;
+    let secret = PrivateKeyDer::from_pem_slice(&read_file(key, "key")?)
+        .map_err(|error| invalid(format!("key={} holds no private key: {error}", key.display())))?;
+    builder
+        .with_client_auth_cert(chain, secret)
+        .map_err(|error| invalid(format!("cert and key do not go together: {error}")))
+}
+
+fn authorities(ca: Option<&Path>) -> Result<RootCertStore, Failure> {
+    let mut store = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            for certificate in certificates(path, "ca")? {
+                store.add(certificate).map_err(|error| {
+                    invalid(format!("ca={} is no authority's certificate: {error}", path.display()))
+                })?;
+            }
+        }
+        None => {
+            // Single unreadable certificates of the system are its own matter; none at all is ours.
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if store.is_empty() {
+                return Err(invalid("this system has no TLS authorities: name a file with ?ca=path"));
+            }
+        }
+    }
+    Ok(store)
+}
+
+fn certificates(path: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path, option)?).collect();
+    match chain {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        Ok(_) => Err(invalid(format!("{option}={} holds no certificate in PEM form", path.display()))),
+        Err(error) => Err(invalid(format!("{option}={} is damaged: {error}", path.display()))),
+    }
+}
+
+/// How long a failed attempt speaks for those who come right after it.
+pub(crate) const REDIAL_PAUSE: Duration = Duration::from_millis(100);

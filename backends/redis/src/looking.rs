@@ -1,0 +1,222 @@
+//! Looking without touching: one resource, and the list of all.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind, Patience, Resource, Snapshot, Summary, Version};
+use redis::cmd;
+
+use crate::backend::RedisBackend;
+use crate::config::Wait;
+use crate::keys::{Keys, MAX_NAME, plain};
+use crate::reply;
+use crate::scripts;
+use crate::waiting::ended;
+use crate::wire::Request;
+
+impl RedisBackend {
+    /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.
+    pub(crate) async fn observe(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        let keys = Keys::of(&self.config.prefix, resource);
+        let channel = keys.channel();
+        let mut ear = None;
+        loop {
+            let snapshot = self.snapshot(resource, &keys).await?;
+            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
+                return Ok(snapshot);
+            }
+            if self.config.wait == Wait::Pubsub && ear.is_none() {
+                tokio::select! {
+                    listening = self.subscriber.listen(&channel) => ear = Some(listening?),
+                    () = ended(patience) => {}
+                }
+                continue;
+            }
+            let news = async {
+                match &mut ear {
+                    Some(ear) => _ = ear.hear().await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Releases are heard of; grants and arrivals are not told to anybody, so that they cost nothing.
+            tokio::select! {
+                () = news => {}
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = ended(patience) => {}
+            }
+        }
+    }
+
+    async fn snapshot(&self, resource: &Resource, keys: &Keys) -> Result<Snapshot, Failure> {
+        let request = Request {
+            script: &scripts::INSPECT,
+            keys: keys.all().into(),
+            args: vec![keys.hashed_name.clone()],
+        };
+        reply::snapshot(resource, self.wire.run(&request, self.config.timeout).await?)
+    }
+
+    /// Resources with holders or waiters, in the order of their names.
+    pub(crate) async fn summarize(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let candidates: Vec<Resource> = self
+            .names(prefix)
+            .await?
+            .into_iter()
+            .filter(|resource| after.is_none_or(|after| resource > after))
+            .collect();
+        let mut summaries = Vec::new();
+        for some in candidates.chunks(COUNT_BATCH_MAX) {
+            if summaries.len() >= limit {
+                break;
+            }
+            summaries.extend(self.count(some).await?);
+        }
+        summaries.truncate(limit);
+        Ok(summaries)
+    }
+
+    /// How many claims hold and wait; without those resources where nobody does any more.
+    async fn count(&self, resources: &[Resource]) -> Result<Vec<Summary>, Failure> {
+        let keys = resources.iter().flat_map(|resource| {
+            let keys = Keys::of(&self.config.prefix, resource);
+            [keys.held(), keys.places()]
+        });
+        let request = Request { script: &scripts::COUNT, keys: keys.collect(), args: Vec::new() };
+        let answer = self.wire.run(&request, self.config.timeout).await?;
+        let numbers = reply::numbers(answer, 2 * resources.len())?;
+        let summaries = resources.iter().zip(numbers.chunks(2)).filter_map(|(resource, counts)| {
+            let (holders, waiting) = (*counts.first()?, *counts.last()?);
+            let resource = resource.clone();
+            (holders + waiting > 0).then_some(Summary { resource, holders, waiting })
+        });
+        Ok(summaries.collect())
+    }
+
+    /// The names of all resources that begin with `prefix` and have keys besides their fence.
+    async fn names(&self, prefix: &str) -> Result<BTreeSet<Resource>, Failure> {
+        let root = format!("{{{}:", self.config.prefix);
+        let pattern = format!("{}{}*}}:[hp]*", glob_escaped(&root), glob_escaped(&searched(prefix)));
+        let mut names = BTreeSet::new();
+        let mut hashed = BTreeSet::new();
+        let mut cursor = 0u64;
+        for _ in 0..MAX_SCANS {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+            let answer = self.wire.command(&scan, self.config.timeout).await?;
+            let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
+            for key in keys {
+                let Some(stored) = stored_name(&key, &root) else { continue };
+                match Resource::from_escaped(stored) {
+                    Some(resource) if resource.as_str().starts_with(prefix) => _ = names.insert(resource),
+                    None if Resource::is_hashed(stored) => _ = hashed.insert(stored.to_owned()),
+                    _ => {}
+                }
+            }
+            if names.len() + hashed.len() > MAX_NAMES {
+                return Err(too_many("resources", "give a longer prefix"));
+            }
+            cursor = next;
+            if cursor == 0 {
+                self.resolve(&root, &hashed, prefix, &mut names).await?;
+                return Ok(names);
+            }
+        }
+        Err(too_many("keys", "keep locks in a database of their own"))
+    }
+
+    /// Adds the resources whose keys carry a hash; their names are kept beside their fences.
+    async fn resolve(
+        &self,
+        root: &str,
+        hashed: &BTreeSet<String>,
+        prefix: &str,
+        names: &mut BTreeSet<Resource>,
+    ) -> Result<(), Failure> {
+        for stored in hashed {
+            let mut get = cmd("GET");
+            get.arg(format!("{root}{stored}}}:fence"));
+            // Whatever cannot be read is not ours.
+            let Ok(value) = self.wire.command(&get, self.config.timeout).await else { continue };
+            let text: Option<String> = reply::read(value).unwrap_or_default();
+            let name = text.as_deref().and_then(|text| text.split_once(' ')).map(|(_, name)| name);
+            let resource = name.and_then(|name| Resource::new(name).ok());
+            names.extend(resource.filter(|resource| resource.as_str().starts_with(prefix)));
+        }
+        Ok(())
+    }
+}
+
+/// Longest time between two looks of an onlooker who waits for a change.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Resources that are counted by one script.
+const COUNT_BATCH_MAX: usize = 500;
+
+/// Bounds of one listing.
+const SCAN_COUNT: usize = 1_000;
+const MAX_SCANS: usize = 100_000;
+const MAX_NAMES: usize = 1_000_000;
+
+/// As much of an escaped prefix as hashed names begin with too.
+const HASHED_HEAD: usize = 24;
+
+/// What the stored names to be found begin with.
+fn searched(prefix: &str) -> String {
+    let Ok(prefix) = Resource::new(prefix) else { return String::new() };
+    let escaped = prefix.escaped(plain, usize::MAX);
+    // A hashed name is cut between two characters, so its last two bytes may be missing.
+    let head = escaped.len().min(HASHED_HEAD - 2);
+    escaped.get(..head).unwrap_or_default().to_owned()
+}
+
+fn stored_name<'a>(key: &'a [u8], root: &str) -> Option<&'a str> {
+    let key = std::str::from_utf8(key).ok()?;
+    let (stored, part) = key.strip_prefix(root)?.split_once("}:")?;
+    (matches!(part, "held" | "places") && stored.len() <= MAX_NAME).then_some(stored)
+}
+
+fn glob_escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '^' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+fn too_many(what: &str, advice: &str) -> Failure {
+    Failure::new(FailureKind::Unsupported, Effect::None, format!("too many {what} to be listed: {advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_name_is_found_in_its_key() {
+        assert_eq!(stored_name(b"{lh:a/b}:held", "{lh:"), Some("a/b"));
+        assert_eq!(stored_name(b"{lh:a/b}:fence", "{lh:"), None);
+        assert_eq!(stored_name(b"{other:a}:held", "{lh:"), None);
+        assert_eq!(stored_name(b"\xff", "{lh:"), None);
+    }
+
+    #[test]
+    fn a_prefix_is_searched_literally() {
+        assert_eq!(glob_escaped("a*[b]?"), "a\\*\\[b\\]\\?");
+        assert_eq!(searched("a b"), "a%20b");
+        assert_eq!(searched(""), "");
+        assert_eq!(searched(&"x".repeat(100)).len(), 22);
+    }
+}

@@ -1,0 +1,214 @@
+//! What the server's and the network's refusals mean, and what a person can do about them.
+//!
+//! An answer is known to have changed nothing when the server refused it: scripts read before they write, and what they
+//! write first is what may be refused. What was sent and not answered is of unknown effect.
+
+use std::io;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use redis::RedisError;
+
+/// The rules of an ACL user that may do all that leasehold asks for, under the prefix `lh`.
+///
+/// One constant, so that the documentation, the failures and the test that logs in with it say the same.
+pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha \
++script|load +time +get +set +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
++zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
+
+/// Why a socket could not be opened.
+pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
+    let advice = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
+        io::ErrorKind::NotFound => "there is no such socket: start the server, or correct the path",
+        io::ErrorKind::PermissionDenied => {
+            let text = format!("{address} may not be opened by this user: {error}");
+            return Failure::new(FailureKind::Denied, Effect::None, text).because(error);
+        }
+        io::ErrorKind::TimedOut => "is a firewall in between?",
+        _ => "check the host name, the network and the server",
+    };
+    Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
+}
+
+/// Why TLS could not be agreed on.
+pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
+    let certificate =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
+            matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+        });
+    let (kind, advice) = if certificate {
+        (
+            FailureKind::Denied,
+            "name the authority that signed the server's certificate with ?ca=path; where the server asks for a \
+             certificate too, add ?cert=path&key=path",
+        )
+    } else {
+        (FailureKind::Unavailable, "does the server speak TLS on this port?")
+    };
+    Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
+}
+
+/// Why a login failed.
+pub(crate) fn of_login(error: &RedisError, address: &str) -> Failure {
+    if error.is_io_error() || error.is_connection_dropped() {
+        return Failure::unavailable(format!(
+            "{address} ended the connection during login ({error}): does it speak Redis, and in the clear where the URL \
+             is redis://?"
+        ))
+        .because(error.clone());
+    }
+    let text = text_of(error);
+    let failure = of_text(&text, address);
+    if failure.kind == FailureKind::Denied {
+        failure
+    } else {
+        denied_login(&text, address).unwrap_or(failure)
+    }
+}
+
+fn denied_login(text: &str, address: &str) -> Option<Failure> {
+    let advice = if text.contains("without any password configured") {
+        "the server has no password: leave it out of the URL, the file and LEASEHOLD_REDIS_PASSWORD"
+    } else if text.to_ascii_lowercase().contains("auth") {
+        "check user and password"
+    } else if text.contains("DB index") {
+        "the server has fewer databases: correct the number in the URL"
+    } else {
+        return None;
+    };
+    Some(Failure::new(
+        FailureKind::Denied,
+        Effect::None,
+        format!("{address} refuses the login ({text}): {advice}"),
+    ))
+}
+
+/// A request that was sent, and that came to nothing.
+pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
+    if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
+        return Failure::unanswered(format!(
+            "the connection to {address} broke before the answer came ({error})"
+        ))
+        .because(error.clone());
+    }
+    let failure = of_text(&text_of(error), address);
+    match error.kind() {
+        redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => Failure::new(
+            FailureKind::Unsupported,
+            Effect::Unknown,
+            format!("{address} answered what is no answer of Redis ({error}): is it a Redis server?"),
+        ),
+        _ => failure,
+    }
+    .because(error.clone())
+}
+
+/// Whether the server does not know a script (any more): it then did nothing.
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+fn text_of(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+/// What an error of the server means. Errors inside a script are wrapped by older servers, so the code is looked for
+/// anywhere in the text.
+fn of_text(text: &str, address: &str) -> Failure {
+    let known = KNOWN.iter().find(|known| text.contains(known.code));
+    let (kind, advice) = match known {
+        Some(known) => (known.kind, known.advice),
+        None => (FailureKind::Unsupported, "is it Redis 6.2 or later, or Valkey?"),
+    };
+    let mut advice = advice.to_owned();
+    if kind == FailureKind::Denied {
+        advice = format!("{advice}; as an ACL, with your prefix for lh: {ACL_RULES}");
+    }
+    Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
+}
+
+struct Known {
+    code: &'static str,
+    kind: FailureKind,
+    advice: &'static str,
+}
+
+const fn known(code: &'static str, kind: FailureKind, advice: &'static str) -> Known {
+    Known { code, kind, advice }
+}
+
+const KNOWN: &[Known] = &[
+    known(
+        "FOREIGN",
+        FailureKind::Foreign,
+        "another program uses this key, or two names collide; choose another ?prefix=",
+    ),
+    known("WRONGTYPE", FailureKind::Foreign, "another program uses this key; choose another ?prefix="),
+    known("WRONGPASS", FailureKind::Denied, "check user and password"),
+    known(
+        "NOAUTH",
+        FailureKind::Denied,
+        "give a password: redis://user:password@host, or LEASEHOLD_REDIS_PASSWORD",
+    ),
+    known("NOPERM", FailureKind::Denied, "give the user this right"),
+    known("ACL failure in script", FailureKind::Denied, "give the user this right"),
+    known("can't run this command or subcommand", FailureKind::Denied, "give the user this right"),
+    known(
+        "OOM",
+        FailureKind::Unavailable,
+        "the server's memory is full: raise maxmemory; what is held stays held",
+    ),
+    known("READONLY", FailureKind::Unavailable, "this is a replica: connect to the primary"),
+    known(
+        "MASTERDOWN",
+        FailureKind::Unavailable,
+        "this is a replica without its primary: connect to the primary",
+    ),
+    known(
+        "NOREPLICAS",
+        FailureKind::Unavailable,
+        "min-replicas-to-write is not met: bring the replicas back",
+    ),
+    known(
+        "MISCONF",
+        FailureKind::Unavailable,
+        "the server cannot save to disk and refuses writes: see its log",
+    ),
+    known("LOADING", FailureKind::Unavailable, "the server is loading its data: try again shortly"),
+    known(
+        "BUSY",
+        FailureKind::Unavailable,
+        "a script of another client blocks the server: wait, or SCRIPT KILL",
+    ),
+    known("MOVED", FailureKind::Unsupported, "this is a cluster, which redis:// does not speak to"),
+    known("CROSSSLOT", FailureKind::Unsupported, "this is a cluster, which redis:// does not speak to"),
+    known("CLUSTERDOWN", FailureKind::Unsupported, "this is a cluster, which redis:// does not speak to"),
+    known("max number of clients", FailureKind::Unavailable, "raise maxclients"),
+    known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_found_where_older_servers_wrap_them() {
+        let old = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed";
+        assert_eq!(of_text(old, "h:1").kind, FailureKind::Unavailable);
+        let new =
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: 1, on @user_script:2.";
+        assert_eq!(of_text(new, "h:1").kind, FailureKind::Foreign);
+        assert!(of_text("NOPERM no", "h:1").detail().contains("+evalsha"));
+        assert!(of_text("what is this", "h:1").detail().contains("6.2"));
+    }
+
+    #[test]
+    fn a_refused_connection_says_where_and_what_to_do() {
+        let failure = of_socket(io::Error::from(io::ErrorKind::ConnectionRefused), "h:6379");
+        assert!(failure.detail().contains("h:6379") && failure.detail().contains("start the server"));
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None));
+    }
+}

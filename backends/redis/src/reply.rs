@@ -1,0 +1,177 @@
+//! What the scripts are given, and what they answer, as values.
+//!
+//! Nothing that comes over the wire is trusted: what does not parse is a failure, never a panic and never a guess.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Claim, ClaimId, Effect, Failure, FailureKind, Fence, Note, Resource, Share, Snapshot, Standing, Version,
+};
+use redis::Value;
+
+/// What a look saw.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Granted(u64),
+    Busy { ahead: u32, first_end: Duration },
+    Full,
+}
+
+/// A claim as the sorted sets name it.
+pub(crate) fn member(claim: &Claim) -> String {
+    format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
+}
+
+/// A duration in whole milliseconds, at least one.
+pub(crate) fn millis(duration: Duration) -> String {
+    duration.as_millis().max(1).to_string()
+}
+
+/// Reads the answer of the script `contend`.
+pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
+    let numbers: Vec<u64> = read(answer)?;
+    match numbers[..] {
+        [1, seq] => Ok(Look::Granted(seq)),
+        [0, ahead, first_end] => Ok(Look::Busy {
+            ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
+            first_end: Duration::from_millis(first_end),
+        }),
+        [2] => Ok(Look::Full),
+        _ => Err(not_understood()),
+    }
+}
+
+/// Reads an answer that consists of `count` numbers.
+pub(crate) fn numbers(answer: Value, count: usize) -> Result<Vec<u32>, Failure> {
+    let numbers: Vec<u32> = read(answer)?;
+    if numbers.len() == count { Ok(numbers) } else { Err(not_understood()) }
+}
+
+/// Reads the answer of the script `release`: whether the claim was there.
+pub(crate) fn was_there(answer: Value) -> Result<bool, Failure> {
+    read::<u32>(answer).map(|there| there == 1)
+}
+
+/// Reads the answer of the script `inspect`.
+pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, Failure> {
+    let Value::Array(parts) = answer else { return Err(not_understood()) };
+    let [now, seq, version, holders, waiting]: [Value; 5] = parts.try_into().map_err(|_| not_understood())?;
+    let (now, seq): (u64, u64) = (read(now)?, read(seq)?);
+    let mut holders = standings(holders, now)?;
+    holders.sort_by_key(|standing| standing.fence);
+    Ok(Snapshot {
+        resource: resource.clone(),
+        version: Version(read(version)?),
+        holders,
+        waiting: standings(waiting, now)?,
+        fence: (seq > 0).then(|| Fence::new(0, seq, 0)),
+    })
+}
+
+/// Reads what a script or a command answers as `T`.
+pub(crate) fn read<T: redis::FromRedisValue>(answer: Value) -> Result<T, Failure> {
+    redis::from_redis_value(answer).map_err(|error| not_understood().because(error))
+}
+
+fn standings(list: Value, now: u64) -> Result<Vec<Standing>, Failure> {
+    let Value::Array(list) = list else { return Err(not_understood()) };
+    let mut list = list.into_iter();
+    let mut standings = Vec::with_capacity(list.len() / 3);
+    while let (Some(member), Some(end), Some(written)) = (list.next(), list.next(), list.next()) {
+        let (member, end): (String, u64) = (read(member)?, read(end)?);
+        // A note is text of whoever wrote it; other clients may write what is not UTF-8.
+        let written: Vec<u8> = read(written)?;
+        standings.push(standing(&member, end, &String::from_utf8_lossy(&written), now)?);
+    }
+    Ok(standings)
+}
+
+fn standing(member: &str, end: u64, written: &str, now: u64) -> Result<Standing, Failure> {
+    let (id, share) = parse_member(member).ok_or_else(|| foreign(member))?;
+    // What is written about a claim may be gone (evicted) although the claim holds.
+    let mut parts = written.splitn(5, ':');
+    let seq = parts.next().and_then(|seq| seq.parse().ok()).filter(|seq| *seq > 0);
+    let since = parts.next().and_then(|since| since.parse().ok());
+    let note = parts.nth(2).unwrap_or_default();
+    Ok(Standing {
+        id,
+        share,
+        fence: seq.map(|seq| Fence::new(0, seq, 0)),
+        since_unix_ms: since,
+        remaining: Some(Duration::from_millis(end.saturating_sub(now))),
+        note: Note::clipped(note),
+    })
+}
+
+fn parse_member(member: &str) -> Option<(ClaimId, Share)> {
+    let mut parts = member.split(':');
+    let id = ClaimId::from_hex(parts.next()?)?;
+    let (weight, capacity) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let share = Share::permits(weight, capacity).ok()?;
+    parts.next().is_none().then_some((id, share))
+}
+
+fn foreign(member: &str) -> Failure {
+    let shown: String = member.chars().take(8).collect();
+    Failure::new(
+        FailureKind::Foreign,
+        Effect::None,
+        format!(
+            "what stands under this name begins with {shown:?} and is no claim of leasehold: choose another ?prefix="
+        ),
+    )
+}
+
+fn not_understood() -> Failure {
+    Failure::new(
+        FailureKind::Unsupported,
+        Effect::Unknown,
+        "the server's answer is not understood: is it Redis 6.2 or later, or Valkey, without a proxy that rewrites answers?",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ints(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    #[test]
+    fn answers_of_contend_are_read() {
+        assert_eq!(look(ints(&[1, 1_800_000_000_000_000])).unwrap(), Look::Granted(1_800_000_000_000_000));
+        let busy = Look::Busy { ahead: 3, first_end: Duration::from_millis(70) };
+        assert_eq!(look(ints(&[0, 3, 70])).unwrap(), busy);
+        assert_eq!(look(ints(&[2])).unwrap(), Look::Full);
+        for bad in [ints(&[]), ints(&[1]), ints(&[9, 9]), ints(&[1, -4]), Value::Nil, Value::Okay] {
+            assert!(look(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_claim_is_written_and_read_back() {
+        let id = ClaimId::from_bytes([9; 16]);
+        let share = Share::permits(2, 7).unwrap();
+        let resource = Resource::new("r").unwrap();
+        let claim = Claim { id, resource, share, ttl: Duration::from_secs(1), note: Note::default() };
+        assert_eq!(parse_member(&member(&claim)), Some((id, share)));
+        let standing = standing(&member(&claim), 1500, "12:900:2:7:host: a:b", 1000).unwrap();
+        assert_eq!(standing.fence, Some(Fence::new(0, 12, 0)));
+        assert_eq!(
+            (standing.since_unix_ms, standing.remaining),
+            (Some(900), Some(Duration::from_millis(500)))
+        );
+        assert_eq!(standing.note.as_str(), "host: a:b");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_stored_panics(member in ".{0,60}", written in ".{0,60}", end in any::<u64>()) {
+            if let Ok(standing) = standing(&member, end, &written, 5) {
+                prop_assert!(standing.remaining.is_some());
+            }
+        }
+    }
+}

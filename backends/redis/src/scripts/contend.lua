@@ -1,0 +1,125 @@
+-- One step towards holding a claim.
+--
+-- KEYS  held line places claims fence
+-- ARGV  member ttl wait note name channel
+--   wait     milliseconds that a place in the line is kept; 0: no place; -1: no place, and past those who wait
+--   name     of the resource where its keys carry only a hash, else empty
+--   channel  where to tell whom this calls; empty where nothing is to be published
+-- Answers {1, fence} | {0, claims ahead, milliseconds until the first of them may end} | {2}: the line is full.
+local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local id = id_of(own)
+
+local function keep(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
+
+local function write_claim(seq, member)
+  redis.call('HSET', claims, id, seq .. ':' .. now .. string.sub(member, 33) .. ':' .. note)
+end
+
+-- `latest` is the latest end of everything else that the keys hold.
+local function grant(member, seq, known, latest)
+  -- The counter follows the server's clock in microseconds and never falls behind itself. After a loss of data, or a
+  -- failover to a server that lags behind, it goes on above what was granted before, as far as that clock allows.
+  seq = math.max(seq + 1, clock[1] * 1000000 + clock[2])
+  local text = string.format('%.0f', seq)
+  local stop = now + ttl
+  write_claim(text, member)
+  redis.call('SET', fence, name == '' and text or text .. ' ' .. name)
+  if known then
+    redis.call('ZREM', line, member)
+    redis.call('ZREM', places, member)
+  end
+  redis.call('ZADD', held, stop, member)
+  latest = math.max(stop, latest)
+  keep(held, latest)
+  keep(claims, latest)
+  return { 1, seq }
+end
+
+-- The same claim asks again: the same answer, and a lease that is extended, never shortened.
+local function grant_again(state, seq)
+  local stop = math.max(state.own_end, now + ttl)
+  local latest = math.max(stop, state.latest)
+  -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
+  keep(held, latest)
+  local known = tonumber(string.match(redis.call('HGET', claims, id) or '', '^(%d+):') or 0)
+  latest = math.max(latest, last_place(places))
+  if known == 0 then return grant(state.own, seq, nil, latest) end
+  redis.call('ZADD', held, 'XX', stop, state.own)
+  keep(claims, latest)
+  return { 1, known }
+end
+
+-- The rank of the claim in the line, and its member as it stands there: a share is fixed when it is first asked for.
+local function find_place()
+  local rank = redis.call('ZRANK', line, own)
+  if rank then return rank, own end
+  local share = string.match(redis.call('HGET', claims, id) or '', '^0:%d+(:%d+:%d+):')
+  if not share then return nil, own end
+  rank = redis.call('ZRANK', line, id .. share)
+  return rank, rank and id .. share or own
+end
+
+local function stand_in_line(rank, state)
+  if not rank then
+    write_claim('0', own)
+    local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+    redis.call('ZADD', line, (tonumber(last[2]) or 0) + 1, own)
+  end
+  redis.call('ZADD', places, now + wait, own)
+  local latest = last_place(places)
+  keep(line, latest)
+  keep(places, latest)
+  keep(claims, math.max(latest, state.latest))
+end
+
+local state = read_held(held, claims, id)
+local seq, foreign = read_fence(fence, name)
+if foreign then return foreign end
+if state.own then return grant_again(state, seq) end
+
+local waited = redis.call('EXISTS', places) == 1
+if state.count == 0 and not waited then return grant(own, seq, nil, 0) end
+
+local rank, met, load, capacity
+if waited then
+  expire_places(line, places, claims)
+  rank, own = find_place()
+end
+local weight, bound = share_of(own)
+local function fits(load, capacity) return load + weight <= math.min(capacity, bound) end
+
+local admitted
+if wait < 0 then
+  admitted = fits(state.load, state.capacity)
+  if waited and not admitted then walk(state, line, places, claims, nil) end
+elseif waited then
+  met, load, capacity = walk(state, line, places, claims, own)
+  admitted = met == 'own' or (met == 'end' and fits(load, capacity))
+else
+  admitted = fits(state.load, state.capacity)
+end
+
+if admitted then
+  local answer = grant(own, seq, rank, math.max(state.latest, waited and last_place(places) or 0))
+  tell(channel, state.called or {})
+  return answer
+end
+
+if wait > 0 then
+  if not rank and waited and redis.call('ZCARD', line) >= MAX_LINE then
+    tell(channel, state.called or {})
+    return { 2 }
+  end
+  stand_in_line(rank, state)
+elseif rank then
+  forget({ own }, claims, line, places)
+  walk(state, line, places, claims, nil)
+end
+tell(channel, state.called or {})
+
+local ahead = state.count
+if wait >= 0 then ahead = ahead + (rank or redis.call('ZCARD', line) - (wait > 0 and 1 or 0)) end
+local earliest = tonumber(redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2])
+earliest = math.min(state.earliest or earliest or now, earliest or state.earliest or now)
+return { 0, ahead, math.max(earliest - now, 0) }

@@ -1,0 +1,48 @@
+-- The holders and the line of one resource. Changes nothing.
+--
+-- KEYS  held line places claims fence
+-- ARGV  name
+--   name  of the resource where its keys carry only a hash, else empty
+-- Answers {now, last fence, version, holders, waiting}; each claim as its member, its end, and what is written about it.
+local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+local seq, foreign = read_fence(fence, ARGV[1])
+if foreign then return foreign end
+
+local function describe(members, ends)
+  local written = {}
+  for first = 1, #members, CHUNK do
+    local ids = {}
+    for i = first, math.min(first + CHUNK - 1, #members) do ids[#ids + 1] = id_of(members[i]) end
+    for _, text in ipairs(redis.call('HMGET', claims, unpack(ids))) do written[#written + 1] = text or '' end
+  end
+  local flat = {}
+  for i, member in ipairs(members) do
+    flat[#flat + 1], flat[#flat + 2], flat[#flat + 3] = member, ends[member], written[i]
+  end
+  return flat
+end
+
+local function living(key)
+  local members, ends = {}, {}
+  local found = redis.call('ZRANGEBYSCORE', key, '(' .. now, '+inf', 'WITHSCORES')
+  for i = 1, #found, 2 do
+    members[#members + 1] = found[i]
+    ends[found[i]] = tonumber(found[i + 1])
+  end
+  return members, ends
+end
+
+local holders, lease_ends = living(held)
+local _, place_ends = living(places)
+local waiting = {}
+for _, member in ipairs(redis.call('ZRANGE', line, 0, MAX_LINE - 1)) do
+  if place_ends[member] then waiting[#waiting + 1] = member end
+end
+
+-- Any grant advances the fence, any other change shows in who stands where. Leases run on without changing the version.
+local sorted = {}
+for i, member in ipairs(holders) do sorted[i] = member end
+table.sort(sorted)
+local version = redis.sha1hex(string.format('%.0f', seq) .. '|' .. table.concat(sorted, ' ') .. '|' .. table.concat(waiting, ' '))
+return { now, seq, version, describe(holders, lease_ends), describe(waiting, place_ends) }

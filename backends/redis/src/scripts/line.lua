@@ -1,0 +1,139 @@
+-- The line of claims on one resource: what every deciding script begins with.
+--
+-- Ground rules: every key comes in through KEYS. Time is the server's own, in milliseconds. A script reads whatever may
+-- hold a foreign type before it writes, and what it writes first is what may be refused (no memory), so that a refused
+-- script has changed nothing.
+--
+-- A member is `<claim id, 32 hex digits>:<weight>:<capacity>`.
+--   held    sorted set: member -> end of its lease
+--   line    sorted set: member -> its place, rising with each arrival
+--   places  sorted set: member -> when it leaves the line unless it is heard of again
+--   claims  hash: claim id -> `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`
+--   fence   string: the last fence granted, followed by the resource's name where the keys carry only its hash
+
+-- How long a claim whose turn has come may stay silent before the line passes it over.
+local CALL_GRACE = 1000
+-- The most claims that may wait on one resource.
+local MAX_LINE = 10000
+-- Keys outlive the last end that they hold by this, so that whoever looks then still sees whose end it was and tidies up.
+local SLACK = 1000
+-- A message names at most this many claims; beyond, it calls everybody.
+local MAX_CALLED = 64
+-- `unpack` must stay below the interpreter's stack.
+local CHUNK = 1000
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function id_of(member) return string.sub(member, 1, 32) end
+
+local function share_of(member)
+  local weight, capacity = string.match(member, ':(%d+):(%d+)$')
+  -- What cannot be read is taken for the greatest share: it keeps everybody out, and nobody in.
+  return tonumber(weight) or 4294967295, tonumber(capacity) or 1
+end
+
+-- Takes `members` out of the sorted sets `keys`, and what is written about them out of `claims`.
+local function forget(members, claims, ...)
+  for first = 1, #members, CHUNK do
+    local last = math.min(first + CHUNK - 1, #members)
+    for _, key in ipairs({...}) do redis.call('ZREM', key, unpack(members, first, last)) end
+    local ids = {}
+    for i = first, last do ids[#ids + 1] = id_of(members[i]) end
+    redis.call('HDEL', claims, unpack(ids))
+  end
+end
+
+-- What is held now: how many claims, their load, the smallest capacity among them, their earliest and their latest end,
+-- and the member of `id` with its end where that claim is among them. Leases that have ended are removed.
+local function read_held(held, claims, id)
+  local found = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+  local state = { count = 0, load = 0, capacity = 4294967295, latest = 0 }
+  local dead = {}
+  for i = 1, #found, 2 do
+    local member, stop = found[i], tonumber(found[i + 1])
+    if stop <= now then
+      dead[#dead + 1] = member
+    else
+      local weight, capacity = share_of(member)
+      state.count, state.load = state.count + 1, state.load + weight
+      state.capacity = math.min(state.capacity, capacity)
+      state.earliest = state.earliest or stop
+      state.latest = stop
+      if id_of(member) == id then state.own, state.own_end = member, stop end
+    end
+  end
+  if #dead > 0 then forget(dead, claims, held) end
+  return state
+end
+
+-- Removes the waiting claims whose time has passed.
+local function expire_places(line, places, claims)
+  local dead = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, MAX_LINE)
+  if #dead > 0 then forget(dead, claims, line, places) end
+end
+
+-- Walks the line from its head for as long as the claims met are admitted, and no further than `own`.
+--
+-- Answers 'own' where it was met, and so is admitted; 'end' where everybody in the line is admitted; else 'blocked'; and
+-- with it the load and the smallest capacity of all that was passed, holders included. Whoever was passed is called:
+-- its place is shortened to the grace, and it is to be told. The load only grows on the way, so the first claim that
+-- does not fit ends the walk: it costs the number of claims that are admitted, whatever the length of the line.
+local function walk(state, line, places, claims, own)
+  local load, capacity, first = state.load, state.capacity, 0
+  state.called = state.called or {}
+  while first < MAX_LINE do
+    local met = redis.call('ZRANGE', line, first, first + 15)
+    local ghosts = {}
+    for _, member in ipairs(met) do
+      local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
+      if not stop and member ~= own then
+        -- Its end was evicted apart from its place: nobody would ever miss it.
+        ghosts[#ghosts + 1] = member
+      else
+        local weight, bound = share_of(member)
+        local least = math.min(capacity, bound)
+        if load + weight > least then return 'blocked', load, capacity end
+        if member == own then return 'own', load, capacity end
+        load, capacity = load + weight, least
+        if stop > now + CALL_GRACE then
+          stop = now + CALL_GRACE
+          redis.call('ZADD', places, 'XX', stop, member)
+          state.called[#state.called + 1] = string.sub(member, 1, 8)
+        end
+        state.earliest = math.min(state.earliest or stop, stop)
+      end
+    end
+    if #ghosts > 0 then forget(ghosts, claims, line) end
+    if #met < 16 then return 'end', load, capacity end
+    first = first + 16 - #ghosts
+  end
+  return 'blocked', load, capacity
+end
+
+-- The latest end of a place, zero where nobody waits.
+local function last_place(places)
+  return tonumber(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]) or 0
+end
+
+-- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
+local function tell(channel, called, otherwise)
+  if channel == '' then return end
+  if #called > MAX_CALLED then
+    redis.call('PUBLISH', channel, '*')
+  elseif #called > 0 then
+    redis.call('PUBLISH', channel, table.concat(called, ' '))
+  elseif otherwise then
+    redis.call('PUBLISH', channel, otherwise)
+  end
+end
+
+-- The fence that was stored, and an error where it is not ours or belongs to a resource of another name.
+local function read_fence(fence, name)
+  local stored = redis.call('GET', fence)
+  if not stored then return 0 end
+  local seq, whose = string.match(stored, '^(%d+) ?(.*)$')
+  if not seq then return nil, redis.error_reply('FOREIGN no fence of leasehold is stored in ' .. fence) end
+  if whose ~= name then return nil, redis.error_reply('FOREIGN ' .. fence .. ' belongs to a resource of another name') end
+  return tonumber(seq)
+end

@@ -1,0 +1,45 @@
+-- Ends one claim, granted or waiting, and calls whoever's turn comes through it.
+--
+-- KEYS  held line places claims
+-- ARGV  member channel
+--   channel  where to tell whom this calls; empty where nothing is to be published
+-- Answers 1 where the claim was there, 0 where it was gone.
+local held, line, places, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local own, channel = ARGV[1], ARGV[2]
+
+-- Whether the claim was there as this member. One whose time has passed is tidied away, and was not there.
+local function take_out(member)
+  local stop = redis.call('ZSCORE', held, member)
+  if stop then
+    redis.call('ZREM', held, member)
+    redis.call('HDEL', claims, id_of(member))
+    return tonumber(stop) > now
+  end
+  stop = redis.call('ZSCORE', places, member)
+  if not stop then return nil end
+  forget({ member }, claims, line, places)
+  return tonumber(stop) > now
+end
+
+local there = take_out(own)
+if there == nil then
+  -- A share is fixed when it is first asked for, so a claim that names another one now is found by its id.
+  local share = string.match(redis.call('HGET', claims, id_of(own)) or '', '^%d+:%d+(:%d+:%d+):')
+  there = share and take_out(id_of(own) .. share)
+end
+if there == nil then return 0 end
+
+local called = {}
+if redis.call('EXISTS', places) == 1 then
+  expire_places(line, places, claims)
+  local head = redis.call('ZRANGE', line, 0, 0)[1]
+  local weight, capacity = share_of(head or '')
+  -- Each holder weighs one at least: where that alone keeps the head waiting, the holders need not be read one by one.
+  if head and redis.call('ZCOUNT', held, '(' .. now, '+inf') + weight <= capacity then
+    local state = read_held(held, claims, '')
+    walk(state, line, places, claims, nil)
+    called = state.called
+  end
+end
+tell(channel, called, '-')
+return there and 1 or 0

@@ -1,0 +1,40 @@
+-- Extends granted claims, of any resources, to another ttl from now.
+--
+-- KEYS  held claims, for each claim
+-- ARGV  member ttl, for each claim
+-- Answers for each claim 1 where its lease runs at least that long, 0 where it is gone.
+
+-- Lets a key live to `stop` at least. What others of the same resource need of it stays.
+local function keep(key, stop)
+  redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
+end
+
+-- The member and the end of its lease. A share is fixed when it is first asked for, so a claim that names another one
+-- now is found by its id.
+local function find(held, claims, member)
+  -- A key of another type holds no claim. It must not keep the rest of the batch from being renewed.
+  local stop = redis.pcall('ZSCORE', held, member)
+  if type(stop) == 'table' then return member, nil end
+  if stop then return member, tonumber(stop) end
+  local written = redis.pcall('HGET', claims, id_of(member))
+  local share = type(written) == 'string' and string.match(written, '^%d+:%d+(:%d+:%d+):')
+  if not share then return member, nil end
+  member = id_of(member) .. share
+  return member, tonumber(redis.call('ZSCORE', held, member) or nil)
+end
+
+local answers = {}
+for i = 1, #ARGV / 2 do
+  local held, claims = KEYS[2 * i - 1], KEYS[2 * i]
+  local member, stop = find(held, claims, ARGV[2 * i - 1])
+  local until_then = now + tonumber(ARGV[2 * i])
+  answers[i] = stop and stop > now and 1 or 0
+  if answers[i] == 1 and until_then > stop then
+    -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script: claims
+    -- that are held stay held although the server can take no more.
+    keep(held, until_then)
+    redis.call('ZADD', held, 'XX', until_then, member)
+    keep(claims, until_then)
+  end
+end
+return answers

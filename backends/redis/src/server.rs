@@ -1,0 +1,187 @@
+//! What the server is, and what it can therefore promise.
+//!
+//! Asked once, when the backend connects. What may not be asked is assumed to be the weaker.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Admission, Effect, Failure, FailureKind, Grade, Liveness, Order, Profile, Safety, Waiting,
+};
+use redis::{Value, cmd};
+
+use crate::config::{RedisConfig, Wait};
+use crate::wire::Wire;
+
+/// What is known of the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Server {
+    /// Its version of the Redis protocol, where `INFO` is permitted.
+    pub version: Option<String>,
+    /// The identity of the running process; another one after a restart.
+    pub run_id: Option<String>,
+    /// What it evicts when memory is full.
+    pub maxmemory_policy: Option<String>,
+    /// Whether it writes an append-only file.
+    pub appendonly: Option<bool>,
+    /// When it flushes that file to disk, where `CONFIG GET` is permitted.
+    pub appendfsync: Option<String>,
+    /// How many replicas follow it.
+    pub replicas: Option<u32>,
+    /// Whether it is a replica itself.
+    pub is_replica: bool,
+}
+
+impl Server {
+    /// Asks the server.
+    pub(crate) async fn ask(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
+        wire.command(&cmd("PING"), limit).await?;
+        let mut server = Server::default();
+        if let Some(info) = permitted(wire.command(&cmd("INFO"), limit).await)? {
+            server.read_info(&text(info));
+        }
+        let mut question = cmd("CONFIG");
+        question.arg("GET").arg("appendfsync");
+        if let Some(Value::Array(pair)) = permitted(wire.command(&question, limit).await)? {
+            server.appendfsync = pair.into_iter().nth(1).map(text);
+        }
+        server.check(&wire.address())?;
+        Ok(server)
+    }
+
+    /// What a connection to this server promises.
+    pub(crate) fn profile(&self, config: &RedisConfig) -> Profile {
+        Profile {
+            name: "redis",
+            admission: Admission::Counted,
+            order: config.order,
+            waiting: match config.wait {
+                Wait::Pubsub => Waiting::Notifies,
+                Wait::Poll => Waiting::Polls,
+            },
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: if self.is_durable() { Grade::Strict } else { Grade::BestEffort },
+            safety: match self.maxmemory_policy.as_deref() {
+                Some("noeviction") if self.is_durable() => Safety::Strict,
+                Some("noeviction") => Safety::LostOnFailover,
+                _ => Safety::Evictable,
+            },
+            place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
+            granularity: Duration::from_millis(2),
+            renew_batch_max: RENEW_BATCH_MAX,
+        }
+    }
+
+    /// Whether nothing but the loss of its disk takes away what the server has confirmed.
+    fn is_durable(&self) -> bool {
+        self.maxmemory_policy.as_deref() == Some("noeviction")
+            && self.appendonly == Some(true)
+            && self.appendfsync.as_deref() == Some("always")
+            // A replica confirms nothing before the primary does: a failover to it forgets the last writes.
+            && self.replicas == Some(0)
+    }
+
+    fn read_info(&mut self, info: &str) {
+        for line in info.lines() {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            match name {
+                "redis_version" => self.version = Some(value.to_owned()),
+                "run_id" => self.run_id = Some(value.to_owned()),
+                "maxmemory_policy" => self.maxmemory_policy = Some(value.to_owned()),
+                "aof_enabled" => self.appendonly = Some(value == "1"),
+                "connected_slaves" => self.replicas = value.parse().ok(),
+                "role" => self.is_replica = value == "slave",
+                _ => {}
+            }
+        }
+    }
+
+    fn check(&self, address: &str) -> Result<(), Failure> {
+        if let Some(version) = &self.version
+            && is_too_old(version)
+        {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                format!("{address} is Redis {version}: leasehold needs Redis 6.2 or later, or Valkey"),
+            ));
+        }
+        if self.is_replica {
+            return Err(Failure::unavailable(format!(
+                "{address} is a replica, which cannot decide anything: connect to the primary"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The shortest lease: a few times what a busy server or a scheduler may take to answer.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+
+/// The longest lease.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a place is kept for a waiter that is not heard of. Generous, because it is seldom what the line waits for:
+/// a dead waiter whose turn comes is passed over within the grace of its call.
+pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
+
+/// The most claims that one script renews: about a millisecond of the server's time.
+pub(crate) const RENEW_BATCH_MAX: usize = 500;
+
+/// `None` where the server does not permit the question, or does not know it.
+fn permitted(answer: Result<Value, Failure>) -> Result<Option<Value>, Failure> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(failure) if matches!(failure.kind, FailureKind::Denied | FailureKind::Unsupported) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn text(value: Value) -> String {
+    redis::from_redis_value(value).unwrap_or_default()
+}
+
+fn is_too_old(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(u32::MAX));
+    let (major, minor) = (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(u32::MAX));
+    (major, minor) < (6, 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(info: &str, appendfsync: Option<&str>) -> Server {
+        let mut server = Server { appendfsync: appendfsync.map(str::to_owned), ..Server::default() };
+        server.read_info(info);
+        server
+    }
+
+    fn promises(info: &str, appendfsync: Option<&str>) -> (Grade, Safety) {
+        let profile = server(info, appendfsync).profile(&RedisConfig::parse("redis://h").unwrap());
+        (profile.fencing, profile.safety)
+    }
+
+    #[test]
+    fn old_servers_are_refused_by_name() {
+        assert!(is_too_old("6.0.16") && is_too_old("5.0.7"));
+        assert!(!is_too_old("6.2.0") && !is_too_old("7.0.15") && !is_too_old("unstable"));
+        let refusal = server("redis_version:6.0.9\r\n", None).check("h:1").unwrap_err();
+        assert_eq!(refusal.kind, FailureKind::Unsupported);
+        assert!(refusal.detail().contains("6.0.9") && refusal.detail().contains("6.2"));
+        assert!(server("redis_version:7.0.0\r\nrole:slave\r\n", None).check("h:1").is_err());
+    }
+
+    #[test]
+    fn only_what_is_known_to_last_is_called_strict() {
+        let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
+        assert_eq!(promises(kept, Some("always")), (Grade::Strict, Safety::Strict));
+        assert_eq!(promises(kept, Some("everysec")), (Grade::BestEffort, Safety::LostOnFailover));
+        assert_eq!(promises(kept, None), (Grade::BestEffort, Safety::LostOnFailover));
+        let followed = kept.replace("slaves:0", "slaves:1");
+        assert_eq!(promises(&followed, Some("always")), (Grade::BestEffort, Safety::LostOnFailover));
+        let evicting = kept.replace("noeviction", "allkeys-lru");
+        assert_eq!(promises(&evicting, Some("always")), (Grade::BestEffort, Safety::Evictable));
+        assert_eq!(promises("", None), (Grade::BestEffort, Safety::Evictable));
+    }
+}

@@ -1,0 +1,269 @@
+//! How a claim comes to be held: look, and wait for news, or look again later.
+//!
+//! The server decides; a waiter only has to look at the right moments. It looks when its turn is called, when the
+//! first of those ahead may have ended, and now and then for safety, which also keeps its place. Each of these is bounded.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{CALL_GRACE, Claim, ClaimId, Failure, Fence, Grant, Hint, Order, Patience, Proof, Step};
+use tokio::time::Instant;
+
+use crate::backend::RedisBackend;
+use crate::config::Wait;
+use crate::keys::Keys;
+use crate::reply::{self, Look};
+use crate::scripts;
+use crate::server::PLACE_TTL;
+use crate::subscriber::{Ear, News};
+use crate::wire::Request;
+
+impl RedisBackend {
+    /// One step towards holding the claim.
+    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let asking = Asking { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
+        if patience.is_ended() {
+            self.pollers.forget(claim.id);
+            return Ok(match asking.look(patience, Place::None).await? {
+                Seen::Granted(grant) => Step::Granted(grant),
+                Seen::Busy { ahead, .. } => Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }),
+            });
+        }
+        match self.config.wait {
+            Wait::Poll => asking.poll(patience).await,
+            Wait::Pubsub => asking.wait(patience).await,
+        }
+    }
+}
+
+/// Which claims of this client have asked how often, where they ask again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
+
+impl Pollers {
+    /// How often the claim had asked before.
+    fn count(&self, id: ClaimId) -> u32 {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
+            // Whoever is not remembered asks as seldom as one that has waited long.
+            return u32::MAX;
+        }
+        let count = counts.entry(id).or_default();
+        *count = count.saturating_add(1);
+        *count - 1
+    }
+
+    /// The claim holds, or has ended.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+/// Longest time between two looks of a waiter: a third of what its place is kept, so that two may fail.
+const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
+
+/// By how much later each waiter looks than the one before it, where several look because of one moment. The first
+/// that finds something calls whoever's turn it is, so the others seldom need to look at all.
+const STAGGER: Duration = Duration::from_millis(100);
+
+/// From this place in the line on, waiters look at the same time.
+const MAX_STAGGERED: u32 = 100;
+
+/// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Pauses of one that asks again and again. The longest is shorter than the grace of a call.
+const FIRST_POLL: Duration = Duration::from_millis(25);
+const LAST_POLL: Duration = Duration::from_millis(500);
+
+/// Claims whose pauses are remembered.
+const MAX_POLLERS: usize = 100_000;
+
+/// What the server does with a claim that is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It keeps a place in the line, or none where waiters have no order.
+    Kept,
+    /// It goes away.
+    None,
+}
+
+struct Asking<'a> {
+    backend: &'a RedisBackend,
+    claim: &'a Claim,
+    keys: Keys,
+}
+
+/// What one look saw.
+enum Seen {
+    Granted(Grant),
+    Busy { ahead: u32, first_end: Duration },
+}
+
+impl Asking<'_> {
+    /// Looks once and says when to look again.
+    async fn poll(&self, patience: &Patience) -> Result<Step, Failure> {
+        match self.look(patience, Place::Kept).await? {
+            Seen::Granted(grant) => {
+                self.backend.pollers.forget(self.claim.id);
+                Ok(Step::Granted(grant))
+            }
+            Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(Some(ahead)).await,
+            Seen::Busy { ahead, first_end } => {
+                let round = self.backend.pollers.count(self.claim.id);
+                let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
+                let pause = self.jittered(pause, round).min(first_end + TICK).max(TICK);
+                Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(ahead) }))
+            }
+        }
+    }
+
+    /// Waits in line until the claim is granted or patience ends.
+    async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
+        let channel = self.keys.channel();
+        let mut ear = self.backend.subscriber.overhear(&channel);
+        let mut last_ahead = None;
+        for round in 0.. {
+            let (ahead, first_end) = match self.look(patience, Place::Kept).await? {
+                Seen::Granted(grant) => return Ok(Step::Granted(grant)),
+                Seen::Busy { ahead, first_end } => (ahead, first_end),
+            };
+            last_ahead = Some(ahead);
+            if patience.is_ended() {
+                break;
+            }
+            let Some(ear) = &mut ear else {
+                // A release between the look and the subscription would go unheard: look again once subscribed.
+                let listening = self.backend.subscriber.listen(&channel);
+                ear = tokio::select! {
+                    listening = listening => match listening {
+                        Ok(listening) => Some(listening),
+                        Err(failure) => return Err(self.give_up(failure).await),
+                    },
+                    () = ended(patience) => break,
+                };
+                continue;
+            };
+            tokio::select! {
+                () = self.until_worth_a_look(ear, ahead, first_end, round) => {}
+                () = ended(patience) => break,
+            }
+        }
+        self.leave(last_ahead).await
+    }
+
+    /// Comes back when something may have changed for this claim.
+    async fn until_worth_a_look(&self, ear: &mut Ear, ahead: u32, first_end: Duration, round: u32) {
+        let now = Instant::now();
+        let in_line = self.backend.config.order == Order::Fifo;
+        // Holders are ahead as well, so with many holders the first in line is a little late. It is bounded.
+        let stagger = |behind: u32| STAGGER.saturating_mul(behind.min(MAX_STAGGERED));
+        let mut behind = ahead.saturating_sub(1);
+        let mut deadline =
+            (now + self.jittered(REFRESH, round)).min(now + first_end.max(TICK) + TICK + stagger(behind));
+        let mut unanswered = None;
+        loop {
+            if !ear.is_hearing() {
+                deadline = deadline.min(Instant::now() + self.jittered(LAST_POLL, round));
+            }
+            let look_at = unanswered.map_or(deadline, |unanswered| deadline.min(unanswered));
+            let news = tokio::select! {
+                news = ear.hear() => news,
+                () = tokio::time::sleep_until(look_at) => return,
+            };
+            match news {
+                News::Everyone => return,
+                _ if !in_line => return,
+                News::Called(called) if called.contains(&self.address()) => return,
+                News::Called(called) => {
+                    // Others go first. Should they be dead, those next to them look after the line.
+                    behind = behind.saturating_sub(u32::try_from(called.len()).unwrap_or(u32::MAX));
+                    unanswered = Some(Instant::now() + CALL_GRACE + TICK + stagger(behind));
+                }
+                News::Freed => {}
+            }
+        }
+    }
+
+    /// Asks the server once.
+    async fn look(&self, patience: &Patience, place: Place) -> Result<Seen, Failure> {
+        let wait = match (self.backend.config.order, place) {
+            (Order::Unordered, _) => -1,
+            (_, Place::None) => 0,
+            (_, Place::Kept) => i64::try_from(PLACE_TTL.as_millis()).unwrap_or(i64::MAX),
+        };
+        let request = Request {
+            script: &scripts::CONTEND,
+            keys: self.keys.all().into(),
+            args: vec![
+                reply::member(self.claim),
+                reply::millis(self.claim.ttl),
+                wait.to_string(),
+                self.claim.note.as_str().to_owned(),
+                self.keys.hashed_name.clone(),
+                self.backend.told_on(&self.keys),
+            ],
+        };
+        let asked_at = patience.now();
+        let answer = self.backend.wire.run(&request, self.backend.limit_for(self.claim.ttl)).await?;
+        match reply::look(answer)? {
+            Look::Granted(seq) => Ok(Seen::Granted(Grant {
+                asked_at,
+                fence: Some(Fence::new(0, seq, 0)),
+                lost: None,
+                proof: Proof::none(),
+            })),
+            Look::Busy { ahead, first_end } => Ok(Seen::Busy { ahead, first_end }),
+            Look::Full => Err(Failure::unavailable(format!(
+                "{} claims wait for {} already: no more may stand in line",
+                leasehold_core::MAX_LINE,
+                self.claim.resource
+            ))),
+        }
+    }
+
+    /// Gives up the place. Nothing of the claim remains.
+    async fn leave(&self, ahead: Option<u32>) -> Result<Step, Failure> {
+        self.backend.pollers.forget(self.claim.id);
+        if self.backend.config.order == Order::Fifo {
+            let request = self.backend.release_request(self.claim);
+            self.backend.wire.run(&request, self.backend.config.timeout).await?;
+        }
+        Ok(Step::Busy(Hint { ask_again_in: None, ahead }))
+    }
+
+    /// Leaves the line because of a failure that will not pass. What it leaves behind ends by itself.
+    async fn give_up(&self, failure: Failure) -> Failure {
+        match self.leave(None).await {
+            Ok(_) => failure,
+            Err(unfinished) => unfinished,
+        }
+    }
+
+    /// What this claim is called by.
+    fn address(&self) -> u32 {
+        let [a, b, c, d, ..] = *self.claim.id.as_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// Three to four quarters of `pause`, another part for each claim and round, so that claims that came together do
+    /// not go on asking together.
+    fn jittered(&self, pause: Duration, round: u32) -> Duration {
+        // The id is random, so spreading it is all that there is to do.
+        let mixed = (self.address() ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
+        pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
+    }
+}
+
+/// Comes back when patience has ended, by word or by the clock.
+pub(crate) async fn ended(patience: &Patience) {
+    let left = patience.left();
+    if left == Duration::MAX {
+        return patience.ended().await;
+    }
+    tokio::select! {
+        () = patience.ended() => {}
+        () = tokio::time::sleep(left) => {}
+    }
+}
