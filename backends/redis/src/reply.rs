@@ -29,8 +29,10 @@ pub(crate) fn millis(duration: Duration) -> String {
 
 /// Reads the answer of the script `contend`.
 pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
-    let numbers: Vec<u64> = read(answer)?;
-    match numbers[..] {
+    let numbers: Vec<i64> = read(answer)?;
+    // The client's own conversion to unsigned numbers wraps.
+    let numbers: Option<Vec<u64>> = numbers.into_iter().map(|number| u64::try_from(number).ok()).collect();
+    match numbers.unwrap_or_default()[..] {
         [1, seq] => Ok(Look::Granted(seq)),
         [0, ahead, first_end] => Ok(Look::Busy {
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),

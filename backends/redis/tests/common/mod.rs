@@ -1,0 +1,104 @@
+//! What the tests of this crate share: claims, patience and a clock.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, Fence, Grant, Moment, Note, Patience, Proof, Release, Renew, Renewal,
+    Resource, Share, Step,
+};
+use leasehold_redis::{RedisBackend, RedisConfig};
+
+pub const TTL: Duration = Duration::from_secs(10);
+
+/// A clock that is good enough where nothing sleeps.
+#[derive(Debug)]
+struct Ticking(Instant);
+
+impl Clock for Ticking {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap()).after(Duration::from_secs(1))
+    }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(Ticking(Instant::now()))
+}
+
+pub async fn connect(url: &str) -> RedisBackend {
+    RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+}
+
+pub fn no_patience() -> Patience {
+    Patience::none(clock())
+}
+
+pub fn endless() -> Patience {
+    Patience::unlimited(clock())
+}
+
+pub fn patience(limit: Duration) -> Patience {
+    let clock = clock();
+    let deadline = clock.now().after(limit);
+    Patience::until(clock, deadline)
+}
+
+pub fn random_id() -> ClaimId {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).unwrap();
+    ClaimId::from_bytes(bytes)
+}
+
+pub fn resource(name: &str) -> Resource {
+    Resource::new(name).unwrap()
+}
+
+pub fn claim_of(name: &str, share: Share, ttl: Duration) -> Claim {
+    Claim { id: random_id(), resource: resource(name), share, ttl, note: Note::new("a test").unwrap() }
+}
+
+pub fn mutex(name: &str) -> Claim {
+    claim_of(name, Share::MUTEX, TTL)
+}
+
+/// Asks until there is an answer, as the engine does with a backend that polls.
+pub async fn take(backend: &RedisBackend, claim: &Claim, patience: &Patience) -> Option<Grant> {
+    loop {
+        match backend.contend(claim, patience).await.unwrap() {
+            Step::Granted(grant) => return Some(grant),
+            Step::Busy(_) if patience.is_ended() => return None,
+            Step::Busy(hint) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+        }
+    }
+}
+
+/// Looks once.
+pub async fn try_take(backend: &RedisBackend, claim: &Claim) -> Option<Fence> {
+    take(backend, claim, &no_patience()).await.map(|grant| grant.fence.unwrap())
+}
+
+pub async fn release(backend: &RedisBackend, claim: &Claim) -> Release {
+    backend.release(&[claim]).await.pop().unwrap()
+}
+
+pub async fn freed(backend: &RedisBackend, claim: &Claim) -> bool {
+    match release(backend, claim).await {
+        Release::Freed => true,
+        Release::Gone => false,
+        Release::Unknown(failure) => panic!("{failure}"),
+    }
+}
+
+pub async fn renew(backend: &RedisBackend, claim: &Claim) -> Renewal {
+    backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
+}
+
+pub async fn renewed(backend: &RedisBackend, claim: &Claim) -> bool {
+    match renew(backend, claim).await {
+        Renewal::Renewed => true,
+        Renewal::Lost => false,
+        other => panic!("{other:?}"),
+    }
+}
