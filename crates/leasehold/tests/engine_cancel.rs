@@ -49,6 +49,23 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_wait_that_nobody_wants_any_more_leaves_the_servers_line() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let wait = tokio::spawn({
+        let mutex = locks.mutex("job");
+        async move { mutex.lock().await.map(drop) }
+    });
+    common::waiting(&other, "job", 1).await;
+    wait.abort();
+    // The lock is still held: only the end of patience takes the claim out of the line.
+    common::waiting(&other, "job", 0).await;
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_release_dropped_after_any_poll_is_done_all_the_same() {
     for mode in [Mode::Pass, Mode::LoseReply, Mode::LoseRequest, Mode::Hang] {
         for polls in 0..6 {

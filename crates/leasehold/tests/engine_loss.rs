@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use common::{Store, ms};
 use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
@@ -94,7 +97,8 @@ async fn a_renewal_whose_answer_is_lost_extends_nothing_locally() {
     let (locks, wire) = store.client();
     let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
     wire.set(Verb::Renew, Mode::LoseReply);
-    assert_eq!(guard.lost().await, LossCause::Expired);
+    let lost = tokio::time::timeout(ms(5000), guard.lost()).await;
+    assert_eq!(lost.expect("an unanswered renewal extended the lock"), LossCause::Expired);
     // The server has been renewed all the time; the holder did not know, and must not believe it.
     assert_eq!(locks.inspect("job").await.unwrap().holders.len(), 1);
     wire.set_all(Mode::Pass);
@@ -135,6 +139,45 @@ async fn a_process_that_slept_past_its_lease_sees_the_loss_first() {
     std::thread::sleep(ms(150));
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
     assert!(guard.run(async { unreachable!("polled after the loss") }).await.is_err());
+}
+
+/// Blocks the thread past a lease in its first poll, as a stopped process would, and must not be polled again.
+struct Overslept(bool);
+
+impl Future for Overslept {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        assert!(!self.0, "polled after the loss");
+        self.0 = true;
+        std::thread::sleep(ms(150));
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn work_that_wakes_up_past_its_lease_does_nothing_more() {
+    let (locks, _) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(100)).lock().await.unwrap();
+    assert!(guard.run(Overslept(false)).await.unwrap_err().is_lost());
+}
+
+#[tokio::test]
+async fn a_suspect_lock_is_not_handed_on() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
+    let next = tokio::spawn({
+        let mutex = locks.mutex("job").ttl(ms(900));
+        async move { mutex.lock().await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    wire.set(Verb::Renew, Mode::Refuse);
+    assert_eq!(guard.changed(State::Valid).await, State::Suspect);
+    wire.set(Verb::Renew, Mode::Pass);
+    drop(guard);
+    let next = next.await.unwrap();
+    assert_eq!(next.fence().unwrap().sub, 0, "it was granted by the server, not passed on");
 }
 
 #[tokio::test]
