@@ -1,6 +1,8 @@
 //! The stores that need no server: memory for one process, files for the processes of one machine.
 #![forbid(unsafe_code)]
 
+mod file;
 mod memory;
 
+pub use file::{FileBackend, FileConfig, Network, default_root};
 pub use memory::MemoryBackend;

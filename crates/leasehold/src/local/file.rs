@@ -1,0 +1,273 @@
+//! The store in files: locks between all processes of one machine, without a server.
+//!
+//! # How it works
+//! Each resource has a directory of its own. In it lie
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `ledger` | the line of claims ([`Ledger`](leasehold_core::Ledger)), in two slots that are written in turn |
+//! | `lock` | `flock`ed for the microseconds in which the ledger is changed; never for a wait |
+//! | `claim-…` | one FIFO for each claim, open and `flock`ed by the process that made the claim: its sign of life |
+//! | `fence` | the number up to which fences are reserved, written through to the disk |
+//! | `name` | the full name of the resource, where the directory's name is a hash of it |
+//!
+//! **A claim lives exactly as long as its process keeps its FIFO locked.** When the process ends, in whatever way,
+//! the kernel first drops the lock and then closes the FIFO; the hang-up wakes the claim next in line, which
+//! finds the lock free, takes the dead claim out of the ledger and holds. No ttl plays a role: a process that is stopped
+//! (SIGSTOP, a debugger, a suspended machine) keeps its locks, and its place in line.
+//!
+//! **A waiter sleeps in the kernel** on the FIFO of its predecessor only: no polling, no thread, no herd. A waiter
+//! for part of a resource, when all ahead of it hold, watches all of them (64 at most; beyond that it
+//! also looks again four times a second). A claim that is granted writes a byte into its own FIFO when its successor may
+//! hold beside it, or has to watch others from then on; the byte means «look again», and is never read.
+//!
+//! **The ledger decides, the FIFOs correct it.** A ledger that is lost, damaged, or of an earlier boot of the machine
+//! is built again from the FIFOs that are locked: their names carry place and share, and admission
+//! needs nothing else. Fences go on above the reserve.
+//!
+//! # Breaking a lock
+//! `release` with the id of a claim of another process renames its FIFO and wakes that process, which fires its
+//! [`LossSignal`](leasehold_core::LossSignal) and lets go by itself. One that does not within two seconds, because it is stopped, is
+//! taken out by force. Only then can there be two who believe that they hold: the stopped one, until it goes on
+//! and is told. Its fence is the lower one.
+//!
+//! # Costs
+//! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the fence. The
+//! first grant of a resource writes through to the disk, and so does one grant in 1024, later one in a
+//! million; all others touch the page cache only. A claim that holds costs one descriptor, one that waits three.
+//!
+//! All of it runs on the runtime's blocking threads, also what takes microseconds: a file system may stall for
+//! as long as it likes, and a stalled worker thread would stall everything else of the process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Admission, Backend, Claim, Failure, Grade, Grant, Hint, Liveness, Order, Patience, Profile, Proof,
+    Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+};
+
+mod book;
+mod config;
+mod failure;
+mod look;
+mod onlook;
+mod own;
+mod pulse;
+mod reserve;
+mod room;
+mod root;
+mod watch;
+
+pub use config::{FileConfig, Network, default_root};
+
+use look::{Break, Force, Look};
+use own::OwnClaims;
+use root::Root;
+
+/// Locks between all processes of one machine, kept in a directory: `file:`.
+///
+/// # Promises
+/// Any shares, granted in the order of coming. A claim ends with its process at once, `kill -9` included, and
+/// with nothing else but its release: not with a ttl, not while the process is stopped. Fences rise strictly, also over a
+/// restart of the machine and the loss of the ledger.
+///
+/// # Does not promise
+/// Anything between two machines: network file systems are refused. Anything against those who may write to the
+/// directory. That fences rise over the removal of a resource's directory. That a process which was forked without
+/// exec lets go: a child has a copy of its parent's descriptors, and the claim lives until both have ended.
+/// A waiter that is stopped keeps its place, and those behind it wait until it goes on or ends.
+///
+/// # Cancel safety
+/// The futures may be dropped, but a claim whose `contend` was dropped keeps its place until it is
+/// released, or until the backend is dropped.
+#[derive(Debug)]
+pub struct FileBackend {
+    inner: Arc<Inner>,
+    profile: Profile,
+}
+
+/// What calls on blocking threads share.
+#[derive(Debug)]
+struct Inner {
+    root: Root,
+    own: OwnClaims,
+}
+
+impl FileBackend {
+    /// Opens the store in a directory, and makes it where there is none.
+    ///
+    /// # Errors
+    /// `Denied` where the directory cannot be written to, or could have been put there by somebody else;
+    /// `Unsupported` on a network file system that is not forced.
+    pub fn open(config: FileConfig) -> Result<FileBackend, Failure> {
+        let root = Root::open(config)?;
+        let (fencing, safety) = if root.is_on_network() {
+            // What a file server acknowledges is not always on its disk, and what it serves is not always the newest.
+            (Grade::BestEffort, Safety::LostOnFailover)
+        } else {
+            (Grade::Strict, Safety::Strict)
+        };
+        let profile = Profile {
+            name: "file",
+            admission: Admission::Counted,
+            order: Order::Fifo,
+            waiting: Waiting::Blocks,
+            liveness: Liveness::Session,
+            fencing,
+            safety,
+            place_ttl: Duration::ZERO,
+            granularity: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+        };
+        Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile })
+    }
+
+    /// The directory of the store.
+    pub fn path(&self) -> &Path {
+        self.inner.root.path()
+    }
+
+    /// The directory of one resource, which need not exist.
+    pub fn path_of(&self, resource: &Resource) -> PathBuf {
+        self.inner.root.path_of(resource)
+    }
+
+    /// The grant of a claim that this backend holds, with somebody who watches over it.
+    fn grant(&self, claim: &Claim, asked_at: leasehold_core::Moment) -> Option<Grant> {
+        let own = &self.inner.own;
+        let (fence, signal) = own.grant_of(claim.id)?;
+        if let Some(pulse) = own.pulse(claim.id)
+            && !own.has_watcher(claim.id)
+        {
+            let watcher = tokio::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.id));
+            own.watched_by(claim.id, watcher.abort_handle());
+        }
+        Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof: Proof::none() })
+    }
+
+    /// Whether a granted claim of this backend is still in place; one that is not is lost.
+    fn still_holds(&self, claim: &Claim) -> Result<bool, Failure> {
+        let own = &self.inner.own;
+        let Some(pulse) = own.pulse(claim.id).filter(|_| own.is_held(claim.id)) else { return Ok(false) };
+        let holds = pulse.is_in_place()?;
+        if !holds {
+            own.lose(claim.id);
+        }
+        Ok(holds)
+    }
+
+    /// Runs one change of the store on a blocking thread.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let inner = self.inner.clone();
+        match tokio::task::spawn_blocking(move || work(&inner)).await {
+            Ok(done) => done,
+            Err(cause) => {
+                Err(Failure::unanswered("the runtime shut down in the middle of a call").because(cause))
+            }
+        }
+    }
+
+    async fn release_one(&self, claim: &Claim) -> Result<Release, Failure> {
+        let owned = claim.clone();
+        if self.inner.own.pulse(claim.id).is_some() {
+            let was_there = self.run(move |inner| look::release(inner, &owned)).await?;
+            return Ok(if was_there { Release::Freed } else { Release::Gone });
+        }
+        match self.run(move |inner| look::break_claim(inner, &owned, Force::No)).await? {
+            Break::Gone => return Ok(Release::Gone),
+            Break::Done => return Ok(Release::Freed),
+            Break::Told(watch) => watch::end_of(watch, BREAK_WAIT).await?,
+        }
+        let owned = claim.clone();
+        self.run(move |inner| look::break_claim(inner, &owned, Force::Yes)).await?;
+        Ok(Release::Freed)
+    }
+}
+
+#[async_trait]
+impl Backend for FileBackend {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        loop {
+            let asked_at = patience.now();
+            if self.still_holds(claim)?
+                && let Some(grant) = self.grant(claim, asked_at)
+            {
+                return Ok(Step::Granted(grant));
+            }
+            let last = patience.is_ended();
+            let (owned, limit) = (claim.clone(), patience.clone());
+            match self.run(move |inner| look::contend(inner, &owned, &limit, last)).await? {
+                // The next round hands it out, or finds it broken already.
+                Look::Granted => {}
+                Look::Busy { ahead, .. } if last => {
+                    return Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }));
+                }
+                Look::Busy { watches, is_partial, .. } => {
+                    let again = is_partial.then_some(LOOK_AGAIN);
+                    watch::any(watches, patience, again).await?;
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let renew = |Renew { claim, .. }: &Renew<'_>| match self.still_holds(claim) {
+            Ok(true) => Renewal::Alive,
+            Ok(false) => Renewal::Lost,
+            Err(failure) => Renewal::Unknown(failure),
+        };
+        batch.iter().map(renew).collect()
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        let mut answers = Vec::with_capacity(batch.len());
+        for claim in batch {
+            answers.push(self.release_one(claim).await.unwrap_or_else(Release::Unknown));
+        }
+        answers
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        loop {
+            let patient = !patience.is_ended();
+            let owned = resource.clone();
+            let (snapshot, watches) = self.run(move |inner| onlook::snapshot(&inner.root, &owned)).await?;
+            if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
+                return Ok(snapshot);
+            }
+            // A newcomer at the end of the line wakes nobody. Onlookers are people and their screens: they look again.
+            watch::any(watches, patience, Some(LOOK_AGAIN)).await?;
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        self.run(move |inner| onlook::list(&inner.root, &prefix, after.as_ref(), limit)).await
+    }
+}
+
+const RENEW_BATCH_MAX: usize = 1000;
+/// How often those look again who cannot be woken by everything that matters to them.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long a broken claim may take to let go by itself.
+const BREAK_WAIT: Duration = Duration::from_secs(2);

@@ -1,0 +1,233 @@
+//! Where a file store lies and who may use it.
+//!
+//! Everything that can be refused without looking at the disk is refused here.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use rustix::fs::Mode;
+use url::Url;
+
+use super::failure::{denied, unsupported};
+
+/// What a [`FileBackend`](super::FileBackend) is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileConfig {
+    pub(super) path: PathBuf,
+    pub(super) mode: u32,
+    pub(super) network: Network,
+}
+
+/// What happens when the store's directory lies on a network file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// It is refused: locks do not reach from one machine to the next there.
+    #[default]
+    Refuse,
+    /// It is used, by the processes of one machine only, and the profile promises less.
+    Force,
+}
+
+impl FileConfig {
+    /// A store in the directory `path`, for this user alone.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        FileConfig { path: path.into(), mode: PRIVATE, network: Network::Refuse }
+    }
+
+    /// A store in [`default_root`], for this user alone.
+    ///
+    /// # Errors
+    /// As [`default_root`].
+    pub fn here() -> Result<Self, Failure> {
+        default_root().map(FileConfig::new)
+    }
+
+    /// Reads `file:`, `file:///a/path` and the parameters `mode=0660` and `network=force`.
+    ///
+    /// Without a path it is [`default_root`].
+    ///
+    /// # Errors
+    /// `Invalid` for what cannot be read, with what is possible instead; as [`default_root`].
+    pub fn from_url(text: &str) -> Result<Self, Failure> {
+        if text == "file:" || text == "file://" {
+            return FileConfig::here();
+        }
+        let url = Url::parse(text).map_err(|error| invalid(format!("{text} is not a URL: {error}")))?;
+        if url.scheme() != "file" {
+            return Err(invalid(format!("{text} is not the URL of a file store: use file:///a/path")));
+        }
+        let mut config = if matches!(url.path(), "" | "/") && url.host_str().is_none() {
+            FileConfig::here()?
+        } else {
+            let path = url.to_file_path().map_err(|()| {
+                invalid(format!("{text} names another machine or no absolute path: use file:///a/path"))
+            })?;
+            FileConfig::new(path)
+        };
+        for (key, value) in url.query_pairs() {
+            config = match (&*key, &*value) {
+                ("mode", mode) => {
+                    let bits = u32::from_str_radix(mode, 8).map_err(|_| {
+                        invalid(format!("mode={mode} is not octal: write it as in mode=0660"))
+                    })?;
+                    config.mode(bits)?
+                }
+                ("network", "force") => config.network(Network::Force),
+                ("network", "refuse") => config.network(Network::Refuse),
+                ("network", other) => {
+                    return Err(invalid(format!("network={other} is unknown: use network=force")));
+                }
+                (other, _) => {
+                    return Err(invalid(format!(
+                        "the file store has no parameter {other}: there are mode and network"
+                    )));
+                }
+            };
+        }
+        Ok(config)
+    }
+
+    /// Who may use what this store creates: permission bits of files, 0600 unless told otherwise.
+    ///
+    /// Directories get the matching search bits. They are set whatever the umask says. Whoever may use a
+    /// store may also break and forge its locks: share it with those you trust only.
+    ///
+    /// # Errors
+    /// `Invalid` for anything but read and write bits, both or none for each of user, group and others.
+    pub fn mode(mut self, mode: u32) -> Result<Self, Failure> {
+        if ![0o600, 0o660, 0o666].contains(&mode) {
+            return Err(invalid(format!(
+                "mode {mode:04o} is not possible: 0600 is for one user, 0660 for a group, 0666 for everybody"
+            )));
+        }
+        self.mode = mode;
+        Ok(self)
+    }
+
+    /// What to do on a network file system.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
+        self
+    }
+
+    pub(super) fn file_mode(&self) -> Mode {
+        Mode::from_raw_mode(self.mode)
+    }
+
+    pub(super) fn directory_mode(&self) -> Mode {
+        Mode::from_raw_mode(self.mode | (self.mode & 0o444) >> 2)
+    }
+
+    /// Whether modes must be set after creation because the umask may take bits away.
+    pub(super) fn is_shared(&self) -> bool {
+        self.mode != PRIVATE
+    }
+}
+
+const PRIVATE: u32 = 0o600;
+
+/// Where the store of this user lies when nobody says otherwise.
+///
+/// `$XDG_STATE_HOME/leasehold`, or `$HOME/.local/state/leasehold`, or a directory of this user under the
+/// temporary directory where there is no home. The last one is created here, with mode 0700.
+///
+/// # Errors
+/// `Denied` where the directory under the temporary directory belongs to somebody else.
+pub fn default_root() -> Result<PathBuf, Failure> {
+    let var = |name| std::env::var_os(name);
+    match under_home(var("XDG_STATE_HOME").as_deref(), var("HOME").as_deref()) {
+        Some(path) => Ok(path),
+        None => under_temp(&std::env::temp_dir()),
+    }
+}
+
+fn under_home(state: Option<&OsStr>, home: Option<&OsStr>) -> Option<PathBuf> {
+    // The XDG specification: a relative path is to be ignored.
+    let absolute = |path: Option<&OsStr>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    if let Some(state) = absolute(state) {
+        return Some(state.join("leasehold"));
+    }
+    // Services often have a home that does not exist, and may not create it.
+    let home = absolute(home).filter(|home| home.is_dir())?;
+    Some(home.join(".local/state/leasehold"))
+}
+
+fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let user = rustix::process::getuid().as_raw();
+    let path = temp.join(format!("leasehold-{user}"));
+    // What stands there already is judged below.
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(&path);
+    let found = std::fs::symlink_metadata(&path).map_err(|cause| {
+        unsupported(&path, "cannot be created, and there is no home directory: set XDG_STATE_HOME")
+            .because(cause)
+    })?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        return Err(denied(
+            &path,
+            "is not a directory of this user alone (mode 0700): somebody else may have put it there; \
+             remove it, or set XDG_STATE_HOME",
+        ));
+    }
+    Ok(path)
+}
+
+fn invalid(detail: String) -> Failure {
+    Failure::new(FailureKind::Invalid, Effect::None, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_say_where_and_for_whom() {
+        let config = FileConfig::from_url("file:///var/lock/my%20app?mode=0660&network=force").unwrap();
+        assert_eq!(config.path, Path::new("/var/lock/my app"));
+        assert_eq!((config.mode, config.network), (0o660, Network::Force));
+        assert_eq!(config.directory_mode(), Mode::from_raw_mode(0o770));
+        assert_eq!(FileConfig::from_url("file:").unwrap(), FileConfig::here().unwrap());
+        let defaults = FileConfig::from_url("file:?network=force").unwrap();
+        assert_eq!(defaults, FileConfig::here().unwrap().network(Network::Force));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_with_what_is_possible() {
+        for (url, hint) in [
+            ("file:///a?mode=rw", "mode=0660"),
+            ("file:///a?mode=0644", "0660 for a group"),
+            ("file:///a?network=yes", "network=force"),
+            ("file:///a?color=red", "mode and network"),
+            ("file://host/a", "file:///a/path"),
+            ("redis://x", "file:///a/path"),
+        ] {
+            let failure = FileConfig::from_url(url).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Invalid);
+            assert!(failure.detail().contains(hint), "{url}: {failure}");
+        }
+    }
+
+    #[test]
+    fn the_default_is_under_the_state_directory_then_under_home() {
+        let home = tempfile::tempdir().unwrap();
+        let found = |state: &str, home: &Path| under_home(Some(state.as_ref()), Some(home.as_os_str()));
+        assert_eq!(found("/state", home.path()), Some("/state/leasehold".into()));
+        assert_eq!(found("relative", home.path()), Some(home.path().join(".local/state/leasehold")));
+        assert_eq!(found("", &home.path().join("gone")), None);
+    }
+
+    #[test]
+    fn the_last_resort_is_a_private_directory_of_this_user() {
+        use std::os::unix::fs::PermissionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        let path = under_temp(temp.path()).unwrap();
+        assert_eq!(under_temp(temp.path()).unwrap(), path);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(under_temp(temp.path()).unwrap_err().kind, FailureKind::Denied);
+        std::fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink("/", &path).unwrap();
+        assert_eq!(under_temp(temp.path()).unwrap_err().kind, FailureKind::Denied);
+    }
+}

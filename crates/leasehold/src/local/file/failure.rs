@@ -1,0 +1,77 @@
+//! What a person is told when the operating system says no.
+//!
+//! Every text names the path, and what to do about it where that is known.
+
+use std::path::Path;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use rustix::io::Errno;
+
+/// The failure of `doing` something with `path`. Nothing took effect.
+pub(super) fn cannot(doing: &str, path: &Path, cause: Errno) -> Failure {
+    let (kind, advice) = advice(cause);
+    let detail = format!("cannot {doing} {}: {}{advice}", path.display(), std::io::Error::from(cause));
+    Failure::new(kind, Effect::None, detail).because(std::io::Error::from(cause))
+}
+
+/// What is stored there is not ours, or is damaged. It is left as it is.
+pub(super) fn foreign(path: &Path, what: &str) -> Failure {
+    Failure::new(FailureKind::Foreign, Effect::None, format!("{} {what}", path.display()))
+}
+
+/// This store, as it is set up, may not be used.
+pub(super) fn denied(path: &Path, what: &str) -> Failure {
+    Failure::new(FailureKind::Denied, Effect::None, format!("{} {what}", path.display()))
+}
+
+/// The file store cannot work like this.
+pub(super) fn unsupported(path: &Path, what: &str) -> Failure {
+    Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", path.display()))
+}
+
+/// The same failure, of a call that may have left a place in the line.
+pub(super) fn with_effect(failure: Failure, effect: Effect) -> Failure {
+    let mut failure = failure;
+    failure.effect = effect;
+    failure
+}
+
+fn advice(cause: Errno) -> (FailureKind, &'static str) {
+    match cause {
+        Errno::ACCESS | Errno::PERM => (
+            FailureKind::Denied,
+            "; give this user read and write permission there, or name another directory for the store",
+        ),
+        Errno::ROFS => (FailureKind::Denied, "; name a directory on a writable file system for the store"),
+        Errno::LOOP | Errno::NOTDIR => (
+            FailureKind::Foreign,
+            "; the store follows no symbolic links inside its directory: remove what stands there",
+        ),
+        Errno::NOSPC | Errno::DQUOT => {
+            (FailureKind::Unavailable, "; free some space (or inodes: `df -i`) and try again")
+        }
+        Errno::MFILE => (
+            FailureKind::Unavailable,
+            "; this process has too many open files: each held or waiting claim takes two or three, raise `ulimit -n`",
+        ),
+        Errno::NFILE => {
+            (FailureKind::Unavailable, "; this machine has too many open files: raise fs.file-max")
+        }
+        Errno::NAMETOOLONG => (FailureKind::Invalid, "; name a directory with a shorter path for the store"),
+        _ => (FailureKind::Unavailable, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_path_and_what_to_do() {
+        let failure = cannot("create", Path::new("/x/y"), Errno::ACCESS);
+        assert_eq!(failure.kind, FailureKind::Denied);
+        assert!(failure.detail().starts_with("cannot create /x/y: Permission denied"), "{failure}");
+        assert!(failure.detail().contains("name another directory"), "{failure}");
+        assert_eq!(cannot("open", Path::new("/x"), Errno::MFILE).kind, FailureKind::Unavailable);
+    }
+}

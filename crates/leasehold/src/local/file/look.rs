@@ -1,0 +1,313 @@
+//! What is done under the short lock of a room: one look at the line, one change of it.
+//!
+//! Ground rules: nothing here waits for another claim. Every function opens the ledger, decides by its rule, and writes
+//! it at most once. Before a claim is told to wait, those that it will watch are proven to live, with their FIFOs open;
+//! so a death after that is heard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Claim, ClaimId, Effect, Entry, Failure, FailureKind, MAX_LINE, Patience, Verdict};
+
+use super::Inner;
+use super::book::{Book, ask};
+use super::failure::with_effect;
+use super::pulse::{self, Probe, Pulse, PulseName, probe};
+use super::room::{Latch, Limit, Room};
+use super::watch::Watch;
+
+/// What one look at the line found.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// The claim holds; [`OwnClaims`](super::own::OwnClaims) knows more.
+    Granted,
+    /// It does not.
+    Busy {
+        ahead: u32,
+        /// Whose end may change that.
+        watches: Vec<Watch>,
+        /// Whether there are more than can be watched, so that one has to look again after a while.
+        is_partial: bool,
+    },
+}
+
+/// What ending a claim of somebody else came to.
+#[derive(Debug)]
+pub(super) enum Break {
+    /// It was not there, or dead already.
+    Gone,
+    /// It was taken out.
+    Done,
+    /// Its process was told; this is its FIFO.
+    Told(Watch),
+}
+
+/// Contends once. With patience at its end, nothing but a grant is left behind.
+/// `last` is whether patience has ended, as seen by the caller.
+pub(super) fn contend(
+    inner: &Inner,
+    claim: &Claim,
+    patience: &Patience,
+    last: bool,
+) -> Result<Look, Failure> {
+    let own = inner.own.pulse(claim.id);
+    let effect = if own.is_some() { Effect::Unknown } else { Effect::None };
+    let visit = Visit::begin(inner, claim, &Limit::of(patience));
+    let looked = visit.and_then(|mut visit| visit.contend(own, last).map(|look| (look, visit.woken.take())));
+    match looked {
+        // The short lock is free again: those who are woken need it.
+        Ok((look, woken)) => {
+            woken.inspect(|pulse| pulse.nudge());
+            Ok(look)
+        }
+        // The place, if there is one, is worth nothing without its sign of life.
+        Err(failure) if last && !inner.own.is_held(claim.id) => {
+            abandon(inner, claim.id);
+            Err(with_effect(failure, Effect::None))
+        }
+        Err(failure) => Err(with_effect(failure, effect)),
+    }
+}
+
+/// Ends a claim of this process. `true` where it was there until now.
+pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
+    let Some(own) = inner.own.forget(claim.id) else { return Ok(false) };
+    let was_there = own.pulse.remove();
+    // Whatever happens to the ledger, the claim ends here: without its sign of life the next one sees it dead.
+    if let Ok(Some((room, latch))) = Room::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
+    {
+        let written = Book::open(&inner.root, &room).and_then(|mut book| {
+            book.remove(claim.id);
+            book.save(&inner.root, &room)
+        });
+        if let Err(failure) = written {
+            tracing::debug!(resource = %claim.resource, %failure, "a released claim stays in the ledger as a dead one");
+        }
+        // Those who are woken by the end of the sign of life need the short lock.
+        drop(latch);
+    }
+    drop(own);
+    Ok(was_there)
+}
+
+/// Ends a claim that belongs to another process, or tells that process to end it.
+pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Result<Break, Failure> {
+    let limit = Limit::fixed(RELEASE_WAIT);
+    let Some((room, latch)) = Room::reenter(&inner.root, &claim.resource, &limit)? else {
+        return Ok(Break::Gone);
+    };
+    let mut book = Book::open(&inner.root, &room)?;
+    let Some(index) = book.position(claim.id) else {
+        return Ok(Break::Gone);
+    };
+    let entry = book.entries()[index].clone();
+    let outcome = match probe(&room, &book.name_of(&entry))? {
+        Probe::Alive(file) if entry.granted.is_some() && by_force == Force::No => {
+            pulse::revoke(&room, &book.name_of(&entry))?;
+            return Ok(Break::Told(Watch::new(file)));
+        }
+        // One that waits holds nothing, so it can be taken out at once.
+        Probe::Alive(_) => Break::Done,
+        Probe::Gone => Break::Gone,
+    };
+    book.bury(&room, &entry)?;
+    book.save(&inner.root, &room)?;
+    drop(latch);
+    Ok(outcome)
+}
+
+/// Whether a claim is taken out although its process has not let go of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Force {
+    No,
+    Yes,
+}
+
+/// Gives up a place without the ledger.
+fn abandon(inner: &Inner, id: ClaimId) {
+    if let Some(own) = inner.own.forget(id) {
+        own.pulse.remove();
+    }
+}
+
+/// One stay in a room, under its short lock.
+struct Visit<'a> {
+    inner: &'a Inner,
+    claim: &'a Claim,
+    room: Room,
+    book: Book,
+    /// Whose watchers are to look again.
+    woken: Option<Arc<Pulse>>,
+    // Last, so that it is given back last.
+    _latch: Latch,
+}
+
+impl<'a> Visit<'a> {
+    fn begin(inner: &'a Inner, claim: &'a Claim, limit: &Limit) -> Result<Self, Failure> {
+        let (room, latch) = Room::enter(&inner.root, &claim.resource, limit)?;
+        let book = Book::open(&inner.root, &room)?;
+        Ok(Visit { inner, claim, room, book, woken: None, _latch: latch })
+    }
+
+    fn contend(&mut self, own: Option<Arc<Pulse>>, last: bool) -> Result<Look, Failure> {
+        let own = self.check_own(own)?;
+        if own.is_none() {
+            self.refuse_twin()?;
+        }
+        let (verdict, watches, is_partial) = if last { self.ask_once()? } else { self.ask_in_line()? };
+        match verdict {
+            Verdict::Granted(fence) => {
+                let pulse = self.settle(own)?;
+                if self.successor_shares() {
+                    self.woken = Some(pulse.clone());
+                }
+                self.inner.own.holds(self.claim.id, pulse, fence);
+                Ok(Look::Granted)
+            }
+            Verdict::Busy { ahead, .. } if last => {
+                if let Some(pulse) = own {
+                    pulse.remove();
+                }
+                self.book.save(&self.inner.root, &self.room)?;
+                self.inner.own.forget(self.claim.id);
+                Ok(Look::Busy { ahead, watches: Vec::new(), is_partial })
+            }
+            Verdict::Busy { ahead, .. } => {
+                let pulse = self.settle(own)?;
+                self.inner.own.waits(self.claim.id, pulse.clone());
+                let mut watches = watches;
+                watches.push(Watch::own(pulse));
+                Ok(Look::Busy { ahead, watches, is_partial })
+            }
+            Verdict::Full => {
+                // Those found dead on the way are gone; the next one need not find them again.
+                self.book.save(&self.inner.root, &self.room)?;
+                Err(Failure::unavailable(format!(
+                    "{MAX_LINE} claims stand in line for {} already: try again later",
+                    self.claim.resource
+                )))
+            }
+        }
+    }
+
+    /// What is left of an earlier place of this claim, where it still counts.
+    fn check_own(&self, own: Option<Arc<Pulse>>) -> Result<Option<Arc<Pulse>>, Failure> {
+        let Some(pulse) = own else { return Ok(None) };
+        if pulse.is_in_place()? && self.book.position(self.claim.id).is_some() {
+            return Ok(Some(pulse));
+        }
+        pulse.remove();
+        if pulse.room != self.room.identity {
+            // The store was removed and made again. One that held has lost; one that waited stands in line anew.
+            self.inner.own.lose(self.claim.id);
+            return Ok(None);
+        }
+        self.inner.own.lose(self.claim.id);
+        Err(Failure::new(
+            FailureKind::Denied,
+            Effect::None,
+            format!("this claim on {} was broken by another process", self.claim.resource),
+        ))
+    }
+
+    /// The same claim, alive in another process or another handle, is not ours to take over.
+    fn refuse_twin(&mut self) -> Result<(), Failure> {
+        let Some(index) = self.book.position(self.claim.id) else { return Ok(()) };
+        let entry = self.book.entries()[index].clone();
+        match probe(&self.room, &self.book.name_of(&entry))? {
+            Probe::Gone => self.book.bury(&self.room, &entry),
+            Probe::Alive(_) => Err(Failure::new(
+                FailureKind::Invalid,
+                Effect::None,
+                format!(
+                    "this claim on {} lives in another process already: draw a new id for each claim",
+                    self.claim.resource
+                ),
+            )),
+        }
+    }
+
+    /// Stands in line, and finds out whom to watch. Whoever is found dead on the way is taken out.
+    fn ask_in_line(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
+        let Claim { id, share, note, .. } = self.claim;
+        for _ in 0..=MAX_LINE {
+            let verdict = self.book.contend(&ask(*id, *share, note.clone(), true));
+            let Verdict::Busy { .. } = verdict else { return Ok((verdict, Vec::new(), false)) };
+            let index = self.book.position(*id).unwrap_or_default();
+            let (from, is_partial) = watched(self.book.entries(), index);
+            let (watches, found_dead) = self.probe_each(from, index)?;
+            if !found_dead {
+                return Ok((verdict, watches, is_partial));
+            }
+        }
+        Err(Failure::unavailable(format!("the line for {} changes all the time", self.claim.resource)))
+    }
+
+    /// Asks once and leaves no place. All who are ahead are looked at, since there is no second look.
+    fn ask_once(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
+        let Claim { id, share, note, .. } = self.claim;
+        let ahead = self.book.position(*id).unwrap_or(self.book.entries().len());
+        self.probe_each(0, ahead)?;
+        Ok((self.book.contend(&ask(*id, *share, note.clone(), false)), Vec::new(), false))
+    }
+
+    /// Opens the FIFOs of a part of the line, and takes out who is dead.
+    fn probe_each(&mut self, from: usize, to: usize) -> Result<(Vec<Watch>, bool), Failure> {
+        let part: Vec<Entry> = self.book.entries()[from..to].to_vec();
+        let mut watches = Vec::new();
+        let mut found_dead = false;
+        for entry in part {
+            match probe(&self.room, &self.book.name_of(&entry))? {
+                // One descriptor at a time is enough for those who will not wait.
+                Probe::Alive(file) if to - from <= WATCH_MAX => watches.push(Watch::new(file)),
+                Probe::Alive(_) => {}
+                Probe::Gone => {
+                    self.book.bury(&self.room, &entry)?;
+                    found_dead = true;
+                }
+            }
+        }
+        Ok((watches, found_dead))
+    }
+
+    /// Makes the sign of life where there is none, and writes the ledger.
+    fn settle(&mut self, own: Option<Arc<Pulse>>) -> Result<Arc<Pulse>, Failure> {
+        let Visit { inner, room, book, .. } = self;
+        if let Some(pulse) = own {
+            book.save(&inner.root, room)?;
+            return Ok(pulse);
+        }
+        let index = book.position(self.claim.id).unwrap_or_default();
+        let name: PulseName = book.name_of(&book.entries()[index]);
+        let pulse = Pulse::make(&inner.root, room, &name)?;
+        if let Err(failure) = book.save(&inner.root, room) {
+            pulse.remove();
+            return Err(failure);
+        }
+        Ok(Arc::new(pulse))
+    }
+
+    /// Whether the next in line may hold at the same time, or has to watch others than this claim alone.
+    fn successor_shares(&self) -> bool {
+        let entries = self.book.entries();
+        let next = self.book.position(self.claim.id).and_then(|index| entries.get(index + 1));
+        next.is_some_and(|entry| entry.granted.is_none() && !entry.share.is_exclusive())
+    }
+}
+
+/// From where on, up to its own place, a claim watches those ahead of it, and whether that is not all of them.
+///
+/// One that waits is watched alone: it is woken first, and wakes us. Ahead of a claim for the whole resource it is enough
+/// to watch the nearest, because all have to go. Otherwise whoever leaves first may make room.
+fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
+    let Some(nearest) = index.checked_sub(1) else { return (index, false) };
+    if entries[nearest].granted.is_none() || entries[index].share.is_exclusive() {
+        return (nearest, false);
+    }
+    (index.saturating_sub(WATCH_MAX), index > WATCH_MAX)
+}
+
+/// How many FIFOs one waiter has open at most; beyond that it looks again after a while.
+pub(super) const WATCH_MAX: usize = 64;
+/// How long a release waits for the short lock before it leaves the ledger to others.
+const RELEASE_WAIT: Duration = Duration::from_secs(2);

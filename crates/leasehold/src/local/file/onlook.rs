@@ -1,0 +1,129 @@
+//! Looking without touching: who holds and who waits.
+//!
+//! Ground rules: nothing is locked, written or created, so that a look works where one may only read, and while another
+//! process is stopped in the middle of a change. Claims whose process has ended are left out, not taken out.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use leasehold_core::{Entry, Failure, Fence, Resource, Snapshot, Standing, Summary, Version};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::book::Book;
+use super::failure::cannot;
+use super::look::WATCH_MAX;
+use super::pulse::{Probe, probe};
+use super::room::Room;
+use super::root::Root;
+use super::watch::Watch;
+
+/// The line as it is now, and the FIFOs whose hang-up changes it, as many as may be watched.
+pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Vec<Watch>), Failure> {
+    let (fence, living) = match Room::find(root, resource)? {
+        Some(room) => look_into(root, &room)?,
+        None => (None, Vec::new()),
+    };
+    let standing = |entry: &Entry| Standing {
+        id: entry.id,
+        share: entry.share,
+        // Where the ledger is lost, the holder knows its fence, but nobody else does.
+        fence: entry.granted.filter(|_| fence.is_some()),
+        since_unix_ms: Some(entry.since.as_nanos() / 1_000_000),
+        remaining: None,
+        note: entry.note.clone(),
+    };
+    let of = |held: bool| {
+        living
+            .iter()
+            .filter(move |(entry, _)| entry.granted.is_some() == held)
+            .map(|(entry, _)| standing(entry))
+    };
+    let snapshot = Snapshot {
+        resource: resource.clone(),
+        version: version(fence, living.iter().map(|(entry, _)| entry)),
+        holders: of(true).collect(),
+        waiting: of(false).collect(),
+        fence,
+    };
+    Ok((snapshot, living.into_iter().filter_map(|(_, watch)| watch).collect()))
+}
+
+/// The resources under `prefix` that have living claims, in the order of their names.
+pub(super) fn list(
+    root: &Root,
+    prefix: &str,
+    after: Option<&Resource>,
+    limit: usize,
+) -> Result<Vec<Summary>, Failure> {
+    let mut names: Vec<Resource> = Vec::new();
+    let failed = |cause| cannot("list", root.path(), cause);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = match openat(CWD, root.path(), flags, Mode::empty()) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Err(cause) => return Err(failed(cause)),
+    };
+    for entry in Dir::new(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Some(resource) = entry.file_name().to_str().ok().and_then(|name| resource_of(root, name)) else {
+            continue;
+        };
+        let is_wanted = resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > *after);
+        if is_wanted {
+            names.push(resource);
+        }
+    }
+    names.sort_unstable();
+    let mut found = Vec::new();
+    for resource in names {
+        if found.len() >= limit {
+            break;
+        }
+        let Some(room) = Room::find(root, &resource)? else { continue };
+        let (_, living) = look_into(root, &room)?;
+        let holders = living.iter().filter(|(entry, _)| entry.granted.is_some()).count();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        if !living.is_empty() {
+            found.push(Summary { resource, holders: count(holders), waiting: count(living.len() - holders) });
+        }
+    }
+    Ok(found)
+}
+
+/// Living claims, and the FIFOs of those that can be watched.
+type Living = Vec<(Entry, Option<Watch>)>;
+
+fn look_into(root: &Root, room: &Room) -> Result<(Option<Fence>, Living), Failure> {
+    let book = Book::peek(root, room)?;
+    let mut living = Living::new();
+    for entry in book.entries() {
+        if let Probe::Alive(file) = probe(room, &book.name_of(entry))? {
+            let watch = (living.len() < WATCH_MAX).then(|| Watch::new(file));
+            living.push((entry.clone(), watch));
+        }
+    }
+    let fence = Some(book.last_fence()).filter(|fence| book.knows_fences() && *fence != Fence::default());
+    Ok((fence, living))
+}
+
+/// The resource of a directory, unless something else stands there under a name that could be ours.
+fn resource_of(root: &Root, name: &str) -> Option<Resource> {
+    let resource = match Resource::from_escaped(name) {
+        Some(resource) => resource,
+        None if Resource::is_hashed(name) => {
+            let room = Room::at_path(root, root.path().join(name)).ok()??;
+            Resource::new(&room.read_name().ok()??).ok()?
+        }
+        None => return None,
+    };
+    (root.path_of(&resource).file_name()?.to_str()? == name).then_some(resource)
+}
+
+fn version<'a>(fence: Option<Fence>, entries: impl Iterator<Item = &'a Entry>) -> Version {
+    let mut state = DefaultHasher::new();
+    fence.hash(&mut state);
+    for entry in entries {
+        (entry.id, entry.granted, entry.since, entry.note.as_str()).hash(&mut state);
+    }
+    Version(format!("{:016x}", state.finish()))
+}

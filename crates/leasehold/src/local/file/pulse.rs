@@ -1,0 +1,275 @@
+//! The sign of life of one claim: a FIFO that its process keeps open and locked.
+//!
+//! The kernel drops the lock, and then closes the FIFO, when the process ends in whatever way. Whoever waits
+//! for the claim has the reading end open and is woken by the hang-up, and finds the lock free.
+//!
+//! Ground rules: a FIFO is locked before its claim stands in the ledger, and removed before it leaves it, so that a
+//! claim of the ledger without a locked FIFO is dead, whenever its process was killed. A byte in a FIFO means
+//! only «look again», and is never read: a reader would take it away from the others.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Failure, Share};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mknodat, openat,
+    renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::failure::{cannot, foreign, unsupported};
+use super::room::{Identity, Room};
+use super::root::Root;
+
+/// What the name of a FIFO says: enough to build the line again without a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PulseName {
+    /// Rises with each claim of a resource, so that the order of names is the order of the line.
+    pub(super) place: u64,
+    pub(super) share: Share,
+    pub(super) id: ClaimId,
+}
+
+impl PulseName {
+    fn text(&self) -> String {
+        let PulseName { place, share, id } = self;
+        format!("{PREFIX}{place:020}-{}-{}-{}", share.weight(), share.capacity(), id.to_hex())
+    }
+
+    /// The name under which a claim lives on that somebody has broken, until its process lets go.
+    fn revoked(&self) -> String {
+        self.text() + REVOKED
+    }
+
+    fn parse(text: &str) -> Option<PulseName> {
+        let text = text.strip_suffix(REVOKED).unwrap_or(text);
+        let mut parts = text.strip_prefix(PREFIX)?.split('-');
+        let place = parts.next()?.parse().ok()?;
+        let share = Share::permits(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?).ok()?;
+        let id = ClaimId::from_hex(parts.next()?)?;
+        parts.next().is_none().then_some(PulseName { place, share, id })
+    }
+}
+
+/// The sign of life of a claim of this process.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    file: OwnedFd,
+    path: PathBuf,
+    identity: Identity,
+    /// The room it was made in.
+    pub(super) room: Identity,
+}
+
+impl Pulse {
+    /// Makes and locks it. Called under the room's short lock.
+    pub(super) fn make(root: &Root, room: &Room, name: &PulseName) -> Result<Pulse, Failure> {
+        let text = name.text();
+        let path = room.path_to(&text);
+        make_fifo(root, room, &text)?;
+        let opened =
+            open_and_lock(root, room, &text).and_then(|file| Ok((Identity::of(&fstat(&file)?), file)));
+        match opened {
+            Ok((identity, file)) => Ok(Pulse { file, path, identity, room: room.identity }),
+            Err(cause) => {
+                let _ = unlinkat(room.at(), &*text, AtFlags::empty());
+                Err(cannot("open and lock", &path, cause))
+            }
+        }
+    }
+
+    /// Whether its name still leads to it. If not, the claim was broken, or the store was removed.
+    pub(super) fn is_in_place(&self) -> Result<bool, Failure> {
+        match statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Identity::of(&stat) == self.identity),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(cause) => Err(cannot("look at", &self.path, cause)),
+        }
+    }
+
+    /// Removes its name. `false` where that no longer leads to it.
+    pub(super) fn remove(&self) -> bool {
+        let is_in_place = self.is_in_place().unwrap_or(false);
+        if is_in_place {
+            // What cannot be removed is found dead later, and removed then.
+            let _ = rustix::fs::unlink(&self.path);
+        }
+        is_in_place
+    }
+
+    /// Ends the sign of life, and tells those who watch it.
+    pub(super) fn end(&self) {
+        // Both are said explicitly: a child between fork and exec has a copy of the descriptor, and closing
+        // ours would neither free the lock nor hang up before that child comes to its exec.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        self.nudge();
+    }
+
+    /// Tells those who watch it to look again.
+    pub(super) fn nudge(&self) {
+        nudge(self.file.as_fd());
+    }
+}
+
+impl AsFd for Pulse {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for Pulse {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+/// What was found where a claim should live.
+#[derive(Debug)]
+pub(super) enum Probe {
+    /// It lives; this is the reading end of its FIFO.
+    Alive(OwnedFd),
+    /// Its process ended, or it left.
+    Gone,
+}
+
+/// Looks whether a claim lives. The reading end is open before the lock is tried, so that an end after that is
+/// heard as a hang-up.
+pub(super) fn probe(room: &Room, name: &PulseName) -> Result<Probe, Failure> {
+    let (text, revoked) = (name.text(), name.revoked());
+    // A claim may be renamed between the two looks, but only in this direction.
+    for text in [text, revoked] {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = match openat(room.at(), &*text, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => continue,
+            Err(cause) => return Err(cannot("open", &room.path_to(&text), cause)),
+        };
+        return match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Probe::Gone),
+            Err(Errno::AGAIN) => Ok(Probe::Alive(file)),
+            Err(cause) => Err(cannot("try the lock of", &room.path_to(&text), cause)),
+        };
+    }
+    Ok(Probe::Gone)
+}
+
+/// Whether the claim behind the reading end of a FIFO has ended.
+pub(super) fn has_ended(file: BorrowedFd<'_>) -> bool {
+    flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
+/// Tells the process of a claim that it was broken: its FIFO loses its name, and it is woken.
+pub(super) fn revoke(room: &Room, name: &PulseName) -> Result<(), Failure> {
+    let (text, revoked) = (name.text(), name.revoked());
+    match renameat(room.at(), &*text, room.at(), &*revoked) {
+        // Somebody else has broken it before.
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(cause) => return Err(cannot("break", &room.path_to(&text), cause)),
+    }
+    wake(room, &revoked);
+    Ok(())
+}
+
+/// Removes what is left of a claim, and wakes its process, should there be one.
+pub(super) fn bury(room: &Room, name: &PulseName) -> Result<(), Failure> {
+    for text in [name.text(), name.revoked()] {
+        wake(room, &text);
+        match unlinkat(room.at(), &*text, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(cause) => return Err(cannot("remove", &room.path_to(&text), cause)),
+        }
+    }
+    Ok(())
+}
+
+/// All signs of life in a room, in the order of the line, dead or alive; at most `MAX_FILES`.
+pub(super) fn all(room: &Room) -> Result<Vec<PulseName>, Failure> {
+    let failed = |cause| cannot("list", room.path(), cause);
+    let mut found = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(room.at(), ".", flags, Mode::empty()).map_err(failed)?;
+    for entry in Dir::new(directory).map_err(failed)?.take(MAX_FILES) {
+        let entry = entry.map_err(failed)?;
+        found.extend(entry.file_name().to_str().ok().and_then(PulseName::parse));
+    }
+    found.sort_by_key(|name| name.place);
+    found.dedup_by_key(|name| name.place);
+    Ok(found)
+}
+
+fn make_fifo(root: &Root, room: &Room, text: &str) -> Result<(), Failure> {
+    let path = room.path_to(text);
+    for _ in 0..2 {
+        match mknodat(room.at(), text, FileType::Fifo, root.file_mode(), 0) {
+            Ok(()) => return Ok(()),
+            // Left by an earlier attempt of the same claim that could not clean up.
+            Err(Errno::EXIST) => {
+                let removed = unlinkat(room.at(), text, AtFlags::empty());
+                removed.map_err(|cause| cannot("remove", &path, cause))?;
+            }
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                return Err(unsupported(
+                    room.path(),
+                    "lies on a file system without FIFOs, which the file store wakes waiters by: \
+                     name a directory on an ordinary local file system",
+                ));
+            }
+            Err(cause) => return Err(cannot("create", &path, cause)),
+        }
+    }
+    Err(foreign(&path, "appears again and again: somebody else creates it"))
+}
+
+fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = openat(room.at(), text, flags, Mode::empty())?;
+    if root.is_shared() {
+        fchmod(&file, root.file_mode())?;
+    }
+    // An onlooker without the short lock may try the lock at just this moment, and lets go at once.
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked.map(|()| file),
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+fn wake(room: &Room, text: &str) {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // Without a reader, and its process always has it open for reading, nobody needs to be woken.
+    if let Ok(file) = openat(room.at(), text, flags, Mode::empty()) {
+        nudge(file.as_fd());
+    }
+}
+
+fn nudge(file: BorrowedFd<'_>) {
+    // A full FIFO has woken everybody already.
+    let _ = rustix::io::write(file, b"!");
+}
+
+const PREFIX: &str = "claim-";
+const REVOKED: &str = ".revoked";
+const LOCK_TRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
+/// Far more than a line may have; a directory with more is not ours.
+const MAX_FILES: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_reads_back_and_sorts_as_the_line() {
+        let id = ClaimId::from_bytes([7; 16]);
+        let name = PulseName { place: 9, share: Share::permits(2, 5).unwrap(), id };
+        assert_eq!(PulseName::parse(&name.text()), Some(name));
+        assert_eq!(PulseName::parse(&name.revoked()), Some(name));
+        assert!(PulseName { place: 10, ..name }.text() > name.text());
+        for bad in ["lock", "claim-", "claim-1-0-5-07", &(name.text() + "-x")] {
+            assert_eq!(PulseName::parse(bad), None, "{bad}");
+        }
+    }
+}

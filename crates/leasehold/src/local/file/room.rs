@@ -1,0 +1,367 @@
+//! The directory of one resource, and the short lock under which it is changed.
+//!
+//! Ground rules: everything in a room is named relative to its descriptor, so that no half of a change lands in
+//! another directory of the same name; and after the short lock was taken, the path is compared with what
+//! was locked, because a room may have been removed, and made again by somebody else, in between.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Effect, Failure, FailureKind, Patience, Resource};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, mkdirat, openat,
+    renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::failure::{cannot, denied, foreign};
+use super::root::{Root, is_trusted_owner, sync_directory};
+
+/// The directory of one resource.
+#[derive(Debug)]
+pub(super) struct Room {
+    path: PathBuf,
+    directory: OwnedFd,
+    /// Which directory it is, whatever its path says later.
+    pub(super) identity: Identity,
+}
+
+/// A file by what it is, not by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    // The widths differ from platform to platform.
+    #[allow(clippy::unnecessary_cast)]
+    pub(super) fn of(stat: &Stat) -> Identity {
+        Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }
+    }
+}
+
+impl Room {
+    /// The room of a resource, where there is one.
+    pub(super) fn find(root: &Root, resource: &Resource) -> Result<Option<Room>, Failure> {
+        Room::at_path(root, root.path_of(resource))
+    }
+
+    /// The room in this directory, where there is one.
+    pub(super) fn at_path(root: &Root, path: PathBuf) -> Result<Option<Room>, Failure> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match openat(CWD, &path, flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(cause) => return Err(cannot("open", &path, cause)),
+        };
+        let stat = fstat(&directory).map_err(|cause| cannot("look at", &path, cause))?;
+        if root.is_open_to_all && !root.is_shared() && !is_trusted_owner(stat.st_uid) {
+            return Err(denied(
+                &path,
+                "belongs to another user, in a store that everybody may write to: use a directory of your own",
+            ));
+        }
+        Ok(Some(Room { path, directory, identity: Identity::of(&stat) }))
+    }
+
+    /// The room of a resource and its short lock, made where there is none.
+    pub(super) fn enter(root: &Root, resource: &Resource, limit: &Limit) -> Result<(Room, Latch), Failure> {
+        for _ in 0..MAX_REOPEN {
+            let room = match Room::find(root, resource)? {
+                Some(room) => room,
+                None => {
+                    Room::make(root, resource)?;
+                    continue;
+                }
+            };
+            if let Some(latch) = room.latch(root, limit, OFlags::CREATE)? {
+                room.compare_name(root, resource)?;
+                return Ok((room, latch));
+            }
+        }
+        Err(Failure::unavailable(format!(
+            "{} is removed again and again while it is entered: somebody cleans this directory up",
+            root.path_of(resource).display()
+        )))
+    }
+
+    /// The room of a resource and its short lock, where there is one.
+    pub(super) fn reenter(
+        root: &Root,
+        resource: &Resource,
+        limit: &Limit,
+    ) -> Result<Option<(Room, Latch)>, Failure> {
+        for _ in 0..MAX_REOPEN {
+            let Some(room) = Room::find(root, resource)? else { return Ok(None) };
+            if let Some(latch) = room.latch(root, limit, OFlags::empty())? {
+                return Ok(Some((room, latch)));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn at(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of something in it, for a person.
+    pub(super) fn path_to(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Opens something in it that is, or becomes, an ordinary file.
+    pub(super) fn open_file(&self, root: &Root, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        // NONBLOCK: whatever somebody put there in place of a file must not stop us.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = openat(&self.directory, name, flags, root.file_mode())?;
+        if flags.contains(OFlags::CREATE) && root.is_shared() {
+            // Where it is somebody else's already, its mode is what they made it.
+            match fchmod(&opened, root.file_mode()) {
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(cause) => return Err(cause),
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Replaces a file as a whole, so that after a crash it is either the old or the new one.
+    pub(super) fn replace_file(
+        &self,
+        root: &Root,
+        name: &str,
+        content: &[u8],
+        sync: Sync,
+    ) -> Result<(), Failure> {
+        let temporary = format!("{name}.new");
+        let path = self.path_to(name);
+        let written = self
+            .write_new(root, &temporary, content, sync)
+            .and_then(|()| renameat(&self.directory, &*temporary, &self.directory, name));
+        if let Err(cause) = written {
+            // The space is needed; the old file is untouched.
+            let _ = unlinkat(&self.directory, &*temporary, AtFlags::empty());
+            return Err(cannot("write", &path, cause));
+        }
+        if sync == Sync::Durable { sync_directory(&self.path) } else { Ok(()) }
+    }
+
+    fn write_new(&self, root: &Root, name: &str, content: &[u8], sync: Sync) -> Result<(), Errno> {
+        // What is left of a writer that was killed; nobody else writes it now, under the short lock.
+        match unlinkat(&self.directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(cause) => return Err(cause),
+        }
+        let file = self.open_file(root, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        write_all_at(file.as_fd(), content, 0)?;
+        if sync == Sync::Durable { rustix::fs::fsync(&file) } else { Ok(()) }
+    }
+
+    fn make(root: &Root, resource: &Resource) -> Result<(), Failure> {
+        let path = root.path_of(resource);
+        match mkdirat(CWD, &path, root.directory_mode()) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(()),
+            // The whole store was removed under us.
+            Err(Errno::NOENT) => return root.make(),
+            Err(cause) => return Err(cannot("create", &path, cause)),
+        }
+        if root.is_shared() {
+            let set = rustix::fs::chmodat(CWD, &path, root.directory_mode(), AtFlags::empty());
+            set.map_err(|cause| cannot("set the mode of", &path, cause))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the short lock; `None` where the room was removed meanwhile.
+    fn latch(&self, root: &Root, limit: &Limit, create: OFlags) -> Result<Option<Latch>, Failure> {
+        let path = self.path_to(LOCK);
+        for _ in 0..MAX_REOPEN {
+            let file = match self.open_file(root, LOCK, OFlags::RDWR | create) {
+                Ok(file) => file,
+                Err(Errno::NOENT) => return Ok(None),
+                // In a shared store somebody else may be between making it and setting its mode.
+                Err(Errno::ACCESS) if root.is_shared() && limit.pause(0) => continue,
+                Err(cause) => return Err(cannot("open", &path, cause)),
+            };
+            lock_in_time(&file, &path, limit)?;
+            let latch = Latch(file);
+            let stat = fstat(&latch.0).map_err(|cause| cannot("look at", &path, cause))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(foreign(&path, "is not an ordinary file: remove it"));
+            }
+            match statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(named) if Identity::of(&named) == Identity::of(&stat) => return Ok(Some(latch)),
+                // The file, or the whole room, was replaced while we waited: what we hold is nobody's lock.
+                Ok(_) if self.is_in_place() => {}
+                Ok(_) | Err(Errno::NOENT) => return Ok(None),
+                Err(cause) => return Err(cannot("look at", &path, cause)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the path still leads here.
+    pub(super) fn is_in_place(&self) -> bool {
+        statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| Identity::of(&stat) == self.identity)
+    }
+
+    /// A hashed directory name does not carry the name: it is kept in a file, and compared.
+    fn compare_name(&self, root: &Root, resource: &Resource) -> Result<(), Failure> {
+        let hashed = self.path.file_name().and_then(|name| name.to_str()).is_some_and(Resource::is_hashed);
+        if !hashed {
+            return Ok(());
+        }
+        match self.read_name()? {
+            None => self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Cached),
+            Some(name) if name == resource.as_str() => Ok(()),
+            Some(_) => Err(foreign(
+                &self.path_to(NAME),
+                "has the name of another resource, whose hash is the same, or is damaged: rename one of the two, \
+                 or remove the directory when nobody uses it",
+            )),
+        }
+    }
+
+    /// The name kept in a file, where there is one.
+    pub(super) fn read_name(&self) -> Result<Option<String>, Failure> {
+        let path = self.path_to(NAME);
+        match read_file(self.at(), NAME, Resource::MAX_BYTES) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(cause) => Err(cannot("read", &path, cause)),
+        }
+    }
+}
+
+/// The short lock of a room. Held for one change only, never over a wait.
+#[derive(Debug)]
+pub(super) struct Latch(OwnedFd);
+
+impl Drop for Latch {
+    fn drop(&mut self) {
+        // Said explicitly: a child between fork and exec has a copy of the descriptor, and closing ours would
+        // not free the lock before that child comes to its exec.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Whether a file must be there after a power failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sync {
+    Durable,
+    Cached,
+}
+
+/// How long a short lock is waited for.
+#[derive(Debug)]
+pub(super) struct Limit {
+    since: Instant,
+    least: Duration,
+    patience: Option<Patience>,
+}
+
+impl Limit {
+    /// Until patience ends, but long enough for others to finish what takes microseconds.
+    pub(super) fn of(patience: &Patience) -> Limit {
+        Limit { since: Instant::now(), least: LEAST_WAIT, patience: Some(patience.clone()) }
+    }
+
+    /// For calls that have no patience of their own.
+    pub(super) fn fixed(least: Duration) -> Limit {
+        Limit { since: Instant::now(), least, patience: None }
+    }
+
+    fn is_over(&self) -> bool {
+        let waited = self.since.elapsed();
+        waited >= MOST_WAIT
+            || waited >= self.least && self.patience.as_ref().is_none_or(|patience| patience.is_ended())
+    }
+
+    /// Sleeps a little longer with each round. `false` when it is over.
+    fn pause(&self, round: u32) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        std::thread::sleep((FIRST_PAUSE * 2u32.saturating_pow(round.min(10))).min(LAST_PAUSE));
+        true
+    }
+}
+
+/// Waits for the lock in short sleeps, not in the kernel: a blocked thread could not be told that patience has
+/// ended, and would keep the runtime from shutting down while a stopped process keeps the lock.
+fn lock_in_time(file: &OwnedFd, path: &Path, limit: &Limit) -> Result<(), Failure> {
+    for round in 0.. {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN | Errno::INTR) if limit.pause(round) => {}
+            Err(Errno::AGAIN | Errno::INTR) => break,
+            Err(cause) => return Err(cannot("lock", path, cause)),
+        }
+    }
+    Err(Failure::new(
+        FailureKind::Unavailable,
+        Effect::None,
+        format!(
+            "{} stays locked, which should last microseconds: a process that uses it is stopped or hangs; \
+             `fuser -v {}` shows which",
+            path.display(),
+            path.display()
+        ),
+    ))
+}
+
+/// Reads a file in a room whole; one byte more than `max` where it is longer.
+pub(super) fn read_file(at: BorrowedFd<'_>, name: &str, max: usize) -> Result<Vec<u8>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = openat(at, name, flags, Mode::empty())?;
+    let mut bytes = vec![0; max + 1];
+    let length = read_all_at(file.as_fd(), &mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Reads from the beginning until `buffer` is full or the file ends.
+pub(super) fn read_all_at(file: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[done..], done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `content` at `offset`.
+pub(super) fn write_all_at(file: BorrowedFd<'_>, content: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < content.len() {
+        match rustix::io::pwrite(file, &content[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(())
+}
+
+const LOCK: &str = "lock";
+const NAME: &str = "name";
+/// How often a path may change under us before we give up.
+const MAX_REOPEN: u32 = 100;
+/// A call whose patience has ended still waits this long for others who are in the middle of a change.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
+/// Nobody is in the middle of a change for this long unless it is stopped.
+const MOST_WAIT: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LAST_PAUSE: Duration = Duration::from_millis(5);

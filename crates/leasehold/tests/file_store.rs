@@ -1,0 +1,530 @@
+//! The file store within one process: two handles on one directory stand for two processes.
+#![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::SystemClock;
+use leasehold::local::{FileBackend, FileConfig};
+use leasehold_core::{
+    Backend, Claim, ClaimId, Effect, FailureKind, Fence, Note, Patience, Proof, Release, Renew, Renewal,
+    Share, Step,
+};
+
+mod file_support;
+use file_support::*;
+
+#[tokio::test]
+async fn one_holds_the_next_waits_and_is_woken() {
+    let store = Store::new();
+    let (first, second) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
+    let (one, two) = (store.open(), store.open());
+    let fence = granted(&one, &first).await;
+    assert_eq!(fence, Fence::new(0, 1, 0));
+    assert_eq!(granted(&one, &first).await, fence, "asked again it is the same grant");
+    assert_busy(&two, &second).await;
+    let waiter = spawn_wait(&two, &second);
+    until_waiting(&one, "a", 1).await;
+    assert!(matches!(one.release(&[&first]).await[..], [Release::Freed]));
+    assert_eq!(waiter.await.unwrap(), Fence::new(0, 2, 0));
+    assert!(matches!(one.release(&[&first]).await[..], [Release::Gone]));
+    assert!(matches!(two.release(&[&second]).await[..], [Release::Freed]));
+    assert_eq!(claim_files(&one, "a"), 0);
+    assert_eq!(fs::read_dir(one.path_of(&resource("a"))).unwrap().count(), 3, "lock, ledger and fence stay");
+}
+
+#[tokio::test]
+async fn a_line_is_served_in_the_order_of_coming() {
+    let store = Store::new();
+    let backend = store.open();
+    let holder = claim("line", Share::MUTEX);
+    granted(&backend, &holder).await;
+    let mut waiters = Vec::new();
+    let mut claims = Vec::new();
+    for n in 1..=20 {
+        let next = claim("line", Share::MUTEX);
+        let other = store.open();
+        waiters.push(spawn_wait(&other, &next));
+        claims.push((other, next));
+        until_waiting(&backend, "line", n).await;
+    }
+    backend.release(&[&holder]).await;
+    for (n, (waiter, (other, claim))) in waiters.into_iter().zip(&claims).enumerate() {
+        assert_eq!(waiter.await.unwrap(), Fence::new(0, n as u64 + 2, 0));
+        let seen = look(&backend, "line").await;
+        assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 19 - n));
+        assert_eq!(seen.holders[0].id, claim.id);
+        assert!(matches!(other.release(&[claim]).await[..], [Release::Freed]));
+    }
+}
+
+#[tokio::test]
+async fn readers_share_writers_do_not_and_nobody_passes() {
+    let store = Store::new();
+    let backend = store.open();
+    let (r1, r2, w, r3) = (
+        claim("rw", Share::READER),
+        claim("rw", Share::READER),
+        claim("rw", Share::WRITER),
+        claim("rw", Share::READER),
+    );
+    granted(&backend, &r1).await;
+    granted(&backend, &r2).await;
+    let writer = spawn_wait(&backend, &w);
+    until_waiting(&backend, "rw", 1).await;
+    let reader = spawn_wait(&backend, &r3);
+    until_waiting(&backend, "rw", 2).await;
+    assert_busy(&backend, &claim("rw", Share::READER)).await;
+    // The writer watches the nearest reader; that the other one leaves last must be noticed all the same.
+    backend.release(&[&r2]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!writer.is_finished());
+    backend.release(&[&r1]).await;
+    let fence = writer.await.unwrap();
+    assert!(!reader.is_finished());
+    backend.release(&[&w]).await;
+    assert!(reader.await.unwrap() > fence);
+}
+
+#[tokio::test]
+async fn permits_are_counted_and_whoever_leaves_first_makes_room() {
+    let store = Store::new();
+    let backend = store.open();
+    let two = Share::permits(2, 3).unwrap();
+    let one = Share::permits(1, 3).unwrap();
+    let (a, b, c, d) = (claim("sem", one), claim("sem", two), claim("sem", one), claim("sem", one));
+    granted(&backend, &a).await;
+    granted(&backend, &b).await;
+    let third = spawn_wait(&backend, &c);
+    until_waiting(&backend, "sem", 1).await;
+    let fourth = spawn_wait(&backend, &d);
+    until_waiting(&backend, "sem", 2).await;
+    // The one farther away leaves: room for both, and the second of them has to hear of it through the first.
+    backend.release(&[&a, &b]).await;
+    third.await.unwrap();
+    fourth.await.unwrap();
+    assert_eq!(look(&backend, "sem").await.holders.len(), 2);
+}
+
+#[tokio::test]
+async fn a_wide_semaphore_is_watched_beyond_the_limit_of_descriptors() {
+    let store = Store::new();
+    let backend = store.open();
+    let share = Share::permits(1, 100).unwrap();
+    let claims: Vec<Claim> = (0..100).map(|_| claim("wide", share)).collect();
+    for claim in &claims {
+        granted(&backend, claim).await;
+    }
+    let next = claim("wide", share);
+    let waiter = spawn_wait(&backend, &next);
+    until_waiting(&backend, "wide", 1).await;
+    // The first one lies beyond the 64 that are watched.
+    backend.release(&[&claims[0]]).await;
+    within(Duration::from_secs(2), waiter).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_leaves_no_file_no_place_and_no_descriptor() {
+    let store = Store::new();
+    let backend = store.open();
+    let holder = claim("cancel", Share::MUTEX);
+    granted(&backend, &holder).await;
+    // Whatever the runtime opens for itself is open now.
+    cancelled_wait(&backend, "cancel").await;
+    let before = descriptors();
+    for _ in 0..50 {
+        cancelled_wait(&backend, "cancel").await;
+    }
+    eventually("descriptors are closed", || descriptors() <= before).await;
+    assert_eq!(claim_files(&backend, "cancel"), 1);
+    let seen = look(&backend, "cancel").await;
+    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
+    backend.release(&[&holder]).await;
+    eventually("the holder's descriptor is closed", || descriptors() < before).await;
+}
+
+async fn cancelled_wait(backend: &Arc<FileBackend>, name: &str) {
+    let (waiting, patience) = (claim(name, Share::MUTEX), patience());
+    let ended = {
+        let (backend, waiting, patience) = (backend.clone(), waiting.clone(), patience.clone());
+        tokio::spawn(async move { backend.contend(&waiting, &patience).await })
+    };
+    until_waiting(backend, name, 1).await;
+    patience.end();
+    let step = within(Duration::from_secs(5), ended).await.unwrap().unwrap();
+    assert!(matches!(step, Step::Busy(hint) if hint.ahead == Some(1)));
+}
+
+#[tokio::test]
+async fn a_dropped_backend_frees_what_it_held_and_wakes_who_waits() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    granted(&one, &claim("drop", Share::MUTEX)).await;
+    let next = claim("drop", Share::MUTEX);
+    let waiter = spawn_wait(&two, &next);
+    until_waiting(&two, "drop", 1).await;
+    drop(one);
+    within(Duration::from_secs(5), waiter).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_broken_holder_is_told_and_lets_go_by_itself() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let held = claim("break", Share::MUTEX);
+    let mut grant = grant(&one, &held).await;
+    let next = claim("break", Share::MUTEX);
+    let waiter = spawn_wait(&two, &next);
+    until_waiting(&two, "break", 1).await;
+    let seen = look(&two, "break").await;
+    let copy = Claim { id: seen.holders[0].id, ..held.clone() };
+    let begun = Instant::now();
+    assert!(matches!(two.release(&[&copy]).await[..], [Release::Freed]));
+    assert!(begun.elapsed() < Duration::from_secs(1), "it let go by itself: {:?}", begun.elapsed());
+    let lost = grant.lost.as_mut().unwrap().fired();
+    assert_eq!(within(Duration::from_secs(1), lost).await, leasehold_core::LossCause::Gone);
+    within(Duration::from_secs(5), waiter).await.unwrap();
+    assert!(matches!(renew(&one, &held).await, Renewal::Lost));
+    assert!(matches!(one.release(&[&held]).await[..], [Release::Gone]));
+    assert_eq!(look(&two, "break").await.holders[0].id, next.id, "the late release touched nobody else");
+}
+
+#[tokio::test]
+async fn a_broken_waiter_learns_of_it_at_once() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    granted(&one, &claim("bw", Share::MUTEX)).await;
+    let next = claim("bw", Share::MUTEX);
+    let waiter = {
+        let (two, next) = (two.clone(), next.clone());
+        tokio::spawn(async move { two.contend(&next, &patience()).await })
+    };
+    until_waiting(&one, "bw", 1).await;
+    assert!(matches!(one.release(&[&next]).await[..], [Release::Freed]));
+    let failure = within(Duration::from_secs(5), waiter).await.unwrap().unwrap_err();
+    assert!(failure.detail().contains("broken"), "{failure}");
+    assert_eq!(claim_files(&one, "bw"), 1);
+}
+
+#[tokio::test]
+async fn the_same_id_in_two_handles_is_refused() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let held = claim("twin", Share::MUTEX);
+    granted(&one, &held).await;
+    let failure = two.contend(&held, &patience()).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Invalid, Effect::None));
+    drop(one);
+    granted(&two, &held).await;
+}
+
+#[tokio::test]
+async fn a_restart_of_the_machine_skips_fences_and_forgets_claims() {
+    let store = Store::new();
+    let one = store.open();
+    granted(&one, &claim("boot", Share::MUTEX)).await;
+    let ledger = one.path_of(&resource("boot")).join("ledger");
+    drop(one);
+    // A ledger of another boot, sound in itself, in both slots: as found after a restart.
+    let bytes = fs::read(&ledger).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let other = replace_in_ledger(&bytes, boot.trim(), "00000000-0000-0000-0000-000000000000");
+    fs::write(&ledger, other).unwrap();
+    let two = store.open();
+    let next = claim("boot", Share::MUTEX);
+    assert_eq!(granted(&two, &next).await, Fence::new(0, 1026, 0));
+    two.release(&[&next]).await;
+    assert_eq!(granted(&two, &claim("boot", Share::MUTEX)).await, Fence::new(0, 1027, 0));
+    assert_eq!(claim_files(&two, "boot"), 1);
+}
+
+#[tokio::test]
+async fn a_lost_or_damaged_ledger_is_built_again_from_those_who_live() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 5] = [
+        ("deleted", |ledger| fs::remove_file(ledger).unwrap()),
+        ("empty", |ledger| fs::write(ledger, "").unwrap()),
+        ("garbage", |ledger| fs::write(ledger, vec![b'#'; 8192]).unwrap()),
+        ("cut", |ledger| {
+            let bytes = fs::read(ledger).unwrap();
+            fs::write(ledger, &bytes[..bytes.len() - 4096]).unwrap();
+        }),
+        ("one slot half written", |ledger| {
+            let mut bytes = fs::read(ledger).unwrap();
+            bytes[4096 + 100] ^= 1;
+            fs::write(ledger, bytes).unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        let store = Store::new();
+        let (one, two) = (store.open(), store.open());
+        let (held, next, last) =
+            (claim("d", Share::MUTEX), claim("d", Share::MUTEX), claim("d", Share::MUTEX));
+        let first = granted(&one, &held).await;
+        let second = spawn_wait(&two, &next);
+        until_waiting(&one, "d", 1).await;
+        let third = spawn_wait(&one, &last);
+        until_waiting(&one, "d", 2).await;
+        damage(&one.path_of(&resource("d")).join("ledger"));
+        assert_eq!(look(&two, "d").await.waiting.len(), 2, "{what}: an onlooker still sees the line");
+        assert_busy(&two, &claim("d", Share::MUTEX)).await;
+        assert!(matches!(renew(&one, &held).await, Renewal::Alive), "{what}");
+        let seen = look(&two, "d").await;
+        assert_eq!(seen.holders[0].id, held.id, "{what}");
+        assert_eq!(seen.waiting.iter().map(|s| s.id).collect::<Vec<_>>(), [next.id, last.id], "{what}");
+        assert!(matches!(one.release(&[&held]).await[..], [Release::Freed]), "{what}");
+        let fence = within(Duration::from_secs(5), second).await.unwrap();
+        assert!(fence > first && fence.seq > 1024, "{what}: {fence} after {first}");
+        two.release(&[&next]).await;
+        assert!(within(Duration::from_secs(5), third).await.unwrap() > fence, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_reserve_is_an_error_and_never_a_beginning_at_one() {
+    for content in
+        ["", "leasehold-fence 1 00", "leasehold-fence 1 00000000000000001025 00000000000000000025\n"]
+    {
+        let store = Store::new();
+        let backend = store.open();
+        let held = claim("f", Share::MUTEX);
+        granted(&backend, &held).await;
+        backend.release(&[&held]).await;
+        let room = backend.path_of(&resource("f"));
+        fs::write(room.join("fence"), content).unwrap();
+        fs::remove_file(room.join("ledger")).unwrap();
+        let failure = backend.contend(&claim("f", Share::MUTEX), &patience()).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None));
+        assert!(failure.detail().contains("above every fence"), "{failure}");
+        assert_eq!(fs::read_to_string(room.join("fence")).unwrap(), content, "it is left as it is");
+        // What the text says does help.
+        fs::write(room.join("fence"), "leasehold-fence 1 00000000000000005000 00000000000000005000").unwrap();
+        assert_eq!(granted(&backend, &held).await, Fence::new(0, 5001, 0));
+    }
+}
+
+#[tokio::test]
+async fn without_ledger_and_reserve_living_claims_forbid_to_begin_anew() {
+    let store = Store::new();
+    let backend = store.open();
+    let held = claim("g", Share::MUTEX);
+    granted(&backend, &held).await;
+    let room = backend.path_of(&resource("g"));
+    fs::remove_file(room.join("fence")).unwrap();
+    fs::remove_file(room.join("ledger")).unwrap();
+    let failure = backend.contend(&claim("g", Share::MUTEX), &patience()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign);
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]), "its end needs no ledger");
+}
+
+#[tokio::test]
+async fn a_removed_store_is_noticed_by_holders_and_made_again() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let held = claim("rm", Share::MUTEX);
+    let mut grant = grant(&one, &held).await;
+    let waiting = claim("rm", Share::MUTEX);
+    let waiter = spawn_wait(&one, &waiting);
+    until_waiting(&one, "rm", 1).await;
+    fs::remove_dir_all(one.path()).unwrap();
+    assert!(matches!(renew(&one, &held).await, Renewal::Lost));
+    within(Duration::from_secs(1), grant.lost.as_mut().unwrap().fired()).await;
+    // The waiter was woken by the end of the one ahead, and stands in the new line.
+    let fence = within(Duration::from_secs(5), waiter).await.unwrap();
+    assert_eq!(fence, Fence::new(0, 1, 0), "what was removed is forgotten");
+    assert_busy(&two, &claim("rm", Share::MUTEX)).await;
+    one.release(&[&waiting]).await;
+    granted(&two, &claim("rm", Share::MUTEX)).await;
+    assert!(matches!(one.release(&[&held]).await[..], [Release::Gone]));
+}
+
+#[tokio::test]
+async fn any_name_works_and_is_listed() {
+    let store = Store::new();
+    let backend = store.open();
+    let long = "ü".repeat(256);
+    let mut names = ["a", "A", "a/b", "..", ".", "a b", "größe", "%2e", "~x", "-", "日本", &long];
+    for name in names {
+        granted(&backend, &claim(name, Share::MUTEX)).await;
+    }
+    names.sort_unstable();
+    let listed = store.open().list("", None, 100).await.unwrap();
+    assert_eq!(listed.iter().map(|s| s.resource.as_str()).collect::<Vec<_>>(), names);
+    assert!(listed.iter().all(|summary| summary.holders == 1 && summary.waiting == 0));
+    let listed = backend.list("a", Some(&resource("a")), 1).await.unwrap();
+    assert_eq!(listed.iter().map(|s| s.resource.as_str()).collect::<Vec<_>>(), ["a b"]);
+    assert_eq!(backend.list("none", None, 10).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn two_names_with_one_hash_are_an_error() {
+    let store = Store::new();
+    let backend = store.open();
+    let name = "x".repeat(400);
+    let held = claim(&name, Share::MUTEX);
+    granted(&backend, &held).await;
+    backend.release(&[&held]).await;
+    fs::write(backend.path_of(&resource(&name)).join("name"), "y".repeat(400)).unwrap();
+    let failure = backend.contend(&held, &patience()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign);
+}
+
+#[tokio::test]
+async fn an_onlooker_hears_of_changes() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let empty = look(&two, "look").await;
+    assert_eq!((empty.holders.len(), empty.fence), (0, None));
+    assert!(!two.path_of(&resource("look")).exists(), "looking creates nothing");
+    let watcher = {
+        let two = two.clone();
+        tokio::spawn(async move { two.inspect(&resource("look"), Some(&empty.version), &patience()).await })
+    };
+    let mut held = claim("look", Share::MUTEX);
+    held.note = Note::new("host a\npid 7 100%").unwrap();
+    let fence = granted(&one, &held).await;
+    let seen = within(Duration::from_secs(5), watcher).await.unwrap().unwrap();
+    assert_eq!((seen.holders[0].note.as_str(), seen.fence), ("host a\npid 7 100%", Some(fence)));
+    let since = Duration::from_millis(seen.holders[0].since_unix_ms.unwrap());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert!(now - since < Duration::from_secs(10), "{now:?} {since:?}");
+    let watcher = {
+        let two = two.clone();
+        tokio::spawn(async move { two.inspect(&resource("look"), Some(&seen.version), &patience()).await })
+    };
+    one.release(&[&held]).await;
+    assert_eq!(within(Duration::from_secs(5), watcher).await.unwrap().unwrap().holders.len(), 0);
+}
+
+#[tokio::test]
+async fn a_long_line_grows_the_ledger() {
+    let store = Store::new();
+    let backend = store.open();
+    let note = Note::new(&"n".repeat(1024)).unwrap();
+    let mut claims = Vec::new();
+    for _ in 0..40 {
+        let claim = Claim { note: note.clone(), ..claim("grow", Share::READER) };
+        granted(&backend, &claim).await;
+        claims.push(claim);
+    }
+    assert!(fs::metadata(backend.path_of(&resource("grow")).join("ledger")).unwrap().len() > 80 * 1024);
+    assert_eq!(look(&store.open(), "grow").await.holders.len(), 40);
+    let all: Vec<&Claim> = claims.iter().collect();
+    assert!(backend.release(&all).await.iter().all(|answer| matches!(answer, Release::Freed)));
+    assert_eq!(look(&backend, "grow").await.holders.len(), 0);
+}
+
+#[tokio::test]
+async fn a_hung_short_lock_ends_with_patience_and_says_so() {
+    let store = Store::new();
+    let backend = store.open();
+    let held = claim("hung", Share::MUTEX);
+    granted(&backend, &held).await;
+    let lock = fs::File::open(backend.path_of(&resource("hung")).join("lock")).unwrap();
+    lock.lock().unwrap();
+    let begun = Instant::now();
+    let failure = backend.contend(&claim("hung", Share::MUTEX), &Patience::none(Arc::new(SystemClock))).await;
+    let failure = failure.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None));
+    assert!(failure.detail().contains("fuser"), "{failure}");
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!(look(&backend, "hung").await.holders.len(), 1, "onlookers do not need it");
+    assert!(matches!(renew(&backend, &held).await, Renewal::Alive), "holders do not need it");
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]), "a release is heard without it");
+    assert_eq!(look(&backend, "hung").await.holders.len(), 0);
+    drop(lock);
+    granted(&backend, &claim("hung", Share::MUTEX)).await;
+}
+
+#[tokio::test]
+async fn a_lock_file_that_was_replaced_is_locked_anew() {
+    let store = Store::new();
+    let backend = store.open();
+    let held = claim("swap", Share::MUTEX);
+    granted(&backend, &held).await;
+    let path = backend.path_of(&resource("swap")).join("lock");
+    let old = fs::File::open(&path).unwrap();
+    old.lock().unwrap();
+    let next = claim("swap", Share::MUTEX);
+    let waiter = spawn_wait(&backend, &next);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Somebody cleans up: whoever waits for the old file must not believe that it protects anything.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "").unwrap();
+    let new = fs::File::open(&path).unwrap();
+    new.lock().unwrap();
+    drop(old);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(look(&backend, "swap").await.waiting.len(), 0, "it did not enter under the old file's lock");
+    drop(new);
+    until_waiting(&backend, "swap", 1).await;
+    backend.release(&[&held]).await;
+    within(Duration::from_secs(5), waiter).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shared_store_has_the_modes_that_were_asked_for() {
+    use std::os::unix::fs::PermissionsExt;
+    let store = Store::new();
+    let config = FileConfig::new(store.path()).mode(0o660).unwrap();
+    let backend = Arc::new(FileBackend::open(config).unwrap());
+    granted(&backend, &claim("m", Share::MUTEX)).await;
+    let room = backend.path_of(&resource("m"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&room), 0o770);
+    for entry in fs::read_dir(&room).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o660, "{}", path.display());
+    }
+    let private = Store::new().open();
+    granted(&private, &claim("m", Share::MUTEX)).await;
+    let room = private.path_of(&resource("m"));
+    assert_eq!(mode(&room), 0o700);
+    assert!(fs::read_dir(&room).unwrap().all(|entry| mode(&entry.unwrap().path()) == 0o600));
+}
+
+#[tokio::test]
+async fn links_in_the_store_are_not_followed() {
+    let store = Store::new();
+    let backend = store.open();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), backend.path_of(&resource("link"))).unwrap();
+    let failure = backend.contend(&claim("link", Share::MUTEX), &patience()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    let room = backend.path_of(&resource("lock"));
+    fs::create_dir(&room).unwrap();
+    let target = elsewhere.path().join("target");
+    std::os::unix::fs::symlink(&target, room.join("lock")).unwrap();
+    let failure = backend.contend(&claim("lock", Share::MUTEX), &patience()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    assert!(!target.exists());
+}
+
+async fn renew(backend: &FileBackend, claim: &Claim) -> Renewal {
+    let proof = Proof::none();
+    backend.renew(&[Renew { claim, proof: &proof }]).await.remove(0)
+}
+
+/// Changes the words of a slot and makes its checksum fit again.
+fn replace_in_ledger(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let half = bytes.len() / 2;
+    let mut changed = Vec::new();
+    for slot in [&bytes[..half], &bytes[half..]] {
+        let length = usize::from_str_radix(std::str::from_utf8(&slot[..8]).unwrap(), 16).unwrap();
+        let (ledger, head) = leasehold_core::Ledger::from_text(&slot[9..9 + length]).unwrap();
+        assert!(head.contains(from));
+        let text = ledger.to_text(&head.replace(from, to));
+        let mut slot = format!("{:08x}\n{text}", text.len()).into_bytes();
+        slot.resize(half, 0);
+        changed.extend(slot);
+    }
+    changed
+}
+
+#[test]
+fn ids_of_tests_differ() {
+    assert_ne!(claim("x", Share::MUTEX).id, claim("x", Share::MUTEX).id);
+    assert_ne!(claim("x", Share::MUTEX).id, ClaimId::from_bytes([0; 16]));
+}
