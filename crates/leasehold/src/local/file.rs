@@ -138,12 +138,12 @@ impl FileBackend {
     /// The grant of a claim that this backend holds, with somebody who watches over it.
     fn grant(&self, claim: &Claim, asked_at: leasehold_core::Moment) -> Option<Grant> {
         let own = &self.inner.own;
-        let (fence, signal) = own.grant_of(claim.id)?;
-        if let Some(pulse) = own.pulse(claim.id)
-            && !own.has_watcher(claim.id)
+        let (fence, signal) = own.grant_of(claim)?;
+        if let Some(pulse) = own.pulse(claim)
+            && !own.has_watcher(claim)
         {
-            let watcher = tokio::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.id));
-            own.watched_by(claim.id, watcher.abort_handle());
+            let watcher = tokio::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.clone()));
+            own.watched_by(claim, watcher.abort_handle());
         }
         Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof: Proof::none() })
     }
@@ -151,10 +151,10 @@ impl FileBackend {
     /// Whether a granted claim of this backend is still in place; one that is not is lost.
     fn still_holds(&self, claim: &Claim) -> Result<bool, Failure> {
         let own = &self.inner.own;
-        let Some(pulse) = own.pulse(claim.id).filter(|_| own.is_held(claim.id)) else { return Ok(false) };
+        let Some(pulse) = own.pulse(claim).filter(|_| own.is_held(claim)) else { return Ok(false) };
         let holds = pulse.is_in_place()?;
         if !holds {
-            own.lose(claim.id);
+            own.lose(claim);
         }
         Ok(holds)
     }
@@ -175,7 +175,7 @@ impl FileBackend {
 
     async fn release_one(&self, claim: &Claim) -> Result<Release, Failure> {
         let owned = claim.clone();
-        if self.inner.own.pulse(claim.id).is_some() {
+        if self.inner.own.pulse(claim).is_some() {
             let was_there = self.run(move |inner| look::release(inner, &owned)).await?;
             return Ok(if was_there { Release::Freed } else { Release::Gone });
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Effect, Entry, Failure, FailureKind, MAX_LINE, Patience, Verdict};
+use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_LINE, Patience, Verdict};
 
 use super::Inner;
 use super::book::{Book, ask};
@@ -50,7 +50,7 @@ pub(super) fn contend(
     patience: &Patience,
     last: bool,
 ) -> Result<Look, Failure> {
-    let own = inner.own.pulse(claim.id);
+    let own = inner.own.pulse(claim);
     let effect = if own.is_some() { Effect::Unknown } else { Effect::None };
     let visit = Visit::begin(inner, claim, &Limit::of(patience));
     let looked = visit.and_then(|mut visit| visit.contend(own, last).map(|look| (look, visit.woken.take())));
@@ -61,8 +61,8 @@ pub(super) fn contend(
             Ok(look)
         }
         // The place, if there is one, is worth nothing without its sign of life.
-        Err(failure) if last && !inner.own.is_held(claim.id) => {
-            abandon(inner, claim.id);
+        Err(failure) if last && !inner.own.is_held(claim) => {
+            abandon(inner, claim);
             Err(with_effect(failure, Effect::None))
         }
         Err(failure) => Err(with_effect(failure, effect)),
@@ -71,7 +71,7 @@ pub(super) fn contend(
 
 /// Ends a claim of this process. `true` where it was there until now.
 pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
-    let Some(own) = inner.own.forget(claim.id) else { return Ok(false) };
+    let Some(own) = inner.own.forget(claim) else { return Ok(false) };
     let was_there = own.pulse.remove();
     // Whatever happens to the ledger, the claim ends here: without its sign of life the next one sees it dead.
     if let Ok(Some((room, latch))) = Room::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
@@ -124,8 +124,8 @@ pub(super) enum Force {
 }
 
 /// Gives up a place without the ledger.
-fn abandon(inner: &Inner, id: ClaimId) {
-    if let Some(own) = inner.own.forget(id) {
+fn abandon(inner: &Inner, claim: &Claim) {
+    if let Some(own) = inner.own.forget(claim) {
         own.pulse.remove();
     }
 }
@@ -161,7 +161,7 @@ impl<'a> Visit<'a> {
                 if self.successor_shares() {
                     self.woken = Some(pulse.clone());
                 }
-                self.inner.own.holds(self.claim.id, pulse, fence);
+                self.inner.own.holds(self.claim, pulse, fence);
                 Ok(Look::Granted)
             }
             Verdict::Busy { ahead, .. } if last => {
@@ -169,12 +169,12 @@ impl<'a> Visit<'a> {
                     pulse.remove();
                 }
                 self.book.save(&self.inner.root, &self.room)?;
-                self.inner.own.forget(self.claim.id);
+                self.inner.own.forget(self.claim);
                 Ok(Look::Busy { ahead, watches: Vec::new(), is_partial })
             }
             Verdict::Busy { ahead, .. } => {
                 let pulse = self.settle(own)?;
-                self.inner.own.waits(self.claim.id, pulse.clone());
+                self.inner.own.waits(self.claim, pulse.clone());
                 let mut watches = watches;
                 watches.push(Watch::own(pulse));
                 Ok(Look::Busy { ahead, watches, is_partial })
@@ -199,10 +199,10 @@ impl<'a> Visit<'a> {
         pulse.remove();
         if pulse.room != self.room.identity {
             // The store was removed and made again. One that held has lost; one that waited stands in line anew.
-            self.inner.own.lose(self.claim.id);
+            self.inner.own.lose(self.claim);
             return Ok(None);
         }
-        self.inner.own.lose(self.claim.id);
+        self.inner.own.lose(self.claim);
         Err(Failure::new(
             FailureKind::Denied,
             Effect::None,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_core::{ClaimId, Failure, Patience};
+use leasehold_core::{Claim, Failure, Patience};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use tokio::io::Interest;
@@ -119,7 +119,7 @@ pub(super) async fn end_of(watch: Watch, limit: Duration) -> Result<(), Failure>
 }
 
 /// Watches over a granted claim of this process, and ends it when somebody breaks it.
-pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, id: ClaimId) {
+pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, claim: Claim) {
     let Ok(watch) = register(Watch::own(pulse.clone())) else {
         tracing::warn!(
             "a granted claim cannot be watched: when it is broken, only its next renewal will tell"
@@ -133,7 +133,7 @@ pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, id: ClaimId) {
         }
         let Some(inner) = inner.upgrade() else { return };
         if let Ok(false) = pulse.is_in_place() {
-            return inner.own.lose(id);
+            return inner.own.lose(&claim);
         }
     }
 }

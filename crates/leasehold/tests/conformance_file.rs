@@ -1,0 +1,52 @@
+//! The store in files before all laws. Each connection is a handle of its own on one directory, which is to the
+//! store what another process is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use leasehold::local::{FileBackend, FileConfig};
+use leasehold_conformance::Subject;
+use leasehold_core::Backend;
+
+/// One store in a directory that is removed at the end.
+struct Files {
+    directory: tempfile::TempDir,
+}
+
+impl Files {
+    fn on_disk() -> Self {
+        Files::under(std::env::temp_dir())
+    }
+
+    /// In memory, where writing through costs nothing and other paths of the kernel are taken.
+    fn on_tmpfs() -> Self {
+        let shared = PathBuf::from("/dev/shm");
+        Files::under(if shared.is_dir() { shared } else { std::env::temp_dir() })
+    }
+
+    fn under(parent: PathBuf) -> Self {
+        let made = tempfile::tempdir_in(&parent);
+        Files {
+            directory: made.unwrap_or_else(|error| panic!("no directory in {}: {error}", parent.display())),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Subject for Files {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        let config = FileConfig::new(self.directory.path().join("store"));
+        let backend = FileBackend::open(config).unwrap_or_else(|failure| panic!("{failure}"));
+        Some(Arc::new(backend))
+    }
+}
+
+mod on_disk {
+    use super::*;
+    leasehold_conformance::suite!(Files::on_disk());
+}
+
+mod on_tmpfs {
+    use super::*;
+    leasehold_conformance::suite!(Files::on_tmpfs());
+}
