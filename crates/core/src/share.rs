@@ -55,6 +55,13 @@ impl Share {
         self.weight == self.capacity
     }
 
+    /// Whether whoever holds this share has all that `wanted` gives, so that asking for it as well adds nothing.
+    pub fn covers(self, wanted: Share) -> bool {
+        self == wanted
+            || self.is_exclusive()
+            || (self.capacity == wanted.capacity && self.weight > wanted.weight)
+    }
+
     /// Whether it takes a counting backend to admit this share; an exclusive or a reader's share does not.
     pub const fn is_counted(self) -> bool {
         !self.is_exclusive() && self.capacity != u32::MAX
@@ -105,5 +112,14 @@ mod tests {
         let two_of_three = Share::permits(2, 3).unwrap();
         assert!(two_of_three.is_counted());
         assert_eq!(two_of_three.to_string(), "2/3");
+    }
+
+    #[test]
+    fn the_larger_share_covers_the_smaller_and_never_the_other_way_round() {
+        let (two, three) = (Share::permits(2, 5).unwrap(), Share::permits(3, 5).unwrap());
+        assert!(two.covers(two) && three.covers(two) && !two.covers(three));
+        assert!(Share::MUTEX.covers(Share::READER) && Share::WRITER.covers(Share::MUTEX));
+        assert!(Share::READER.covers(Share::READER) && !Share::READER.covers(Share::WRITER));
+        assert!(!three.covers(Share::permits(2, 4).unwrap()), "another capacity is another promise");
     }
 }

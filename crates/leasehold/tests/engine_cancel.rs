@@ -204,6 +204,25 @@ async fn closing_ends_waits_and_holds_and_gives_everything_back() {
 }
 
 #[tokio::test]
+async fn closing_waits_until_what_was_on_its_way_is_given_back() {
+    for dropped_first in [true, false] {
+        let store = Store::new();
+        let (locks, wire) = store.client();
+        let (other, _) = store.client();
+        wire.set(Verb::Contend, Mode::LateReply(ms(100)));
+        let mutex = locks.mutex("job");
+        let wait = tokio::spawn(async move { mutex.lock().await.map(drop) });
+        common::held(&other, "job").await;
+        if dropped_first {
+            wait.abort();
+        }
+        assert!(locks.close(Duration::from_secs(5)).await);
+        let left = other.inspect("job").await.unwrap();
+        assert_eq!((left.holders.len(), left.waiting.len()), (0, 0), "{left:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_client_still_gives_back_what_was_held() {
     let store = Store::new();
     let (other, _) = store.client();

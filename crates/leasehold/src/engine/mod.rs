@@ -29,6 +29,7 @@ use std::time::Duration;
 use leasehold_core::{Backend, Claim, ClaimId, Clock, Moment, Note, Profile, Resource, Share};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -116,6 +117,8 @@ pub(crate) struct Engine {
     keeper: Keeper,
     reaper: Reaper,
     closed: CancellationToken,
+    /// What asks the server for something on somebody's behalf, so that closing can wait for its end.
+    contenders: TaskTracker,
 }
 
 impl Engine {
@@ -135,6 +138,7 @@ impl Engine {
             lines: Lines::default(),
             owners: Owners::default(),
             closed: CancellationToken::new(),
+            contenders: TaskTracker::new(),
             runtime,
             backend,
             clock,
@@ -198,7 +202,8 @@ impl Engine {
             return Ok(None);
         }
         let resource = want.resource.clone();
-        match self.runtime.spawn(contender::look_once(self.clone(), want)).await {
+        let look = contender::look_once(self.clone(), want);
+        match self.contenders.spawn_on(look, &self.runtime).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::closed("lock").on(&resource)),
         }
@@ -222,7 +227,7 @@ impl Engine {
 
     /// Runs a future of the engine that must not be dropped with its caller.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.spawn(work));
+        drop(self.contenders.spawn_on(work, &self.runtime));
     }
 
     /// Ends every wait and every hold, and waits for the releases up to `limit`. `false` where some were
@@ -231,7 +236,13 @@ impl Engine {
         self.closed.cancel();
         self.lines.end_waits();
         self.keeper.lose_all();
-        tokio::time::timeout(limit, self.reaper.flush()).await.unwrap_or(false)
+        self.contenders.close();
+        let answered = async {
+            // A contender gives its place up by itself, or leaves that to the reaper: so it comes first.
+            self.contenders.wait().await;
+            self.reaper.flush().await
+        };
+        tokio::time::timeout(limit, answered).await.unwrap_or(false)
     }
 }
 

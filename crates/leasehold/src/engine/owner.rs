@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use leasehold_core::{Resource, Share};
+use leasehold_core::Resource;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::hold::Hold;
@@ -66,7 +66,7 @@ impl Owners {
             }
         };
         if let Some(hold) = held.upgrade() {
-            return match covers(hold.held().claim.share, want.share) {
+            return match hold.held().claim.share.covers(want.share) {
                 true => Ok(Some(hold)),
                 false => Err(would_wait_for_itself(&hold, &want)),
             };
@@ -87,13 +87,6 @@ impl Owners {
         }
         slots.entry((*owner.0, resource.clone())).or_default().clone()
     }
-}
-
-/// Whether one who holds `held` has all that `wanted` gives.
-fn covers(held: Share, wanted: Share) -> bool {
-    held == wanted
-        || held.is_exclusive()
-        || (held.capacity() == wanted.capacity() && held.weight() > wanted.weight())
 }
 
 fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {

@@ -53,6 +53,17 @@ pub(crate) async fn waiting(locks: &Leasehold, name: &str, count: usize) {
     panic!("never {count} waiting on {name}");
 }
 
+/// Waits until somebody holds on the server.
+pub(crate) async fn held(locks: &Leasehold, name: &str) {
+    for _ in 0..500 {
+        if !locks.inspect(name).await.unwrap().holders.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never held: {name}");
+}
+
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
