@@ -165,7 +165,8 @@ async fn work_that_wakes_up_past_its_lease_does_nothing_more() {
 
 #[tokio::test]
 async fn a_suspect_lock_is_not_handed_on() {
-    let (locks, wire) = Store::new().client();
+    let tuning = leasehold::Tuning { handover_time: ms(60_000), ..Default::default() };
+    let (locks, wire) = Store::new().tuned(tuning);
     let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
     let next = tokio::spawn({
         let mutex = locks.mutex("job").ttl(ms(900));
