@@ -6,17 +6,24 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use leasehold_core::Backend;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::local::MemoryBackend;
+use crate::local::{FileBackend, FileConfig, MemoryBackend};
 
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
     let scheme = url.split(':').next().unwrap_or_default();
     match scheme {
         "mem" => Ok(memory(&url["mem:".len()..])),
+        "file" => open_files(url),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+unix" => open_redis(url).await,
         _ => Err(unknown(url)),
     }
+}
+
+fn open_files(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = FileConfig::from_url(url).map_err(failed)?;
+    Ok(Arc::new(FileBackend::open(config).map_err(failed)?))
 }
 
 #[cfg(feature = "redis")]
