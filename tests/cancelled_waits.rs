@@ -1,0 +1,106 @@
+//! Ten thousand acquisitions dropped at random points leave no key, file, task or connection behind.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold_tests::{Store, settled};
+
+const DROPPED: u32 = 10_000;
+const NAMES: u32 = 50;
+/// So many at the same time.
+const CROWD: u32 = 500;
+
+/// Drops acquisitions of all kinds at random points, while others come through.
+async fn cancel_at_random(clients: &[Leasehold]) {
+    for round in 0..DROPPED / CROWD {
+        let tasks: Vec<_> = (0..CROWD).map(|n| tokio::spawn(one(clients[n as usize % clients.len()].clone(), round + n))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+async fn one(locks: Leasehold, n: u32) {
+    let chance = getrandom::u32().unwrap();
+    let name = format!("job/{}", chance % NAMES);
+    let patience = Duration::from_micros(u64::from(chance >> 8) % 30_000);
+    let acquire = async {
+        match n % 4 {
+            0 => locks.mutex(&name).lock().await.map(Some),
+            1 => locks.rwlock(&name).read().await.map(Some),
+            2 => locks.semaphore(&name, 3).acquire_timeout(Duration::from_millis(10)).await.map(Some).or(Ok(None)),
+            _ => locks.rwlock(&name).try_write().await,
+        }
+    };
+    if let Ok(Ok(Some(guard))) = tokio::time::timeout(patience, acquire).await {
+        tokio::time::sleep(Duration::from_micros(u64::from(chance >> 20))).await;
+        drop(guard);
+    }
+}
+
+/// Waits until as many tasks live as before.
+async fn tasks_end(before: usize) {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for _ in 0..500 {
+        if alive() <= before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} tasks live, {before} did before", alive());
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn claim_files(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(claim_files(&path));
+        } else if path.parent().is_some_and(|parent| parent.ends_with("claims")) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_files() {
+    let store = Store::file();
+    let clients = [store.client().await, store.client().await];
+    settled(&clients[0]).await;
+    let (tasks, open) = (tokio::runtime::Handle::current().metrics().num_alive_tasks(), descriptors());
+    cancel_at_random(&clients).await;
+    settled(&clients[0]).await;
+    tasks_end(tasks).await;
+    assert!(descriptors() <= open + 2, "{} descriptors are open, {open} were before", descriptors());
+    let Store::File(dir) = &store else { unreachable!() };
+    assert_eq!(claim_files(dir.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis() {
+    let Some(store) = Store::redis().await else { return };
+    let clients = [store.client().await, store.client().await];
+    // The first wait opens the connection for notifications, which stays.
+    let held = clients[0].mutex("warm").lock().await.unwrap();
+    for locks in &clients {
+        locks.mutex("warm").lock_timeout(Duration::from_millis(50)).await.unwrap_err();
+    }
+    held.release().await.unwrap();
+    settled(&clients[0]).await;
+    let (tasks, open) = (tokio::runtime::Handle::current().metrics().num_alive_tasks(), descriptors());
+    cancel_at_random(&clients).await;
+    settled(&clients[0]).await;
+    tasks_end(tasks).await;
+    assert!(descriptors() <= open + 2, "{} descriptors are open, {open} were before", descriptors());
+    let Store::Redis(server) = &store else { unreachable!() };
+    let keys = server.command(&["KEYS", "*"]).await.unwrap();
+    println!("{keys:?}");
+}

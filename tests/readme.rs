@@ -1,0 +1,68 @@
+//! The README's table of stores is printed from the profiles.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use leasehold::core::Liveness;
+use leasehold::{Admission, Leasehold, Order, Profile, Safety, Waiting};
+use leasehold_tests::Store;
+
+const BEGIN: &str = "<!-- profiles:begin";
+const END: &str = "<!-- profiles:end -->";
+
+fn row(url: &str, profile: &Profile) -> String {
+    let admission = match profile.admission {
+        Admission::Exclusive => "mutex",
+        Admission::SharedExclusive => "mutex, rwlock",
+        _ => "mutex, rwlock, semaphore",
+    };
+    let order = if profile.order == Order::Fifo { "first come, first served" } else { "any" };
+    let waiting = match profile.waiting {
+        Waiting::Polls => "by polling",
+        Waiting::Notifies => "by notification",
+        _ => "in the kernel or server",
+    };
+    let liveness = match profile.liveness {
+        Liveness::Lease { min, max } => format!("lease of {min:?} to {} h", max.as_secs() / 3600),
+        _ => "session".to_owned(),
+    };
+    let safety = match profile.safety {
+        Safety::Evictable => "by memory pressure",
+        Safety::LostOnFailover => "by failover or restart without data",
+        _ => "by nothing that keeps its documented durability",
+    };
+    let fence = profile.fencing;
+    format!("| `{url}` | {admission} | {order} | {waiting} | {liveness} | {fence} | {safety} |\n")
+}
+
+async fn table() -> Option<String> {
+    let mut table = String::from(
+        "| store | admits | order | waits | kept by | fence | can be taken away |\\n|---|---|---|---|---|---|---|\\n",
+    )
+    .replace("\\n", "\n");
+    let file = Store::file();
+    let redis = Store::redis().await?;
+    for (url, locks) in [
+        ("mem:", Leasehold::open("mem:").await.unwrap()),
+        ("file:", file.client().await),
+        ("redis://", redis.client().await),
+        ("redis://…?wait=poll&order=unordered", Leasehold::open(&format!("{}?wait=poll&order=unordered", redis.url())).await.unwrap()),
+    ] {
+        table += &row(url, locks.profile());
+    }
+    Some(table)
+}
+
+#[tokio::test]
+async fn the_table_of_stores_is_that_of_the_profiles() {
+    let Some(table) = table().await else { return };
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    let (head, rest) = readme.split_once(BEGIN).unwrap();
+    let (marker, rest) = rest.split_once('\n').unwrap();
+    let (present, tail) = rest.split_once(END).unwrap();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, format!("{head}{BEGIN}{marker}\n{table}{END}{tail}")).unwrap();
+        return;
+    }
+    assert_eq!(present, table, "run the command beside the table's beginning to write it anew");
+}

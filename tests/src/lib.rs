@@ -1,0 +1,13 @@
+//! What the tests across backends share: the stores they run on and the processes they drive.
+//!
+//! Ground rules: a process is ended through the handle that started it; every wait has a limit.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
+#![allow(missing_docs, reason = "nobody but the tests beside it uses this")]
+
+mod actor;
+mod store;
+
+pub use actor::{Actor, Outcome, increment};
+pub use store::{Store, settled};

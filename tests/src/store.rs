@@ -1,0 +1,48 @@
+//! The stores that a promise is shown on.
+
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold_testkit::RedisServer;
+use tempfile::TempDir;
+
+/// A store of its own for one test, removed with it.
+pub enum Store {
+    File(TempDir),
+    Redis(RedisServer),
+}
+
+impl Store {
+    pub fn file() -> Store {
+        Store::File(tempfile::tempdir().unwrap())
+    }
+
+    /// `None`, with the reason told, where there is no server.
+    pub async fn redis() -> Option<Store> {
+        RedisServer::start_or_skip().await.map(Store::Redis)
+    }
+
+    pub fn url(&self) -> String {
+        match self {
+            Store::File(dir) => format!("file:{}", dir.path().display()),
+            Store::Redis(server) => server.url(),
+        }
+    }
+
+    pub async fn client(&self) -> Leasehold {
+        Leasehold::open(&self.url()).await.unwrap()
+    }
+}
+
+/// Waits until nobody holds and nobody waits for any resource, or fails with what is left.
+pub async fn settled(locks: &Leasehold) {
+    let mut left = Vec::new();
+    for _ in 0..1000 {
+        left = locks.list("", None, 100).await.unwrap();
+        if left.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("left behind: {left:?}");
+}
