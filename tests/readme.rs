@@ -45,7 +45,10 @@ async fn table() -> Option<String> {
         ("mem:", Leasehold::open("mem:").await.unwrap()),
         ("file:", file.client().await),
         ("redis://", redis.client().await),
-        ("redis://…?wait=poll&order=unordered", Leasehold::open(&format!("{}?wait=poll&order=unordered", redis.url())).await.unwrap()),
+        (
+            "redis://…?wait=poll&order=unordered",
+            Leasehold::open(&format!("{}?wait=poll&order=unordered", redis.url())).await.unwrap(),
+        ),
     ] {
         table += &row(url, locks.profile());
     }
