@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// A store of its own for one test, removed with it.
 pub enum Store {
     File(TempDir),
-    Redis(RedisServer),
+    Redis(Box<RedisServer>),
 }
 
 impl Store {
@@ -19,7 +19,7 @@ impl Store {
 
     /// `None`, with the reason told, where there is no server.
     pub async fn redis() -> Option<Store> {
-        RedisServer::start_or_skip().await.map(Store::Redis)
+        RedisServer::start_or_skip().await.map(|server| Store::Redis(Box::new(server)))
     }
 
     pub fn url(&self) -> String {
