@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::Leasehold;
@@ -65,14 +66,16 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn claim_files(dir: &Path) -> Vec<std::path::PathBuf> {
+/// The signs of life of claims, which are FIFOs.
+fn fifos(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(claim_files(&path));
-        } else if path.parent().is_some_and(|parent| parent.ends_with("claims")) {
-            found.push(path);
+        let entry = entry.unwrap();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(fifos(&entry.path()));
+        } else if kind.is_fifo() {
+            found.push(entry.path());
         }
     }
     found
@@ -84,7 +87,10 @@ async fn ten_thousand_dropped_acquisitions_leave_nothing() {
     let file = Store::file();
     leaves_nothing(&file).await;
     let Store::File(dir) = &file else { unreachable!() };
-    assert_eq!(claim_files(dir.path()), Vec::<std::path::PathBuf>::new());
+    let held = file.client().await.mutex("one").lock().await.unwrap();
+    assert_eq!(fifos(dir.path()).len(), 1, "what is counted is what a claim makes");
+    held.release().await.unwrap();
+    assert_eq!(fifos(dir.path()), Vec::<PathBuf>::new());
 
     let Some(redis) = Store::redis().await else { return };
     leaves_nothing(&redis).await;
