@@ -417,6 +417,40 @@ async fn a_long_line_grows_the_ledger() {
 }
 
 #[tokio::test]
+async fn what_the_dead_left_before_the_ledger_knew_them_is_swept_away() {
+    let store = Store::new();
+    let backend = store.open();
+    let living = claim("sweep", Share::READER);
+    granted(&backend, &living).await;
+    let room = backend.path_of(&living.resource);
+    let left = room.join(format!("claim-{:020}-1-1-{}", 1_000_000, "ab".repeat(16)));
+    assert!(std::process::Command::new("mkfifo").arg(&left).status().unwrap().success());
+    for _ in 0..520 {
+        let claim = claim("sweep", Share::READER);
+        granted(&backend, &claim).await;
+        backend.release(&[&claim]).await;
+    }
+    assert!(!left.exists());
+    assert_eq!(claim_files(&backend, "sweep"), 1, "the living one is spared");
+}
+
+#[tokio::test]
+async fn an_id_that_is_used_again_is_not_confused_with_its_past() {
+    let store = Store::new();
+    let backend = store.open();
+    let held = claim("again", Share::MUTEX);
+    for _ in 0..300 {
+        let mut grant = grant(&backend, &held).await;
+        assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+        assert_eq!(grant.lost.as_mut().unwrap().cause(), None, "a release is no loss");
+    }
+    let grant = grant(&backend, &held).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(grant.lost.unwrap().cause(), None);
+    assert!(matches!(renew(&backend, &held).await, Renewal::Alive));
+}
+
+#[tokio::test]
 async fn a_hung_short_lock_ends_with_patience_and_says_so() {
     let store = Store::new();
     let backend = store.open();

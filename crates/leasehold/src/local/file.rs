@@ -104,24 +104,7 @@ impl FileBackend {
     /// `Unsupported` on a network file system that is not forced.
     pub fn open(config: FileConfig) -> Result<FileBackend, Failure> {
         let root = Root::open(config)?;
-        let (fencing, safety) = if root.is_on_network() {
-            // What a file server acknowledges is not always on its disk, and what it serves is not always the newest.
-            (Grade::BestEffort, Safety::LostOnFailover)
-        } else {
-            (Grade::Strict, Safety::Strict)
-        };
-        let profile = Profile {
-            name: "file",
-            admission: Admission::Counted,
-            order: Order::Fifo,
-            waiting: Waiting::Blocks,
-            liveness: Liveness::Session,
-            fencing,
-            safety,
-            place_ttl: Duration::ZERO,
-            granularity: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-        };
+        let profile = profile(root.is_on_network());
         Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile })
     }
 
@@ -154,7 +137,7 @@ impl FileBackend {
         let Some(pulse) = own.pulse(claim).filter(|_| own.is_held(claim)) else { return Ok(false) };
         let holds = pulse.is_in_place()?;
         if !holds {
-            own.lose(claim);
+            own.lose(claim, &pulse);
         }
         Ok(holds)
     }
@@ -266,8 +249,41 @@ impl Backend for FileBackend {
     }
 }
 
+fn profile(is_on_network: bool) -> Profile {
+    let (fencing, safety) = if is_on_network {
+        // What a file server acknowledges is not always on its disk, and what it serves is not always the newest.
+        (Grade::BestEffort, Safety::LostOnFailover)
+    } else {
+        (Grade::Strict, Safety::Strict)
+    };
+    Profile {
+        name: "file",
+        admission: Admission::Counted,
+        order: Order::Fifo,
+        waiting: Waiting::Blocks,
+        liveness: Liveness::Session,
+        fencing,
+        safety,
+        place_ttl: Duration::ZERO,
+        granularity: Duration::ZERO,
+        renew_batch_max: RENEW_BATCH_MAX,
+    }
+}
+
 const RENEW_BATCH_MAX: usize = 1000;
 /// How often those look again who cannot be woken by everything that matters to them.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// How long a broken claim may take to let go by itself.
 const BREAK_WAIT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_network_file_system_promises_less() {
+        assert!(profile(false).fences(Grade::Strict).is_ok() && profile(false).keeps(Safety::Strict).is_ok());
+        assert!(profile(true).fences(Grade::AcrossFailover).is_err());
+        assert!(profile(true).keeps(Safety::Strict).is_err());
+    }
+}

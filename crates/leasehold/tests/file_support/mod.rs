@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
 
+pub mod taker;
+
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;

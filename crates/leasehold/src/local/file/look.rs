@@ -197,12 +197,11 @@ impl<'a> Visit<'a> {
             return Ok(Some(pulse));
         }
         pulse.remove();
+        self.inner.own.lose(self.claim, &pulse);
         if pulse.room != self.room.identity {
             // The store was removed and made again. One that held has lost; one that waited stands in line anew.
-            self.inner.own.lose(self.claim);
             return Ok(None);
         }
-        self.inner.own.lose(self.claim);
         Err(Failure::new(
             FailureKind::Denied,
             Effect::None,

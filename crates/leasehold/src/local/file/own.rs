@@ -86,11 +86,17 @@ impl OwnClaims {
     }
 
     /// Forgets a claim that somebody else ended, and says so to its holder.
-    pub(super) fn lose(&self, claim: &Claim) {
+    ///
+    /// `pulse` is the sign of life that was found without its name: by now the claim may have been released, and
+    /// taken again, by its own process.
+    pub(super) fn lose(&self, claim: &Claim, pulse: &Arc<Pulse>) {
+        let lost = {
+            let mut map = self.map();
+            let is_same = map.get(&key(claim)).is_some_and(|own| Arc::ptr_eq(&own.pulse, pulse));
+            if is_same { map.remove(&key(claim)) } else { None }
+        };
         // Told before the sign of life ends: the holder learns of it before the next one can hold.
-        if let Some(own) = self.forget(claim)
-            && let Some(held) = &own.held
-        {
+        if let Some(held) = lost.as_ref().and_then(|own| own.held.as_ref()) {
             held.trigger.fire(LossCause::Gone);
         }
     }

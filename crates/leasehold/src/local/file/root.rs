@@ -32,21 +32,26 @@ impl Root {
         root.make()?;
         let judged = judge(&root.path)?;
         root.is_open_to_all = judged.mode() & 0o002 != 0;
-        if let Some(system) = network_system(&root.path)? {
-            if root.config.network == Network::Refuse {
-                return Err(unsupported(
-                    &root.path,
-                    &format!(
-                        "lies on a network file system ({system}), where two machines can hold one lock: \
-                         use a local directory, or a lock server for several machines; \
-                         ?network=force uses it for the processes of this one machine"
-                    ),
-                ));
-            }
-            root.on_network = true;
-            root.claim_for_this_machine()?;
-        }
+        let system = network_system(&root.path)?;
+        root.settle_on(system)?;
         Ok(root)
+    }
+
+    /// Refuses a network file system, or takes it into account.
+    fn settle_on(&mut self, system: Option<&str>) -> Result<(), Failure> {
+        let Some(system) = system else { return Ok(()) };
+        if self.config.network == Network::Refuse {
+            return Err(unsupported(
+                &self.path,
+                &format!(
+                    "lies on a network file system ({system}), where two machines can hold one lock: \
+                     use a local directory, or a lock server for several machines; \
+                     ?network=force uses it for the processes of this one machine"
+                ),
+            ));
+        }
+        self.on_network = true;
+        self.claim_for_this_machine()
     }
 
     /// Makes the directory again, where somebody has removed it.
@@ -307,12 +312,21 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_network_store_belongs_to_one_machine() {
+    fn a_network_store_is_refused_or_belongs_to_one_machine() {
         let base = tempfile::tempdir().unwrap();
-        let root = open(base.path()).unwrap();
-        root.claim_for_this_machine().unwrap();
-        root.claim_for_this_machine().unwrap();
+        let mut root = open(base.path()).unwrap();
+        assert!(!root.is_on_network(), "the temporary directory is local");
+        let refused = root.settle_on(Some("NFS")).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Unsupported);
+        assert!(
+            refused.detail().contains("(NFS)") && refused.detail().contains("network=force"),
+            "{refused}"
+        );
+        let mut forced = Root::open(FileConfig::new(base.path()).network(Network::Force)).unwrap();
+        forced.settle_on(Some("NFS")).unwrap();
+        forced.settle_on(Some("NFS")).unwrap();
+        assert!(forced.is_on_network());
         fs::write(base.path().join("machine"), "other\n").unwrap();
-        assert_eq!(root.claim_for_this_machine().unwrap_err().kind, FailureKind::Unsupported);
+        assert_eq!(forced.settle_on(Some("NFS")).unwrap_err().kind, FailureKind::Unsupported);
     }
 }

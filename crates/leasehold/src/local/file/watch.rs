@@ -133,7 +133,7 @@ pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, claim: Claim) {
         }
         let Some(inner) = inner.upgrade() else { return };
         if let Ok(false) = pulse.is_in_place() {
-            return inner.own.lose(&claim);
+            return inner.own.lose(&claim, &pulse);
         }
     }
 }

@@ -1,0 +1,316 @@
+//! The file store on a full disk, on a read-only one, without permissions and without descriptors.
+//!
+//! Each test starts this program again in surroundings of its own: a mount namespace, fewer capabilities, another user,
+//! a lower limit. Where this machine does not allow that, it is skipped, and says so.
+#![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use leasehold::local::{FileBackend, FileConfig};
+use leasehold_core::{Backend, Claim, Effect, Failure, FailureKind, Fence, Note, Release, Share};
+use leasehold_testkit::require::skip;
+
+mod file_support;
+use file_support::*;
+
+#[tokio::test]
+async fn a_full_disk_costs_nobody_what_they_hold() {
+    let script = "mount -t tmpfs -o size=512k,nr_inodes=60 tmpfs \"$DIR\"";
+    let Some(dir) = inside("a_full_disk_costs_nobody_what_they_hold", &private_mounts(), script) else {
+        return;
+    };
+    let backend = open(&dir.join("store"));
+    let (held, next) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
+    granted(&backend, &held).await;
+    fill(&dir.join("ballast"));
+
+    // A known resource needs no more space: its line goes on.
+    let waiter = spawn_wait(&backend, &next);
+    until_waiting(&backend, "a", 1).await;
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+    assert_eq!(waiter.await.unwrap(), Fence::new(0, 2, 0));
+
+    // A new one does.
+    let failure = backend.contend(&claim("b", Share::MUTEX), &patience()).await.unwrap_err();
+    assert_full(&failure);
+    assert_eq!(claim_files(&backend, "b"), 0);
+    let room = fs::read_dir(backend.path_of(&resource("b"))).unwrap();
+    let left: Vec<_> = room.map(|entry| entry.unwrap().file_name()).filter(|name| name != "lock").collect();
+    assert!(left.is_empty(), "{left:?}");
+
+    // So does a line that outgrows its file. Those who stand in it keep their places.
+    let long = Note::new(&"n".repeat(1024)).unwrap();
+    let mut waiters = Vec::new();
+    let failure = loop {
+        let claim = Claim { note: long.clone(), ..claim("a", Share::MUTEX) };
+        let ended = Arc::new(patience());
+        let asked = {
+            let (backend, claim, ended) = (backend.clone(), claim.clone(), ended.clone());
+            tokio::spawn(async move { backend.contend(&claim, &ended).await })
+        };
+        let count = waiters.len();
+        eventually("it waits or fails", || asked.is_finished() || claim_files(&backend, "a") == count + 2)
+            .await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        if asked.is_finished() {
+            break asked.await.unwrap().unwrap_err();
+        }
+        waiters.push((asked, ended));
+        assert!(waiters.len() < 20, "the ledger never outgrew its slots");
+    };
+    assert_full(&failure);
+    assert!(!waiters.is_empty());
+    assert_eq!(look(&backend, "a").await.waiting.len(), waiters.len());
+    assert_eq!(claim_files(&backend, "a"), waiters.len() + 1);
+    for (asked, ended) in waiters {
+        ended.end();
+        asked.await.unwrap().unwrap();
+    }
+
+    fs::remove_file(dir.join("ballast")).unwrap();
+    assert_eq!(granted(&backend, &claim("b", Share::MUTEX)).await, Fence::new(0, 1, 0));
+
+    // Without inodes there is no sign of life to be had, and no place in line.
+    fill_inodes(&dir);
+    let failure = backend.contend(&claim("a", Share::MUTEX), &patience()).await.unwrap_err();
+    assert_full(&failure);
+    assert_eq!(look(&backend, "a").await.waiting.len(), 0);
+    assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
+    // Which has made room for one.
+    granted(&backend, &claim("a", Share::MUTEX)).await;
+}
+
+#[tokio::test]
+async fn a_read_only_store_can_be_looked_at() {
+    let script = "mkdir -p \"$DIR/store\" && mount --bind \"$DIR/store\" \"$DIR/store\"";
+    let Some(dir) = inside("a_read_only_store_can_be_looked_at", &private_mounts(), script) else { return };
+    let store = dir.join("store");
+    let writer = open(&store);
+    let held = claim("a", Share::MUTEX);
+    granted(&writer, &held).await;
+    run("mount", &["-o", "remount,bind,ro", store.to_str().unwrap()]);
+    let reader = open(&store);
+    assert_eq!(look(&reader, "a").await.holders[0].id, held.id);
+    assert_eq!(reader.list("", None, 9).await.unwrap().len(), 1);
+    for name in ["a", "b"] {
+        let failure = reader.contend(&claim(name, Share::MUTEX), &patience()).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+        assert!(failure.detail().contains("writable file system"), "{failure}");
+    }
+    let missing = FileBackend::open(FileConfig::new(store.join("below"))).unwrap_err();
+    assert_eq!(missing.kind, FailureKind::Denied, "{missing}");
+    // The claim ends with its sign of life, although nothing can be written down.
+    drop(writer);
+    assert_eq!(look(&reader, "a").await.holders.len(), 0);
+}
+
+#[tokio::test]
+async fn without_permission_the_failure_names_the_path_and_the_way_out() {
+    let name = "without_permission_the_failure_names_the_path_and_the_way_out";
+    // The administrator's right to write anywhere would hide what is tested.
+    let without = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"].map(str::to_owned);
+    let wrapper =
+        if rustix::process::geteuid().is_root() { without.to_vec() } else { vec!["env".to_owned()] };
+    let Some(dir) = inside(name, &wrapper, "true") else { return };
+    let store = dir.join("store");
+    let backend = open(&store);
+    let held = claim("a", Share::MUTEX);
+    granted(&backend, &held).await;
+    let denied = |failure: Failure, path: &Path| {
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+        assert!(failure.detail().contains(path.to_str().unwrap()), "{failure}");
+        assert!(failure.detail().contains("give this user read and write permission"), "{failure}");
+    };
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+
+    set(&store, 0o500);
+    let other = claim("b", Share::MUTEX);
+    denied(backend.contend(&other, &patience()).await.unwrap_err(), &backend.path_of(&other.resource));
+    denied(FileBackend::open(FileConfig::new(store.join("new"))).unwrap_err(), &store.join("new"));
+    set(&store, 0o700);
+
+    let room = backend.path_of(&held.resource);
+    set(&room, 0o500);
+    let next = claim("a", Share::MUTEX);
+    denied(backend.contend(&next, &patience()).await.unwrap_err(), &room);
+    assert_eq!(look(&backend, "a").await.waiting.len(), 0);
+    set(&room, 0o700);
+
+    set(&room.join("ledger"), 0o400);
+    denied(backend.contend(&next, &patience()).await.unwrap_err(), &room.join("ledger"));
+    assert_eq!(look(&backend, "a").await.holders.len(), 1);
+    set(&room.join("ledger"), 0o600);
+    assert_busy(&backend, &next).await;
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+}
+
+#[tokio::test]
+async fn without_descriptors_the_failure_says_so_and_leaves_nothing() {
+    let name = "without_descriptors_the_failure_says_so_and_leaves_nothing";
+    let Some(dir) = inside(name, &["env".to_owned()], "ulimit -n 64") else { return };
+    let backend = open(&dir.join("store"));
+    let mut held = Vec::new();
+    let failure = loop {
+        let next = claim(&format!("r{}", held.len()), Share::MUTEX);
+        match backend.contend(&next, &patience()).await {
+            Ok(_) => held.push(next),
+            Err(failure) => break failure,
+        }
+        assert!(held.len() < 64);
+    };
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    assert!(failure.detail().contains("ulimit -n"), "{failure}");
+    for claim in held.split_off(held.len() - 10) {
+        assert!(matches!(backend.release(&[&claim]).await[..], [Release::Freed]));
+    }
+    eventually("the watchers have closed", || fs::read_dir("/proc/self/fd").unwrap().count() < 58).await;
+    assert_eq!(backend.list("", None, 100).await.unwrap().len(), held.len(), "the failed one left nothing");
+    granted(&backend, &claim("again", Share::MUTEX)).await;
+}
+
+#[tokio::test]
+async fn two_users_share_a_store_that_was_made_for_it() {
+    let name = "two_users_share_a_store_that_was_made_for_it";
+    if !rustix::process::geteuid().is_root() && std::env::var_os(DIRECTORY).is_none() {
+        return skip("root", "only root can start a process of another user");
+    }
+    let shared = |dir: &Path| {
+        let config = FileConfig::new(dir.join("store")).mode(0o666).unwrap();
+        Arc::new(FileBackend::open(config).unwrap())
+    };
+    let private = claim("private", Share::MUTEX);
+    if std::env::var_os(DIRECTORY).is_none() {
+        // The surroundings are made by root: a program and a directory that the other user can reach.
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+        let program = place.path().join("program");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let backend = shared(place.path());
+        let held = claim("a", Share::MUTEX);
+        let fence = granted(&backend, &held).await;
+        let alone = open(&place.path().join("alone"));
+        granted(&alone, &private).await;
+        let mut other = Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .arg(&program)
+            .args(["--exact", name, "--nocapture"])
+            .env(DIRECTORY, place.path())
+            .spawn()
+            .unwrap();
+        // The other user waits for us, then we for them.
+        until_waiting(&backend, "a", 1).await;
+        assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+        let again = claim("a", Share::MUTEX);
+        assert!(granted(&backend, &again).await > fence);
+        assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap().success());
+        // The other one ended in the line, without a word.
+        assert_eq!(claim_files(&backend, "a"), 2);
+        assert_eq!(look(&backend, "a").await.waiting.len(), 0);
+        assert_busy(&backend, &claim("a", Share::MUTEX)).await;
+        assert_eq!(claim_files(&backend, "a"), 1, "what is left of another user's claim is removed");
+        return;
+    }
+    let dir = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
+    assert_eq!(rustix::process::geteuid().as_raw(), 65_534);
+    let backend = shared(&dir);
+    let mine = claim("a", Share::MUTEX);
+    granted(&backend, &mine).await;
+    until_waiting(&backend, "a", 1).await;
+    assert!(matches!(backend.release(&[&mine]).await[..], [Release::Freed]));
+    eventually_held(&backend, "a").await;
+    spawn_wait(&backend, &claim("a", Share::MUTEX));
+    until_waiting(&backend, "a", 1).await;
+    let refused = FileBackend::open(FileConfig::new(dir.join("alone"))).unwrap();
+    let failure = refused.contend(&private, &patience()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    std::process::exit(0);
+}
+
+/// Waits until the line has moved on to the other user.
+async fn eventually_held(backend: &FileBackend, name: &str) {
+    until_waiting(backend, name, 0).await;
+    assert_eq!(look(backend, name).await.holders.len(), 1);
+}
+
+fn assert_full(failure: &Failure) {
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    assert!(failure.detail().contains("free some space"), "{failure}");
+}
+
+/// Takes all space there is.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let block = [0; 4096];
+    for _ in 0..10_000 {
+        if file.write_all(&block).is_err() {
+            return;
+        }
+    }
+    panic!("this disk does not fill up");
+}
+
+fn fill_inodes(dir: &Path) {
+    for n in 0..1000 {
+        if File::create(dir.join(format!("inode{n}"))).is_err() {
+            return;
+        }
+    }
+    panic!("the inodes do not run out");
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+/// A mount namespace of its own, also for those who are not root where the kernel allows it.
+fn private_mounts() -> Vec<String> {
+    let mut wrapper = vec!["unshare".to_owned(), "--mount".to_owned()];
+    if !rustix::process::geteuid().is_root() {
+        wrapper.extend(["--user".to_owned(), "--map-root-user".to_owned()]);
+    }
+    wrapper
+}
+
+/// The directory to test in, when this program runs in the surroundings of the test. Otherwise it is started there,
+/// and `None` says that the test is over: passed, or skipped where the surroundings cannot be had.
+fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os(DIRECTORY) {
+        return Some(dir.into());
+    }
+    let place = tempfile::tempdir().unwrap();
+    let wrapped = |script: &str| {
+        let mut command = Command::new(&wrapper[0]);
+        command.args(&wrapper[1..]).args(["sh", "-ec", script]).env("DIR", place.path());
+        command
+    };
+    match wrapped(script).output() {
+        Ok(tried) if tried.status.success() => {}
+        Ok(tried) => {
+            skip(
+                &wrapper[0],
+                &format!("{wrapper:?} is not allowed: {}", String::from_utf8_lossy(&tried.stderr)),
+            );
+            return None;
+        }
+        Err(error) => {
+            skip(&wrapper[0], &format!("{} cannot be started: {error}", wrapper[0]));
+            return None;
+        }
+    }
+    let ran = wrapped(&format!("{script}; exec \"$PROGRAM\" --exact {test} --nocapture"))
+        .env("PROGRAM", std::env::current_exe().unwrap())
+        .env(DIRECTORY, place.path())
+        .output()
+        .unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && said.contains("1 passed"), "in its surroundings: {said}\n{errors}");
+    None
+}
+
+const DIRECTORY: &str = "LEASEHOLD_TEST_DIRECTORY";
