@@ -1,1 +1,107 @@
-fn main() {}
+//! The `leasehold` command.
+//!
+//! ```text
+//!  args (as written) ─▶ request, store (as types) ─▶ run ─▶ job ─▶ child, warden, terminal
+//!                                                 └▶ show, list, watch, brk ─▶ describe, json, table
+//! ```
+//!
+//! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for stderr goes through
+//! `voice`, and text of others is made visible before it reaches a terminal.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod brk;
+mod child;
+mod describe;
+mod exit;
+mod job;
+mod json;
+mod list;
+mod paint;
+mod program;
+mod progress;
+mod reentry;
+mod request;
+mod run;
+mod show;
+mod signals;
+mod store;
+mod table;
+mod terminal;
+mod text;
+mod voice;
+mod warden;
+mod watch;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Args, CompletionsArgs, Verb};
+use exit::{Exit, Problem};
+
+fn main() -> ExitCode {
+    if warden::is_called_for() {
+        return warden::serve().into();
+    }
+    let exit = match Args::try_parse() {
+        Ok(args) => obey(args.verb).unwrap_or_else(|problem| {
+            if !problem.is_silent() {
+                voice::complain(&problem.to_string());
+            }
+            problem.exit
+        }),
+        Err(error) => answer(&error),
+    };
+    exit.code().into()
+}
+
+fn obey(verb: Verb) -> Result<Exit, Problem> {
+    if let Verb::Completions(args) = verb {
+        return completions(&args);
+    }
+    // One thread: the command is started by it, signals are heard by it, and nothing here computes.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?;
+    let exit = runtime.block_on(async {
+        match verb {
+            Verb::Run(args) => run::run(*args).await,
+            Verb::Show(args) => show::show(args).await,
+            Verb::Ls(args) => list::list(args).await,
+            Verb::Watch(args) => watch::watch(args).await,
+            Verb::Break(args) => brk::break_lock(args).await,
+            Verb::Completions(args) => completions(&args),
+        }
+    });
+    // A thread of the store may be blocked in the kernel; what had to be given back was waited for.
+    runtime.shutdown_background();
+    exit
+}
+
+fn completions(args: &CompletionsArgs) -> Result<Exit, Problem> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Args::command(), "leasehold", &mut script);
+    std::io::stdout().lock().write_all(&script)?;
+    Ok(Exit::Done)
+}
+
+/// Help and version go to stdout and are no error; everything else is one of usage.
+fn answer(error: &clap::Error) -> Exit {
+    if !error.use_stderr() {
+        // Where stdout is gone there is nobody to be helped.
+        drop(error.print());
+        return Exit::Done;
+    }
+    // Clap repeats what was written, and that may be a URL in the wrong place.
+    let plain = error.render().to_string();
+    let clean = store::redacted(&plain);
+    if clean == plain {
+        drop(error.print());
+    } else {
+        drop(writeln!(std::io::stderr().lock(), "{}", clean.trim_end()));
+    }
+    Exit::Usage
+}

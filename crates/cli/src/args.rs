@@ -1,0 +1,359 @@
+//! The command line as it is written: every flag once, with its help.
+//!
+//! Ground rules: a value that can be judged by itself becomes a type here. What depends on other values, on the
+//! environment or on the disk is decided by the command that it belongs to. The URL of a store stays raw text and is
+//! parsed elsewhere, because the parser's own errors would repeat it, password and all.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use leasehold::{Note, Resource};
+
+/// Hold a lock while a command runs.
+///
+/// A lock has a name. Of all the commands that run under one name, on one machine or on many, one runs at a time (or
+/// up to N, or many readers). Without a server, the lock holds among the processes of this machine; with --on, among
+/// all machines that name the same server.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, after_help = EXAMPLES, after_long_help = EXAMPLES_LONG, styles = STYLES)]
+#[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Run(Box<RunArgs>),
+    Show(ShowArgs),
+    Ls(ListArgs),
+    Watch(WatchArgs),
+    Break(BreakArgs),
+    Completions(CompletionsArgs),
+}
+
+/// Where the locks are kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// The store that keeps the locks [env: LEASEHOLD_URL] [default: files on this machine]
+    ///
+    ///   file:                      files of this user, for the processes of this machine
+    ///   file:///a/directory        files there
+    ///   redis://host:6379/0        a Redis or Valkey server
+    ///   rediss://host              the same over TLS
+    ///   redis+unix:///a/socket     the same over a Unix socket
+    ///
+    /// A password in a URL on the command line is seen by everyone on the machine. Put the URL into LEASEHOLD_URL, or
+    /// name a file: redis://host?password-file=/path.
+    #[arg(long = "on", value_name = "URL", verbatim_doc_comment)]
+    pub(crate) on: Option<String>,
+}
+
+/// Hold a lock while a command runs
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = RUN_EXAMPLES_LONG)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Wait for the lock this long, then exit with 75 [default: as long as it takes]
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait: exit with 75 at once if the lock is not free
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+
+    /// Hold it together with others that say --shared, but with no one who does not
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+
+    /// Let up to N commands run at a time
+    ///
+    /// All who use one name should say the same N. Where they differ, the smallest among those that hold or wait counts.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+
+    /// How long the lock stays taken when this machine dies or is cut off [default: 30s]
+    ///
+    /// It is no limit to how long the command may run: while it runs, the lock is renewed every third of this. Shorter
+    /// frees the lock sooner after a crash; longer survives longer pauses of the network. A file store needs none: it
+    /// sees at once when a process has ended.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// What becomes of the command when the lock is lost
+    ///
+    /// A lock is lost when it could not be renewed in time, when somebody broke it, when the server forgot it, or when
+    /// --max-hold is over. Somebody else may hold it then.
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLost::Term)]
+    pub(crate) on_lost: OnLost,
+
+    /// With --on-lost=term: how long the command has to end before it is killed
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
+    pub(crate) grace: Duration,
+
+    /// Hold the lock no longer than this; then it counts as lost
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// Hold the lock at least this long, even where the command ends sooner
+    ///
+    /// For jobs that several machines start by the clock: the one that comes a little later must still find it taken.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) at_least: Option<Duration>,
+
+    /// What others see of this holder [default: host, user, process id and the program's name]
+    #[arg(long, value_name = "TEXT", value_parser = note)]
+    pub(crate) note: Option<Note>,
+
+    /// Name of the lock
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
+
+    /// The command and its arguments, after --. It is started directly, without a shell
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Show who holds a lock and who waits for it
+#[derive(Debug, clap::Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Print one line of JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Name of the lock
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
+}
+
+/// List the locks that are held or waited for
+#[derive(Debug, clap::Args)]
+#[command(after_help = LS_EXAMPLES)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Print one line of JSON per lock instead
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Only names that begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// Print a line for every change of a lock, until interrupted
+#[derive(Debug, clap::Args)]
+#[command(after_help = WATCH_EXAMPLES)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Print lines of JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Name of the lock
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
+}
+
+/// Take a lock away from those who hold it
+#[derive(Debug, clap::Args)]
+#[command(after_help = BREAK_EXAMPLES)]
+pub(crate) struct BreakArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Do not ask. Required where there is no terminal to ask on
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    /// Turn away those who wait, too
+    #[arg(long)]
+    pub(crate) waiting: bool,
+
+    /// Print one line of JSON instead: what was broken
+    #[arg(long, requires = "yes")]
+    pub(crate) json: bool,
+
+    /// Name of the lock
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
+pub(crate) struct CompletionsArgs {
+    pub(crate) shell: Shell,
+}
+
+/// What becomes of the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// Send TERM, and KILL after --grace; exit with 76
+    Term,
+    /// Send KILL at once; exit with 76
+    Kill,
+    /// Say so and let it go on; exit with the command's own code
+    Ignore,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
+}
+
+fn resource(text: &str) -> Result<Resource, leasehold::core::InvalidResource> {
+    Resource::new(text)
+}
+
+fn note(text: &str) -> Result<Note, leasehold::core::NoteTooLong> {
+    Note::new(text)
+}
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./report.sh          one at a time, on this machine
+  leasehold run --on redis://db nightly -- ./report.sh
+                                                one at a time, on every machine
+  leasehold run --no-wait nightly -- ./report.sh
+                                                do nothing if it runs already
+  leasehold show nightly                        who holds it, who waits
+
+`leasehold run --help` tells the whole story.";
+
+const EXAMPLES_LONG: &str = "\
+Examples:
+  leasehold run nightly -- ./report.sh          one at a time, on this machine
+  leasehold run --on redis://db nightly -- ./report.sh
+                                                one at a time, on every machine
+  leasehold run --no-wait nightly -- ./report.sh
+                                                do nothing if it runs already
+  leasehold run --permits 3 encode -- ./encode.sh
+                                                at most three at a time
+  leasehold show nightly                        who holds it, who waits
+  leasehold ls --json                           all locks, for a program
+  leasehold break nightly                       take it away from its holder
+
+Environment:
+  LEASEHOLD_URL    the store, where --on does not name one
+  NO_COLOR         no colours
+
+Exit codes:
+  0    done; with `run`, the command's own code
+  1    `break` found nothing to break
+  64   the command line cannot be understood
+  69   the store cannot be reached
+  74   the output cannot be written
+  75   busy, or not free in time
+  76   the lock was lost
+  78   refused, because it would not be safe
+  126  the command cannot be started
+  127  there is no such command
+  128+n  ended by signal n";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./report.sh
+  leasehold run --wait 10s --on redis://db deploy -- make deploy
+  leasehold run --permits 3 encode -- ./encode.sh in.mov
+  leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
+
+--help says what the command sees, what becomes of signals, and the exit codes.";
+
+const RUN_EXAMPLES_LONG: &str = "\
+Examples:
+  leasehold run nightly -- ./report.sh
+  leasehold run --wait 10s --on redis://db deploy -- make deploy
+  leasehold run --permits 3 encode -- ./encode.sh in.mov
+  leasehold run --no-wait --at-least 50s hourly -- ./from-cron.sh
+  leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
+
+What the command sees:
+  LEASEHOLD_NAME   the name of the lock
+  LEASEHOLD_FENCE  a number that rises with every grant: hand it to what you write to, and let that refuse a
+                   smaller one. Not set where the store has none
+  LEASEHOLD_OWNER  by this a `leasehold run` inside the command knows what is held already: for the same name
+                   on the same store it goes on at once, under the same fence
+  LEASEHOLD_URL    the store, without a password. A password never reaches the command's environment
+
+Signals:
+  The command runs in a process group of its own, with the terminal if there is one: Ctrl-C and Ctrl-Z reach it as
+  always. TERM, INT, HUP, QUIT, USR1 and USR2 that are sent to leasehold are passed on to that group; while
+  it still waits for the lock, they end the wait. When leasehold is killed, even by KILL, so is the group.
+  What the command leaves running in the background is not waited for, and not protected.
+
+Exit codes:
+  The command's own, 128+n where signal n ended it; or
+  64   the command line cannot be understood      75   busy, or not free in time
+  69   the store cannot be reached                76   the lock was lost
+  78   refused, because it would not be safe      126, 127  the command cannot be started, is not there";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  leasehold show nightly
+  leasehold show --json nightly | jq -r '.holders[].note'
+
+Exits with 0 whether it is held or free.";
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  leasehold ls
+  leasehold ls orders/
+  leasehold ls --json | jq -r 'select(.waiting > 0).name'";
+
+const WATCH_EXAMPLES: &str = "\
+Examples:
+  leasehold watch nightly
+  leasehold watch --json nightly | jq --unbuffered -r .state
+
+The first line says how it stands now. Ctrl-C ends it.";
+
+const BREAK_EXAMPLES: &str = "\
+Examples:
+  leasehold break nightly
+  leasehold break --yes --on redis://db nightly
+
+The holders are not asked. Each learns of it at its next renewal, a third of its ttl later at most; until then both
+the old holder and the next one act. Only what checks the fence can tell them apart.
+
+Exits with 0 where something was broken, with 1 where there was nothing to break or you said no.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold
+  leasehold completions zsh > ~/.zfunc/_leasehold
+  leasehold completions fish > ~/.config/fish/completions/leasehold.fish";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_list_of_flags_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_need_a_unit_and_the_error_says_so() {
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert!(duration("30").unwrap_err().contains("30s"));
+    }
+}

@@ -1,0 +1,98 @@
+//! The command while it runs.
+//!
+//! Ground rules: it is started directly, in the warden's process group, with the streams of this process and none of its
+//! other descriptors. It is waited for by its id and by nothing else, so that also its stops are seen; once its end
+//! was seen, the id is not used any more.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
+
+use crate::exit::Exit;
+use crate::program::Program;
+
+/// A started command.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Pid,
+}
+
+/// What has become of it since it was last asked after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It has ended.
+    Ended(Ending),
+    /// A signal has stopped it.
+    Stopped(Signal),
+}
+
+/// How it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Code(u8),
+    /// By its number, since real-time signals have no name.
+    Signal(i32),
+}
+
+impl Child {
+    /// Starts `file` as `program`, with these variables set, or removed.
+    ///
+    /// # Errors
+    /// Of the operating system; see [`Program::refusal`].
+    pub(crate) async fn start(
+        program: &Program,
+        file: PathBuf,
+        variables: Vec<(&'static str, Option<String>)>,
+        group: Pid,
+    ) -> io::Result<Child> {
+        let mut command = Command::new(file);
+        command.arg0(program.name()).args(&program.arguments).process_group(group.as_raw_nonzero().get());
+        command.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be renewed meanwhile.
+        let started = tokio::task::spawn_blocking(move || command.spawn()).await;
+        let child = started.map_err(io::Error::other)??;
+        Ok(Child { pid: Pid::from_child(&child) })
+    }
+
+    /// What has become of it; `None` where nothing has. Not to be asked again after its end.
+    pub(crate) fn change(&self) -> Option<Change> {
+        loop {
+            match waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(None) => return None,
+                Ok(Some((_, status))) => return change_of(status),
+                Err(rustix::io::Errno::INTR) => {}
+                // It cannot be waited for: somebody else has done that, and nobody knows how it ended.
+                Err(_) => return Some(Change::Ended(Ending::Code(u8::MAX))),
+            }
+        }
+    }
+}
+
+impl Ending {
+    pub(crate) fn exit(self) -> Exit {
+        match self {
+            Ending::Code(code) => Exit::Command(code),
+            Ending::Signal(signal) => Exit::Signal(signal),
+        }
+    }
+}
+
+fn change_of(status: WaitStatus) -> Option<Change> {
+    if let Some(code) = status.exit_status() {
+        return Some(Change::Ended(Ending::Code(u8::try_from(code).unwrap_or(u8::MAX))));
+    }
+    if let Some(signal) = status.terminating_signal() {
+        return Some(Change::Ended(Ending::Signal(signal)));
+    }
+    let signal = status.stopping_signal()?;
+    Some(Change::Stopped(Signal::from_named_raw(signal).unwrap_or(Signal::STOP)))
+}

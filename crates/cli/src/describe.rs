@@ -1,0 +1,45 @@
+//! Holders and waiters, for people.
+//!
+//! Ground rules: notes and names come from others and are made visible here, so that no caller can forget it.
+
+use leasehold::{Snapshot, Standing};
+
+use crate::text::{ago, duration, timestamp, visible};
+
+/// Who holds it and since when, in one line: `held by … since … (3m 12s ago)`.
+pub(crate) fn held_by(snapshot: &Snapshot) -> String {
+    let others = match snapshot.holders.len() {
+        0 => return "free".to_owned(),
+        1 => String::new(),
+        2 => " and one other".to_owned(),
+        count => format!(" and {} others", count - 1),
+    };
+    let first = &snapshot.holders[0];
+    let since = since(first).map(|since| format!(" since {since}")).unwrap_or_default();
+    format!("held by {}{others}{since}", who(first))
+}
+
+/// Who it is, by the note.
+pub(crate) fn who(standing: &Standing) -> String {
+    match standing.note.as_str() {
+        "" => format!("somebody without a note (tag {})", &standing.id.tag()[..8]),
+        note => visible(note),
+    }
+}
+
+/// Since when, as a point in time and how long ago that is.
+pub(crate) fn since(standing: &Standing) -> Option<String> {
+    let at = standing.since_unix_ms?;
+    Some(format!("{} ({} ago)", timestamp(at), duration(ago(at))))
+}
+
+/// How long already.
+pub(crate) fn held_for(standing: &Standing) -> Option<String> {
+    standing.since_unix_ms.map(|at| duration(ago(at)))
+}
+
+/// `3 waiting`, or nothing where nobody waits.
+pub(crate) fn waiting(snapshot: &Snapshot) -> Option<String> {
+    let count = snapshot.waiting.len();
+    (count > 0).then(|| format!("{count} waiting"))
+}

@@ -1,0 +1,151 @@
+//! Exit codes, and what is said where it did not work.
+//!
+//! Ground rules: this is the only table of exit codes and the only mapping from the library's errors. The codes are an
+//! interface: scripts branch on them. They follow `sysexits.h` where that has a word for it.
+
+use std::fmt;
+
+use leasehold::core::{Failure, FailureKind};
+use leasehold::{Error, ErrorKind};
+
+/// How this process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All is done.
+    Done,
+    /// `break` broke nothing.
+    NothingBroken,
+    /// The command line cannot be understood.
+    Usage,
+    /// The store cannot be reached.
+    Unavailable,
+    /// What was asked for cannot be written out.
+    Output,
+    /// Busy, or not free in time.
+    Busy,
+    /// The lock was lost.
+    Lost,
+    /// Refused as unsafe: the configuration of the store or of the lock.
+    Refused,
+    /// The command is there but cannot be started.
+    NotStarted,
+    /// There is no such command.
+    NotFound,
+    /// A signal ended it, by its number.
+    Signal(i32),
+    /// The command's own code.
+    Command(u8),
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::NothingBroken => 1,
+            Exit::Usage => 64,
+            Exit::Unavailable => 69,
+            Exit::Output => 74,
+            Exit::Busy => 75,
+            Exit::Lost => 76,
+            Exit::Refused => 78,
+            Exit::NotStarted => 126,
+            Exit::NotFound => 127,
+            Exit::Signal(signal) => u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX),
+            Exit::Command(code) => code,
+        }
+    }
+
+    /// How the library's error ends this process.
+    fn of(error: &Error) -> Exit {
+        match error.kind() {
+            ErrorKind::Timeout => Exit::Busy,
+            ErrorKind::Lost(_) => Exit::Lost,
+            ErrorKind::Unsupported | ErrorKind::Denied | ErrorKind::Deadlock => Exit::Refused,
+            // Somebody else's data under this name is no mistake on the command line.
+            ErrorKind::Invalid if is_foreign(error) => Exit::Refused,
+            ErrorKind::Invalid => Exit::Usage,
+            _ => Exit::Unavailable,
+        }
+    }
+}
+
+/// Why this process ends otherwise than by success, with the text for the person.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) exit: Exit,
+    text: String,
+}
+
+impl Problem {
+    pub(crate) fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Problem { exit, text: text.into() }
+    }
+
+    /// Adds what the person can do about it.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.text = format!("{}\n{hint}", self.text);
+        self
+    }
+
+    /// Whoever reads the output has gone away: nothing is to be said, and nothing went wrong.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.text.is_empty()
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Problem::new(Exit::of(&error), error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Problem {
+    /// Of writing to stdout.
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Problem::new(Exit::Done, "");
+        }
+        Problem::new(Exit::Output, format!("cannot write the output: {error}"))
+    }
+}
+
+fn is_foreign(error: &Error) -> bool {
+    let failure = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Failure>());
+    failure.is_some_and(|failure| failure.kind == FailureKind::Foreign)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_codes_are_an_interface() {
+        let table = [
+            (Exit::Done, 0),
+            (Exit::NothingBroken, 1),
+            (Exit::Usage, 64),
+            (Exit::Unavailable, 69),
+            (Exit::Output, 74),
+            (Exit::Busy, 75),
+            (Exit::Lost, 76),
+            (Exit::Refused, 78),
+            (Exit::NotStarted, 126),
+            (Exit::NotFound, 127),
+            (Exit::Signal(2), 130),
+            (Exit::Signal(9), 137),
+            (Exit::Signal(15), 143),
+            (Exit::Signal(64), 192),
+            (Exit::Command(3), 3),
+        ];
+        for (exit, code) in table {
+            assert_eq!(exit.code(), code, "{exit:?}");
+        }
+    }
+}

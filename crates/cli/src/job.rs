@@ -1,0 +1,246 @@
+//! The command under its lock: from the start of its process group to its end.
+//!
+//! Ground rules: whatever wakes this process up, the first thing that it does is to look at the clock: a process that was
+//! stopped past its lease acts on the loss before anything else. It acts first and speaks afterwards. Nothing in here
+//! waits for anything but the next event.
+
+use std::time::Duration;
+
+use leasehold::core::{Clock, LossCause, Moment};
+use leasehold::{Guard, State, SystemClock};
+use rustix::process::{Pid, Signal, kill_current_process_group};
+
+use crate::child::{Change, Child, Ending};
+use crate::request::{Loss, Request};
+use crate::signals::{Heard, Signals};
+use crate::terminal::{Terminal, is_interactive};
+use crate::text::{duration, visible};
+use crate::voice::Voice;
+use crate::warden::{Warden, Word};
+
+/// A command that is about to run, or runs.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    request: &'a Request,
+    /// None where an outer `run` holds the lock: its loss is that one's business.
+    guard: Option<&'a Guard>,
+    warden: Warden,
+    terminal: Option<Terminal>,
+    voice: &'a Voice,
+    clock: SystemClock,
+    lost: bool,
+    kill_at: Option<Moment>,
+}
+
+/// How it has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) ending: Ending,
+    /// The lock was lost while the command ran.
+    pub(crate) lost: bool,
+}
+
+/// What wakes it up.
+enum Event {
+    Lost,
+    Heard(Heard),
+    Time,
+}
+
+impl<'a> Job<'a> {
+    /// Prepares the process group, with the terminal if it is our turn there: so the command never finds itself in the
+    /// background.
+    pub(crate) fn new(
+        request: &'a Request,
+        guard: Option<&'a Guard>,
+        warden: Warden,
+        voice: &'a Voice,
+    ) -> Self {
+        let mut terminal = Terminal::controlling();
+        if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive()) {
+            terminal.lend(warden.group());
+        }
+        let mut job =
+            Job { request, guard, warden, terminal, voice, clock: SystemClock, lost: false, kill_at: None };
+        job.tell_warden();
+        job
+    }
+
+    /// The process group for the command.
+    pub(crate) fn group(&self) -> Pid {
+        self.warden.group()
+    }
+
+    /// Ends it without a command.
+    pub(crate) async fn abandon(mut self) {
+        self.take_terminal_back();
+        self.warden.end().await;
+    }
+
+    /// Attends to the command until it has ended.
+    pub(crate) async fn attend(mut self, child: Child, signals: &mut Signals) -> Outcome {
+        let ending = loop {
+            self.look();
+            match child.change() {
+                Some(Change::Ended(ending)) => break ending,
+                Some(Change::Stopped(signal)) => {
+                    self.stopped(signal, signals).await;
+                    continue;
+                }
+                None => {}
+            }
+            self.tell_warden();
+            let event = self.event(signals).await;
+            self.look();
+            match event {
+                Event::Heard(Heard::Sent(signal)) => self.warden.signal(signal),
+                Event::Heard(Heard::Continued) => self.resume(),
+                Event::Heard(Heard::Child) | Event::Lost | Event::Time => {}
+            }
+        };
+        self.finish(ending).await
+    }
+
+    async fn event(&self, signals: &mut Signals) -> Event {
+        let lost = async {
+            match self.guard.filter(|_| !self.lost) {
+                Some(guard) => drop(guard.lost().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = lost => Event::Lost,
+            heard = signals.next() => Event::Heard(heard),
+            () = tokio::time::sleep(self.pause()) => Event::Time,
+        }
+    }
+
+    /// Looks at the clock, and acts on what it says.
+    fn look(&mut self) {
+        if let Some(guard) = self.guard.filter(|_| !self.lost)
+            && let State::Lost(cause) = guard.state()
+        {
+            self.lose(cause);
+        }
+        if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
+            self.kill_at = None;
+            self.warden.signal(Signal::KILL);
+            self.voice.say("the command has not ended in its grace, and was killed");
+        }
+    }
+
+    fn lose(&mut self, cause: LossCause) {
+        self.lost = true;
+        let what = match self.request.on_lost {
+            Loss::Term(grace) => {
+                self.warden.signal(Signal::TERM);
+                // What is stopped has to go on in order to end.
+                self.warden.signal(Signal::CONT);
+                let end = self.clock.now().after(grace);
+                self.kill_at = Some(end);
+                // From here on the warden only sees to it that the grace has an end.
+                self.warden.tell(Word::Until(end, Duration::ZERO));
+                format!("the command is told to end, and killed in {}", duration(grace))
+            }
+            Loss::Kill => {
+                self.warden.signal(Signal::KILL);
+                "the command was killed".to_owned()
+            }
+            Loss::Ignore => "the command goes on WITHOUT the lock, as --on-lost=ignore says".to_owned(),
+        };
+        self.voice.say(&format!("{} was lost: {cause}; {what}", visible(self.request.name.as_str())));
+    }
+
+    /// Tells the warden until when the lease is good, so that it acts where this process cannot.
+    fn tell_warden(&mut self) {
+        let (Some(guard), false) = (self.guard, self.lost) else { return };
+        let remaining = guard.remaining();
+        let word = match self.request.on_lost {
+            Loss::Ignore => Word::Wait,
+            _ if remaining == Duration::MAX => Word::Wait,
+            Loss::Term(grace) => Word::Until(self.clock.now().after(remaining), grace),
+            Loss::Kill => Word::Until(self.clock.now().after(remaining), Duration::ZERO),
+        };
+        self.warden.tell(word);
+    }
+
+    /// How long nothing needs to be done unless something happens.
+    fn pause(&self) -> Duration {
+        let now = self.clock.now();
+        let to_kill = self.kill_at.map_or(Duration::MAX, |at| now.until(at));
+        let to_tell = match self.guard.filter(|_| !self.lost).map(Guard::remaining) {
+            Some(remaining) if remaining != Duration::MAX => (remaining / 3).clamp(TELL_MIN, TELL_MAX),
+            _ => Duration::MAX,
+        };
+        to_kill.min(to_tell).min(LONGEST_PAUSE)
+    }
+
+    /// The command was stopped: by Ctrl-Z, or because it used the terminal from the background.
+    async fn stopped(&mut self, signal: Signal, signals: &mut Signals) {
+        if self.lost && self.request.on_lost != Loss::Ignore {
+            self.warden.signal(Signal::CONT);
+            return;
+        }
+        let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        let Some(terminal) = self.terminal.as_mut() else { return };
+        if wants_terminal && terminal.lend(self.warden.group()) {
+            self.warden.signal(Signal::CONT);
+            return;
+        }
+        // Where no person is concerned the command may well stay stopped: the lock is held meanwhile.
+        if !(wants_terminal || is_interactive()) {
+            return;
+        }
+        terminal.take_back();
+        // The job that the shell knows is our group. It stops as a whole, so that the shell takes over.
+        if kill_current_process_group(Signal::TSTP).is_ok() {
+            // Where no shell could ever continue it, the kernel does not stop it; then this process just goes on.
+            drop(tokio::time::timeout(STOP_LIMIT, signals.continued()).await);
+        }
+        self.look();
+        self.resume();
+    }
+
+    /// This process goes on after a stop, and so does the command; with the terminal if it is our turn there.
+    fn resume(&mut self) {
+        if let Some(terminal) =
+            self.terminal.as_mut().filter(|terminal| is_interactive() && !terminal.is_lent())
+        {
+            terminal.lend(self.warden.group());
+        }
+        self.warden.signal(Signal::CONT);
+    }
+
+    async fn finish(mut self, ending: Ending) -> Outcome {
+        let had_terminal = self.take_terminal_back();
+        if self.lost && self.request.on_lost != Loss::Ignore {
+            // What the command has left behind may not go on without the lock either.
+            self.warden.signal(Signal::KILL);
+        }
+        let interrupted = [Signal::INT, Signal::QUIT].map(Signal::as_raw);
+        if let Ending::Signal(signal) = ending
+            && had_terminal
+            && interrupted.contains(&signal)
+            && let Some(signal) = Signal::from_named_raw(signal)
+        {
+            // Ctrl-C is meant for the whole job of the shell, a script around this process included. It reached only the
+            // command, because that one had the terminal.
+            let _ = kill_current_process_group(signal);
+        }
+        self.warden.end().await;
+        Outcome { ending, lost: self.lost }
+    }
+
+    fn take_terminal_back(&mut self) -> bool {
+        self.terminal.as_mut().is_some_and(Terminal::take_back)
+    }
+}
+
+/// How often the warden hears that the lease goes on: a third of what is left, within these.
+const TELL_MIN: Duration = Duration::from_millis(5);
+const TELL_MAX: Duration = Duration::from_secs(5);
+/// The clock that counts suspend is looked at this often at least.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long it can take until a stop signal that was sent to oneself has worked.
+const STOP_LIMIT: Duration = Duration::from_millis(200);

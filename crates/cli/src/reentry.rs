@@ -1,0 +1,95 @@
+//! A `run` inside a `run`: what the outer one holds is not asked for again.
+//!
+//! Ground rules: `LEASEHOLD_OWNER` only says what may be held; the store says what is. A claim that is named there and is
+//! no longer among the holders is worth nothing, and the lock is then taken like any other.
+
+use leasehold::{Fence, Leasehold, Resource, Share};
+
+use crate::exit::{Exit, Problem};
+
+/// The public tags of the claims that this process inherits, outermost first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tags(Vec<String>);
+
+/// What an outer `run` holds of the same lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outer {
+    pub(crate) fence: Option<Fence>,
+}
+
+impl Tags {
+    /// Those in the environment.
+    pub(crate) fn inherited() -> Tags {
+        Tags::read(&std::env::var(OWNER_VARIABLE).unwrap_or_default())
+    }
+
+    fn read(text: &str) -> Tags {
+        // Anything else than a tag is not ours, and is not passed on.
+        let is_tag = |text: &&str| text.len() == TAG && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let mut tags: Vec<_> = text.split(',').map(str::trim).filter(is_tag).map(str::to_owned).collect();
+        let surplus = tags.len().saturating_sub(MOST);
+        drop(tags.drain(..surplus));
+        Tags(tags)
+    }
+
+    /// These and one more, as the variable holds them.
+    pub(crate) fn with(&self, tag: Option<String>) -> String {
+        let tags: Vec<_> = self.0.iter().cloned().chain(tag).collect();
+        tags.join(",")
+    }
+
+    /// Looks whether an outer `run` holds `name`.
+    ///
+    /// # Errors
+    /// Refused, where it holds less of it than is wanted now: waiting for the rest would be waiting for itself. As the
+    /// store fails.
+    pub(crate) async fn find(
+        &self,
+        locks: &Leasehold,
+        name: &Resource,
+        wanted: Share,
+    ) -> Result<Option<Outer>, Problem> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let snapshot = locks.inspect(name.as_str()).await?;
+        let ours: Vec<_> =
+            snapshot.holders.iter().filter(|holder| self.0.contains(&holder.id.tag())).collect();
+        if let Some(holder) = ours.iter().find(|holder| holder.share.covers(wanted)) {
+            return Ok(Some(Outer { fence: holder.fence }));
+        }
+        match ours.first() {
+            None => Ok(None),
+            Some(holder) => Err(Problem::new(
+                Exit::Refused,
+                format!(
+                    "an outer `leasehold run` holds {name} as {}, so asking for {wanted} would wait for itself; ask \
+                     for the larger share there",
+                    holder.share
+                ),
+            )),
+        }
+    }
+}
+
+/// Where the tags are.
+pub(crate) const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
+const TAG: usize = 32;
+/// The most that are passed on; who nests deeper has other worries than waiting for the outermost.
+const MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_passed_on_and_nothing_else_is() {
+        let (a, b) = ("a".repeat(32), "0123456789abcdef0123456789abcdef");
+        let tags = Tags::read(&format!("{a}, {b},,x,{}", "g".repeat(32)));
+        assert_eq!(tags, Tags(vec![a.clone(), b.to_owned()]));
+        assert_eq!(tags.with(Some("c".to_owned())), format!("{a},{b},c"));
+        assert_eq!(Tags::read("").with(Some("c".to_owned())), "c");
+        let many = vec![b; 100].join(",");
+        assert_eq!(Tags::read(&many).0.len(), MOST);
+    }
+}

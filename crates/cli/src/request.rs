@@ -1,0 +1,150 @@
+//! What `run` was asked to do, as types: parsed once, then trusted.
+
+use std::time::Duration;
+
+use leasehold::{Guard, Leasehold, Lock, Note, Resource, Result, Share};
+
+use crate::args::{OnLost, RunArgs};
+use crate::exit::{Exit, Problem};
+use crate::program::Program;
+use crate::store::Store;
+
+/// One `leasehold run`.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) store: Store,
+    pub(crate) name: Resource,
+    pub(crate) kind: Kind,
+    pub(crate) patience: Patience,
+    pub(crate) terms: Terms,
+    pub(crate) note: Note,
+    pub(crate) on_lost: Loss,
+    pub(crate) at_least: Duration,
+    pub(crate) program: Program,
+}
+
+/// What kind of lock it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Exclusive,
+    Shared,
+    Permits(u32),
+}
+
+/// How long it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    None,
+    Limit(Duration),
+    Forever,
+}
+
+/// How long it is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    ttl: Option<Duration>,
+    max_hold: Option<Duration>,
+}
+
+/// What becomes of the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// TERM, and KILL after this.
+    Term(Duration),
+    Kill,
+    Ignore,
+}
+
+impl Request {
+    /// # Errors
+    /// As [`Store::named`]; usage, for an empty command.
+    pub(crate) fn new(args: RunArgs) -> Result<Request, Problem> {
+        let program = Program::new(args.command)
+            .ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
+        Ok(Request {
+            store: Store::named(args.store.on.as_deref())?,
+            name: args.name,
+            kind: match (args.shared, args.permits) {
+                (true, _) => Kind::Shared,
+                (false, Some(permits)) => Kind::Permits(permits),
+                (false, None) => Kind::Exclusive,
+            },
+            patience: match (args.no_wait, args.wait) {
+                (true, _) => Patience::None,
+                (false, Some(limit)) if limit.is_zero() => Patience::None,
+                (false, Some(limit)) => Patience::Limit(limit),
+                (false, None) => Patience::Forever,
+            },
+            terms: Terms { ttl: args.ttl, max_hold: args.max_hold },
+            note: args.note.unwrap_or_else(|| own_note(&program)),
+            on_lost: match args.on_lost {
+                OnLost::Term => Loss::Term(args.grace),
+                OnLost::Kill => Loss::Kill,
+                OnLost::Ignore => Loss::Ignore,
+            },
+            at_least: args.at_least.unwrap_or_default(),
+            program,
+        })
+    }
+
+    /// Takes the lock as it was asked for; `None` where it is busy.
+    ///
+    /// # Errors
+    /// As the library's locks.
+    pub(crate) async fn take(&self, locks: &Leasehold) -> Result<Option<Guard>> {
+        let name = self.name.as_str();
+        match (self.kind, self.patience) {
+            (Kind::Exclusive, Patience::None) => self.with_terms(locks.mutex(name)).try_lock().await,
+            (Kind::Exclusive, Patience::Limit(limit)) => {
+                self.with_terms(locks.mutex(name)).lock_timeout(limit).await.map(Some)
+            }
+            (Kind::Exclusive, Patience::Forever) => self.with_terms(locks.mutex(name)).lock().await.map(Some),
+            (Kind::Shared, Patience::None) => self.with_terms(locks.rwlock(name)).try_read().await,
+            (Kind::Shared, Patience::Limit(limit)) => {
+                self.with_terms(locks.rwlock(name)).read_timeout(limit).await.map(Some)
+            }
+            (Kind::Shared, Patience::Forever) => self.with_terms(locks.rwlock(name)).read().await.map(Some),
+            (Kind::Permits(permits), Patience::None) => {
+                self.with_terms(locks.semaphore(name, permits)).try_acquire().await
+            }
+            (Kind::Permits(permits), Patience::Limit(limit)) => {
+                self.with_terms(locks.semaphore(name, permits)).acquire_timeout(limit).await.map(Some)
+            }
+            (Kind::Permits(permits), Patience::Forever) => {
+                self.with_terms(locks.semaphore(name, permits)).acquire().await.map(Some)
+            }
+        }
+    }
+
+    /// How much of the lock is asked for.
+    ///
+    /// # Errors
+    /// `Invalid` for permits of none, which the command line refuses before.
+    pub(crate) fn share(&self) -> Result<Share> {
+        match self.kind {
+            Kind::Exclusive => Ok(Share::MUTEX),
+            Kind::Shared => Ok(Share::READER),
+            Kind::Permits(permits) => Ok(Share::permits(1, permits)?),
+        }
+    }
+
+    fn with_terms<K>(&self, mut lock: Lock<K>) -> Lock<K> {
+        if let Some(ttl) = self.terms.ttl {
+            lock = lock.ttl(ttl);
+        }
+        if let Some(limit) = self.terms.max_hold {
+            lock = lock.max_hold(limit);
+        }
+        lock
+    }
+}
+
+/// Who this is, for those who look. The command's arguments are not part of it: they could hold a password, and the note
+/// goes to the server.
+fn own_note(program: &Program) -> Note {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let user = user.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string());
+    let pid = std::process::id();
+    Note::clipped(&format!("host={host} user={user} pid={pid} cmd={}", program.short_name()))
+}

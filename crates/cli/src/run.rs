@@ -1,0 +1,250 @@
+//! `run`: hold a lock while a command runs.
+//!
+//! Ground rules: what can be refused without the lock is refused before it is asked for. Every way out of here gives
+//! back what was taken, and waits for that within a limit.
+
+use std::time::Duration;
+
+use leasehold::{Guard, Leasehold, SystemClock, core::Clock};
+use rustix::process::Signal;
+
+use crate::args::RunArgs;
+use crate::child::Child;
+use crate::describe::{held_by, waiting};
+use crate::exit::{Exit, Problem};
+use crate::job::{Job, Outcome};
+use crate::progress::Progress;
+use crate::reentry::{OWNER_VARIABLE, Outer, Tags};
+use crate::request::{Loss, Patience, Request};
+use crate::signals::Signals;
+use crate::store::{SECRET_VARIABLES, URL_VARIABLE};
+use crate::text::{duration, visible};
+use crate::voice::Voice;
+use crate::warden::Warden;
+
+/// # Errors
+/// Each of the table in `exit.rs`.
+pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
+    let request = Request::new(args)?;
+    let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
+    let voice = Voice::start().map_err(cannot_start)?;
+    let mut signals = Signals::listen().map_err(cannot_start)?;
+    let ended = hold_and_run(&request, &mut signals, &voice).await;
+    if let Err(problem) = &ended {
+        voice.say(&problem.to_string());
+    }
+    voice.finish();
+    Ok(ended.unwrap_or_else(|problem| problem.exit))
+}
+
+async fn hold_and_run(request: &Request, signals: &mut Signals, voice: &Voice) -> Result<Exit, Problem> {
+    let file = request.program.find()?;
+    let opened = tokio::select! {
+        biased;
+        signal = signals.sent() => return Ok(Exit::Signal(signal.as_raw())),
+        opened = request.store.open(request.note.clone()) => opened,
+    };
+    let locks = opened?;
+    let ended = match Hold::take(request, &locks, signals, voice).await {
+        Ok(Taken::Held(hold)) => with_command(request, file, hold, signals, voice).await,
+        Ok(Taken::Interrupted(signal)) => Ok(Exit::Signal(signal.as_raw())),
+        Err(problem) => Err(problem),
+    };
+    // What was given up while it was on its way is ended now, or the line would have to wait for its ttl.
+    if !locks.close(CLOSE_LIMIT).await {
+        voice.say(
+            "the store did not confirm that everything was given back; what is left there ends with its ttl",
+        );
+    }
+    ended
+}
+
+/// Starts the command under the lock, attends to it, and gives the lock back.
+async fn with_command(
+    request: &Request,
+    file: std::path::PathBuf,
+    hold: Hold,
+    signals: &mut Signals,
+    voice: &Voice,
+) -> Result<Exit, Problem> {
+    let began = SystemClock.now();
+    let outcome = start(request, file, &hold, signals, voice).await;
+    let interrupted = match &outcome {
+        Ok(outcome) => wait_at_least(request, &hold, began.after(request.at_least), signals, outcome).await,
+        Err(_) => None,
+    };
+    let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
+    let returned = hold.give_back(request, lost, voice).await;
+    let exit = interrupted.map_or(outcome?.ending.exit(), |signal| Exit::Signal(signal.as_raw()));
+    match (lost || returned == Returned::Lost, request.on_lost) {
+        (true, Loss::Ignore) | (false, _) => Ok(exit),
+        (true, _) => Ok(Exit::Lost),
+    }
+}
+
+async fn start(
+    request: &Request,
+    file: std::path::PathBuf,
+    hold: &Hold,
+    signals: &mut Signals,
+    voice: &Voice,
+) -> Result<Outcome, Problem> {
+    let refused = |error| request.program.refusal(&error);
+    let warden = Warden::start()
+        .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}")))?;
+    let job = Job::new(request, hold.guard(), warden, voice);
+    let child = Child::start(&request.program, file, hold.variables(request), job.group()).await;
+    match child {
+        Ok(child) => Ok(job.attend(child, signals).await),
+        Err(error) => {
+            job.abandon().await;
+            Err(refused(error))
+        }
+    }
+}
+
+/// Holds the lock until `--at-least` is over. The signal that ended it before, where one did.
+async fn wait_at_least(
+    request: &Request,
+    hold: &Hold,
+    end: leasehold::Moment,
+    signals: &mut Signals,
+    outcome: &Outcome,
+) -> Option<Signal> {
+    let guard = hold.guard()?;
+    if outcome.lost || request.at_least.is_zero() {
+        return None;
+    }
+    tokio::select! {
+        biased;
+        _ = guard.lost() => None,
+        signal = signals.sent() => Some(signal),
+        () = tokio::time::sleep(SystemClock.now().until(end)) => None,
+    }
+}
+
+/// The right to run the command.
+#[derive(Debug)]
+enum Hold {
+    /// Our own.
+    Own(Box<Guard>, Tags),
+    /// An outer `run`'s, under which this one runs.
+    Outer(Outer, Tags),
+}
+
+enum Taken {
+    Held(Hold),
+    Interrupted(Signal),
+}
+
+/// What giving it back came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Returned {
+    Freed,
+    Lost,
+}
+
+impl Hold {
+    async fn take(
+        request: &Request,
+        locks: &Leasehold,
+        signals: &mut Signals,
+        voice: &Voice,
+    ) -> Result<Taken, Problem> {
+        let tags = Tags::inherited();
+        let outer = tokio::select! {
+            biased;
+            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
+            outer = tags.find(locks, &request.name, request.share()?) => outer?,
+        };
+        if let Some(outer) = outer {
+            return Ok(Taken::Held(Hold::Outer(outer, tags)));
+        }
+        let progress = (request.patience != Patience::None)
+            .then(|| Progress::start(voice, locks, &request.name, &request.note));
+        let taken = tokio::select! {
+            biased;
+            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
+            taken = request.take(locks) => taken,
+        };
+        drop(progress);
+        match taken {
+            Ok(Some(guard)) => Ok(Taken::Held(Hold::Own(Box::new(guard), tags))),
+            Ok(None) => Err(busy(request, locks, "is busy").await),
+            Err(error) if error.kind() == leasehold::ErrorKind::Timeout => {
+                let waited = match request.patience {
+                    Patience::Limit(limit) => format!("was not free within {}", duration(limit)),
+                    _ => "is busy".to_owned(),
+                };
+                Err(busy(request, locks, &waited).await)
+            }
+            Err(error) => Err(Problem::from(error).hint(format!("the store is {}", request.store.shown()))),
+        }
+    }
+
+    fn guard(&self) -> Option<&Guard> {
+        match self {
+            Hold::Own(guard, _) => Some(guard),
+            Hold::Outer(..) => None,
+        }
+    }
+
+    /// What the command's environment is to hold, or not to hold.
+    fn variables(&self, request: &Request) -> Vec<(&'static str, Option<String>)> {
+        let (fence, owner) = match self {
+            Hold::Own(guard, tags) => (guard.fence(), tags.with(Some(guard.tag()))),
+            Hold::Outer(outer, tags) => (outer.fence, tags.with(None)),
+        };
+        let mut variables = vec![
+            ("LEASEHOLD_NAME", Some(request.name.to_string())),
+            ("LEASEHOLD_FENCE", fence.map(|fence| fence.to_string())),
+            (OWNER_VARIABLE, Some(owner)),
+            (URL_VARIABLE, request.store.for_child()),
+        ];
+        variables.extend(SECRET_VARIABLES.iter().map(|name| (*name, None)));
+        variables
+    }
+
+    /// Gives it back and waits for the answer, up to a limit.
+    async fn give_back(self, request: &Request, was_lost: bool, voice: &Voice) -> Returned {
+        let Hold::Own(guard, _) = self else { return Returned::Freed };
+        let name = visible(request.name.as_str());
+        match tokio::time::timeout(RELEASE_LIMIT, guard.release()).await {
+            Ok(Ok(())) => Returned::Freed,
+            Ok(Err(error)) if error.is_lost() => {
+                // A loss that was seen while the command ran was told then.
+                if !was_lost {
+                    voice.say(&format!("{error}: the command may not have been alone under {name}"));
+                }
+                Returned::Lost
+            }
+            Ok(Err(error)) => {
+                voice.say(&error.to_string());
+                Returned::Freed
+            }
+            Err(_) => {
+                voice.say(&format!("the store did not confirm the release of {name}; it ends with its ttl"));
+                Returned::Freed
+            }
+        }
+    }
+}
+
+/// The refusal of a busy lock, with who holds it where that can be told.
+async fn busy(request: &Request, locks: &Leasehold, how: &str) -> Problem {
+    let name = visible(request.name.as_str());
+    let looked = tokio::time::timeout(LOOK_LIMIT, locks.inspect(request.name.as_str())).await;
+    let who = match looked {
+        Ok(Ok(snapshot)) if !snapshot.holders.is_empty() => {
+            let waiting = waiting(&snapshot).map(|waiting| format!("; {waiting}")).unwrap_or_default();
+            format!(": {}{waiting}", held_by(&snapshot))
+        }
+        _ => String::new(),
+    };
+    Problem::new(Exit::Busy, format!("{name} {how}{who}"))
+}
+
+/// How long a release is waited for before the command's code is reported all the same.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+const LOOK_LIMIT: Duration = Duration::from_secs(2);

@@ -1,0 +1,123 @@
+//! The signals that this process listens to.
+//!
+//! Ground rules: a signal that was ignored when this process started stays ignored (that is how `nohup`, and a shell's
+//! background jobs, work), and so the command ignores it too. No other signal is touched.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// A signal that is meant for the command, or ends a wait.
+    Sent(Signal),
+    /// A child has ended, stopped or gone on.
+    Child,
+    /// This process was stopped and goes on.
+    Continued,
+}
+
+/// The signals, from when it was made.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    streams: Vec<(Heard, tokio::signal::unix::Signal)>,
+}
+
+impl Signals {
+    /// Listens to what [`Heard`] names.
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub(crate) fn listen() -> io::Result<Signals> {
+        let ignored = ignored_at_start();
+        let sent =
+            PASSED_ON.iter().filter(|signal| !ignored.has(**signal)).map(|signal| Heard::Sent(*signal));
+        let mut streams = Vec::new();
+        // The order is the order of answers: what happened to the command itself comes first.
+        for heard in [Heard::Continued, Heard::Child].into_iter().chain(sent) {
+            let kind = match heard {
+                Heard::Child => Signal::CHILD,
+                Heard::Continued => Signal::CONT,
+                Heard::Sent(signal) => signal,
+            };
+            streams.push((heard, signal(SignalKind::from_raw(kind.as_raw()))?));
+        }
+        Ok(Signals { streams })
+    }
+
+    /// Waits for the next of any kind.
+    pub(crate) async fn next(&mut self) -> Heard {
+        self.first(|_| true).await
+    }
+
+    /// Waits for one that was sent to this process.
+    pub(crate) async fn sent(&mut self) -> Signal {
+        match self.first(|heard| matches!(heard, Heard::Sent(_))).await {
+            Heard::Sent(signal) => signal,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Waits until this process was stopped and goes on.
+    pub(crate) async fn continued(&mut self) {
+        self.first(|heard| heard == Heard::Continued).await;
+    }
+
+    async fn first(&mut self, wanted: impl Fn(Heard) -> bool) -> Heard {
+        poll_fn(|cx| {
+            for (heard, stream) in self.streams.iter_mut().filter(|(heard, _)| wanted(*heard)) {
+                if stream.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*heard);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// A set of signals as the kernel writes it: bit n-1 is signal n.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mask(u64);
+
+impl Mask {
+    fn has(self, signal: Signal) -> bool {
+        u32::try_from(signal.as_raw() - 1)
+            .ok()
+            .and_then(|bit| self.0.checked_shr(bit))
+            .is_some_and(|mask| mask & 1 == 1)
+    }
+}
+
+/// What this process ignored when it started. Where there is no `/proc`, nothing is known to be.
+fn ignored_at_start() -> Mask {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignored_in(&status)
+}
+
+fn ignored_in(status: &str) -> Mask {
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    Mask(digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or_default())
+}
+
+/// What is passed on to the command, and ends the wait for the lock.
+const PASSED_ON: &[Signal] =
+    &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_mask_is_read_by_bits() {
+        let mask =
+            ignored_in("Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t00\n");
+        assert!(mask.has(Signal::HUP) && mask.has(Signal::PIPE));
+        assert!(!mask.has(Signal::INT) && !mask.has(Signal::TERM));
+        assert!(!ignored_in("").has(Signal::HUP));
+    }
+}

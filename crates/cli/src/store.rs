@@ -1,0 +1,229 @@
+//! Which store is used, and how it is spoken of without its password.
+//!
+//! Ground rules: the URL with its password leaves this file in one direction only, into the library. Everything that is
+//! shown or passed on comes from [`Store::shown`] and [`Store::for_child`]; every text of unknown origin that is shown
+//! goes through [`redacted`] first.
+
+use std::ffi::OsStr;
+
+use leasehold::{ErrorKind, Leasehold, Note};
+use url::Url;
+
+use crate::exit::{Exit, Problem};
+
+/// The store that was named, not yet opened.
+#[derive(Clone)]
+pub(crate) struct Store {
+    url: String,
+    origin: Origin,
+}
+
+/// Who named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Flag,
+    Environment,
+    Default,
+}
+
+impl Store {
+    /// `--on`, else `LEASEHOLD_URL`, else the files of this user.
+    ///
+    /// # Errors
+    /// Usage, for an environment that is not text; refused, for a store that could not exclude anybody.
+    pub(crate) fn named(on: Option<&str>) -> Result<Store, Problem> {
+        let inherited = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty());
+        Store::choose(on, inherited.as_deref())
+    }
+
+    fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<Store, Problem> {
+        let (url, origin) = match (on, inherited) {
+            (Some(url), _) => (url.to_owned(), Origin::Flag),
+            (None, None) => (DEFAULT_URL.to_owned(), Origin::Default),
+            (None, Some(url)) => {
+                let url = url.to_str().map(str::to_owned);
+                let complaint = format!("{URL_VARIABLE} is not UTF-8 text: write a URL into it, or unset it");
+                (url.ok_or_else(|| Problem::new(Exit::Usage, complaint))?, Origin::Environment)
+            }
+        };
+        if url.starts_with("mem:") {
+            let text = "mem: keeps locks in the memory of one process, so it would exclude nobody; take file:, which \
+                        excludes all processes of this machine";
+            return Err(Problem::new(Exit::Refused, text));
+        }
+        Ok(Store { url, origin })
+    }
+
+    /// The URL for people: a password is masked.
+    pub(crate) fn shown(&self) -> String {
+        redacted(&self.url)
+    }
+
+    /// The URL for the command's environment: a password is left out.
+    pub(crate) fn for_child(&self) -> Option<String> {
+        without_password(&self.url)
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As the library's `open`, with what to check.
+    pub(crate) async fn open(&self, note: Note) -> Result<Leasehold, Problem> {
+        let opened = Leasehold::builder().note(note).open(&self.url).await;
+        opened.map_err(|error| {
+            let kind = error.kind();
+            let problem = Problem::from(error);
+            match kind {
+                ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::Denied => {
+                    problem.hint(format!("the store is {}, {}", self.shown(), self.advice(kind)))
+                }
+                ErrorKind::Invalid => problem.hint(format!("the store was named by {}", self.origin())),
+                _ => problem,
+            }
+        })
+    }
+
+    fn origin(&self) -> &'static str {
+        match self.origin {
+            Origin::Flag => "--on",
+            Origin::Environment => "LEASEHOLD_URL",
+            Origin::Default => "default: name another with --on or LEASEHOLD_URL",
+        }
+    }
+
+    fn advice(&self, kind: ErrorKind) -> String {
+        if kind == ErrorKind::Denied {
+            return match self.url.starts_with("file:") {
+                true => format!("named by {}: is it this user's?", self.origin()),
+                false => format!(
+                    "named by {}: are user and password right? A password is not passed on to what `leasehold run` \
+                     starts; ?password-file=/path is",
+                    self.origin()
+                ),
+            };
+        }
+        format!("named by {}: does it run there, and can it be reached from here?", self.origin())
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({}, {:?})", self.shown(), self.origin)
+    }
+}
+
+/// Masks what may be a password in a text that may hold URLs. Rather too much than too little: it does not ask whether a
+/// URL is well formed, because the password of a malformed one is a password all the same.
+pub(crate) fn redacted(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        clean.push_str(before);
+        let end = after.find(|c: char| c.is_whitespace() || "'\"`«»<>".contains(c)).unwrap_or(after.len());
+        let (url, tail) = after.split_at(end);
+        clean.push_str(&masked(url));
+        rest = tail;
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// Masks one URL, given from behind its `://`.
+fn masked(url: &str) -> String {
+    let url = match (url.find(':'), url.rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => format!("{}:***{}", &url[..colon], &url[at..]),
+        _ => url.to_owned(),
+    };
+    let Some((head, query)) = url.split_once('?') else { return url };
+    let options: Vec<String> = query
+        .split('&')
+        .map(|option| match option.split_once('=') {
+            Some((key, _)) if is_secret(key) => format!("{key}=***"),
+            _ => option.to_owned(),
+        })
+        .collect();
+    format!("{head}?{}", options.join("&"))
+}
+
+/// The URL without its password; `None` where it cannot be told what of it is one.
+fn without_password(url: &str) -> Option<String> {
+    if redacted(url) == url {
+        return Some(url.to_owned());
+    }
+    let mut parsed = Url::parse(url).ok()?;
+    parsed.set_password(None).ok().or_else(|| parsed.password().is_none().then_some(()))?;
+    let plain: Vec<_> = parsed
+        .query_pairs()
+        .filter(|(key, _)| !is_secret(key))
+        .map(|(key, value)| (key.into_owned(), value.into_owned()))
+        .collect();
+    match plain.is_empty() {
+        true => parsed.set_query(None),
+        false => drop(parsed.query_pairs_mut().clear().extend_pairs(plain)),
+    }
+    Some(parsed.into())
+}
+
+fn is_secret(option: &str) -> bool {
+    ["pass", "password", "pwd", "secret", "token"].iter().any(|secret| option.eq_ignore_ascii_case(secret))
+}
+
+/// Where a store is named.
+pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
+/// Variables of the library that hold passwords.
+pub(crate) const SECRET_VARIABLES: &[&str] = &["LEASEHOLD_REDIS_PASSWORD"];
+const DEFAULT_URL: &str = "file:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_comes_before_the_environment_and_that_before_the_default() {
+        let choose = |on, inherited: Option<&str>| {
+            let store = Store::choose(on, inherited.map(OsStr::new)).unwrap();
+            (store.url, store.origin)
+        };
+        assert_eq!(choose(Some("file:/a"), Some("file:/b")), ("file:/a".into(), Origin::Flag));
+        assert_eq!(choose(None, Some("file:/b")), ("file:/b".into(), Origin::Environment));
+        assert_eq!(choose(None, None), ("file:".into(), Origin::Default));
+        assert_eq!(Store::choose(Some("mem:"), None).unwrap_err().exit, Exit::Refused);
+    }
+
+    #[test]
+    fn no_password_is_shown_however_the_url_is_written() {
+        for (text, clean) in [
+            ("redis://h:6379/0", "redis://h:6379/0"),
+            ("redis://me@h", "redis://me@h"),
+            ("redis://me:hunter2@h/0?wait=poll", "redis://me:***@h/0?wait=poll"),
+            ("redis://:hunter2@h", "redis://:***@h"),
+            ("redis://me:hun/ter2@h", "redis://me:***@h"),
+            ("redis://me:hun@ter2@h", "redis://me:***@h"),
+            ("redis+unix:///s?pass=hunter2&db=1", "redis+unix:///s?pass=***&db=1"),
+            ("redis://h?password-file=/p", "redis://h?password-file=/p"),
+            (
+                "error: 'redis://a:hunter2@h' is bad, 'x://b:hunter2@i' too",
+                "error: 'redis://a:***@h' is bad, 'x://b:***@i' too",
+            ),
+            ("nothing at all", "nothing at all"),
+        ] {
+            assert_eq!(redacted(text), clean);
+        }
+    }
+
+    #[test]
+    fn what_is_passed_on_opens_the_same_store_without_the_password() {
+        for (url, passed) in [
+            ("file:", Some("file:")),
+            ("redis://h:7000/2?wait=poll", Some("redis://h:7000/2?wait=poll")),
+            ("redis://me:hunter2@h/2?wait=poll", Some("redis://me@h/2?wait=poll")),
+            ("redis://:hunter2@h", Some("redis://h")),
+            ("redis+unix:///s?pass=hunter2&db=1", Some("redis+unix:///s?db=1")),
+            ("redis+unix:///s?pass=hunter2", Some("redis+unix:///s")),
+            ("redis://me:hunter2@h:port", None),
+        ] {
+            assert_eq!(without_password(url).as_deref(), passed, "{url}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The terminal that this process was started from, and whose turn it is there.
+//!
+//! Ground rules: the terminal belongs to one process group at a time. It is lent to the command's group and taken
+//! back; it is never taken from somebody who did not get it from us. Only this file changes who has it.
+
+use std::fs::OpenOptions;
+use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, getpgrp, test_kill_process_group};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+/// The controlling terminal.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    tty: OwnedFd,
+    lent: Option<Pid>,
+}
+
+impl Terminal {
+    /// The controlling terminal, where there is one.
+    pub(crate) fn controlling() -> Option<Terminal> {
+        let flags = OFlags::NOCTTY.bits().cast_signed();
+        let tty = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty").ok()?;
+        Some(Terminal { tty: tty.into(), lent: None })
+    }
+
+    /// Whether it is the turn of this process's group: what is typed comes here.
+    pub(crate) fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
+    }
+
+    /// Whether `group` has it from us.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.is_some_and(|group| tcgetpgrp(&self.tty).is_ok_and(|now| now == group))
+    }
+
+    /// Lends it to `group` if it is ours. `true` where it was.
+    pub(crate) fn lend(&mut self, group: Pid) -> bool {
+        let lent = self.is_ours() && self.give(group);
+        if lent {
+            self.lent = Some(group);
+        }
+        lent
+    }
+
+    /// Takes it back from those who got it from us. `true` where it had been lent until now.
+    pub(crate) fn take_back(&mut self) -> bool {
+        let Some(group) = self.lent.take() else { return false };
+        // A shell may have taken it for itself meanwhile; but what a group has that exists no more, nobody has.
+        let returns = match tcgetpgrp(&self.tty) {
+            Ok(now) => now == group || test_kill_process_group(now).is_err(),
+            Err(_) => true,
+        };
+        returns && self.give(getpgrp())
+    }
+
+    fn give(&self, group: Pid) -> bool {
+        // A background process that changes this is stopped by TTOU unless it blocks the signal.
+        without_ttou(|| tcsetpgrp(&self.tty, group).is_ok())
+    }
+}
+
+/// Whether this process talks with a person: one of its three streams is a terminal.
+pub(crate) fn is_interactive() -> bool {
+    std::io::stdin().is_terminal() || std::io::stderr().is_terminal() || std::io::stdout().is_terminal()
+}
+
+/// Does `work`, which may write to the terminal or change it, without being stopped in the background.
+pub(crate) fn without_ttou<T>(work: impl FnOnce() -> T) -> T {
+    let mut ttou = SigSet::empty();
+    ttou.add(NixSignal::SIGTTOU);
+    let before = ttou.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
+    let done = work();
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    done
+}

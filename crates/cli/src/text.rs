@@ -1,0 +1,112 @@
+//! Text of others, made fit for a screen; durations and points in time, for people.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The text with everything spelled out that a terminal would obey or a reader could not see.
+///
+/// Names and notes come from whoever else uses the store.
+pub(crate) fn visible(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_treacherous(c) {
+            let _ = write!(clean, "{}", c.escape_default());
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
+/// As much of the text as fits into so many columns, with `…` where something was cut off.
+pub(crate) fn clipped(text: &str, columns: usize) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut taken = 0;
+    for (at, c) in text.char_indices() {
+        taken += columns_of(c);
+        let is_last = text.len() == at + c.len_utf8();
+        if taken + usize::from(!is_last) > columns {
+            clean.push('…');
+            break;
+        }
+        clean.push(c);
+    }
+    clean
+}
+
+/// How long, to the second, and in the two largest units: `3m 12s`.
+pub(crate) fn duration(length: Duration) -> String {
+    let seconds = length.as_secs();
+    if seconds == 0 {
+        return format!("{}ms", length.as_millis());
+    }
+    let text = humantime::format_duration(Duration::from_secs(seconds)).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// A point in time that the store told, in UTC.
+pub(crate) fn timestamp(unix_ms: u64) -> String {
+    let time = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms)).filter(|_| unix_ms < END_OF_DISPLAY);
+    time.map_or_else(|| format!("{unix_ms} ms"), |time| humantime::format_rfc3339_seconds(time).to_string())
+}
+
+/// How long ago that was by this machine's clock; zero where the store's is ahead. For display only.
+pub(crate) fn ago(unix_ms: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(Duration::from_millis(unix_ms))
+}
+
+/// Now, in UTC.
+pub(crate) fn now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
+/// Characters that change the order in which a line is read, or take no room in it.
+fn is_treacherous(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// One for what is one column wide everywhere; two for all else, which is never too little.
+fn columns_of(c: char) -> usize {
+    let is_narrow = c < '\u{300}' || matches!(c, '\u{2010}'..='\u{2027}');
+    if is_narrow { 1 } else { 2 }
+}
+
+/// The year 9999, beyond which no timestamp is written.
+const END_OF_DISPLAY: u64 = 253_402_300_800_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_reaches_the_screen_that_it_would_obey() {
+        assert_eq!(visible("host=a pid=1"), "host=a pid=1");
+        assert_eq!(visible("a\x1b[2Jb\r\nc\u{9b}d"), "a\\u{1b}[2Jb\\r\\nc\\u{9b}d");
+        assert_eq!(visible("\u{202e}txt.exe"), "\\u{202e}txt.exe");
+        assert_eq!(visible("käse «x» 漢"), "käse «x» 漢");
+    }
+
+    #[test]
+    fn a_line_is_cut_to_its_columns() {
+        assert_eq!(clipped("abcdef", 6), "abcdef");
+        assert_eq!(clipped("abcdefg", 6), "abcde…");
+        assert_eq!(clipped("漢漢漢", 6), "漢漢漢");
+        assert_eq!(clipped("漢漢漢漢", 6), "漢漢…");
+        assert_eq!(clipped("", 6), "");
+    }
+
+    #[test]
+    fn durations_are_short() {
+        assert_eq!(duration(Duration::from_millis(12)), "12ms");
+        assert_eq!(duration(Duration::from_millis(192_700)), "3m 12s");
+        assert_eq!(duration(Duration::from_secs(2 * 86_400 + 3 * 3600 + 61)), "2days 3h");
+    }
+
+    #[test]
+    fn no_timestamp_panics() {
+        assert_eq!(timestamp(0), "1970-01-01T00:00:00Z");
+        assert_eq!(timestamp(END_OF_DISPLAY - 1), "9999-12-31T23:59:59Z");
+        assert_eq!(timestamp(u64::MAX), format!("{} ms", u64::MAX));
+    }
+}

@@ -1,0 +1,112 @@
+//! What `run` says on stderr, by a thread of its own.
+//!
+//! Ground rules: a terminal may take no output for a while (Ctrl-S), a pipe may be full, and a job in the background may
+//! not write to its terminal at all. None of that may delay a renewal or a signal to the command, so nothing else of
+//! `run` writes to stderr. What cannot be said is dropped.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rustix::termios::tcgetwinsize;
+
+use crate::store::redacted;
+use crate::terminal::without_ttou;
+use crate::text::{clipped, visible};
+
+/// The speaker.
+#[derive(Clone, Debug)]
+pub(crate) struct Voice {
+    words: SyncSender<Word>,
+}
+
+#[derive(Debug)]
+enum Word {
+    /// A line that stays.
+    Say(String),
+    /// A line that is replaced by the next; an empty one removes it.
+    Show(String),
+    /// Everything before this was said.
+    Done(SyncSender<()>),
+}
+
+impl Voice {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where the operating system has no thread left.
+    pub(crate) fn start() -> std::io::Result<Voice> {
+        let (words, heard) = sync_channel(BACKLOG);
+        std::thread::Builder::new().name("voice".to_owned()).spawn(move || without_ttou(|| speak(&heard)))?;
+        Ok(Voice { words })
+    }
+
+    /// Says a line, prefixed as the program's.
+    pub(crate) fn say(&self, text: &str) {
+        drop(self.words.try_send(Word::Say(redacted(text))));
+    }
+
+    /// Shows a line that is replaced by the next. For terminals.
+    pub(crate) fn show(&self, text: String) {
+        drop(self.words.try_send(Word::Show(text)));
+    }
+
+    /// Removes the line that is shown.
+    pub(crate) fn clear(&self) {
+        self.show(String::new());
+    }
+
+    /// Waits until everything was said, up to a limit. Blocks.
+    pub(crate) fn finish(&self) {
+        let (done, told) = sync_channel(1);
+        if self.words.try_send(Word::Done(done)).is_ok() {
+            let _ = told.recv_timeout(LAST_WORDS);
+        }
+    }
+}
+
+/// Says a line on stderr at once, for commands that hold nothing.
+pub(crate) fn complain(text: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{}", prefixed(&redacted(text))));
+}
+
+fn speak(heard: &Receiver<Word>) {
+    let mut stderr = std::io::stderr();
+    let mut is_shown = false;
+    while let Ok(word) = heard.recv() {
+        let clear = if is_shown { CLEAR_LINE } else { "" };
+        let said = match word {
+            Word::Say(text) => {
+                is_shown = false;
+                writeln!(stderr, "{clear}{}", prefixed(&text))
+            }
+            Word::Show(text) => {
+                is_shown = !text.is_empty();
+                write!(stderr, "{clear}{}", clipped(&text, width()))
+            }
+            Word::Done(done) => {
+                let _ = done.try_send(());
+                Ok(())
+            }
+        };
+        // There is nobody left to tell that stderr is gone.
+        drop(said.and_then(|()| stderr.flush()));
+    }
+}
+
+/// Each line of a message says whose it is. Line breaks are ours; all else that is not printable came from outside.
+fn prefixed(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("leasehold: {}", visible(line))).collect();
+    lines.join("\n")
+}
+
+/// One column is left free, because a terminal may wrap when the last is written.
+fn width() -> usize {
+    let stderr = std::io::stderr();
+    let size = if stderr.is_terminal() { tcgetwinsize(&stderr).ok() } else { None };
+    size.map_or(80, |size| usize::from(size.ws_col)).max(20) - 1
+}
+
+const CLEAR_LINE: &str = "\r\x1b[K";
+const BACKLOG: usize = 64;
+const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -1,0 +1,66 @@
+//! `watch`: a line for every change of a lock.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use leasehold::{Leasehold, Note, Snapshot, SystemClock, Version, core::Clock};
+
+use crate::args::WatchArgs;
+use crate::exit::{Exit, Problem};
+use crate::json::{self, LockShape};
+use crate::show::summary;
+use crate::store::Store;
+use crate::text::now;
+
+/// Signals are left as they are: they end it at once, also where nobody reads what it writes.
+///
+/// # Errors
+/// As the store fails, for longer than it is put up with; of stdout.
+pub(crate) async fn watch(args: WatchArgs) -> Result<Exit, Problem> {
+    let locks = Store::named(args.store.on.as_deref())?.open(Note::default()).await?;
+    let mut snapshot = locks.inspect(args.name.as_str()).await?;
+    loop {
+        print(&snapshot, args.json)?;
+        snapshot = next(&locks, args.name.as_str(), &snapshot.version).await?;
+    }
+}
+
+/// Waits for another version. A store that is away for a moment is asked again.
+async fn next(locks: &Leasehold, name: &str, seen: &Version) -> Result<Snapshot, Problem> {
+    let mut failing_since = None;
+    loop {
+        match locks.changed(name, seen, LOOK).await {
+            Ok(snapshot) if snapshot.version != *seen => return Ok(snapshot),
+            Ok(_) => failing_since = None,
+            Err(error) => {
+                let now = SystemClock.now();
+                let since = *failing_since.get_or_insert(now);
+                let passes = matches!(
+                    error.kind(),
+                    leasehold::ErrorKind::Unavailable | leasehold::ErrorKind::OutcomeUnknown
+                );
+                if !passes || now.since(since) >= OUTAGE {
+                    return Err(error.into());
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+fn print(snapshot: &Snapshot, json: bool) -> Result<(), Problem> {
+    let mut out = io::stdout().lock();
+    if json {
+        json::line(&mut out, &LockShape::of_now(snapshot))?;
+    } else {
+        writeln!(out, "{}  {}", now(), summary(snapshot))?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// How long one request waits for a change.
+const LOOK: Duration = Duration::from_secs(30);
+/// How long a store may be away.
+const OUTAGE: Duration = Duration::from_secs(15);
+const RETRY: Duration = Duration::from_millis(500);
