@@ -46,8 +46,9 @@ pub(crate) struct StoreArgs {
     ///   rediss://host              the same over TLS
     ///   redis+unix:///a/socket     the same over a Unix socket
     ///
-    /// A password in a URL on the command line is seen by everyone on the machine. Put the URL into LEASEHOLD_URL, or
-    /// name a file: redis://host?password-file=/path.
+    /// A password in a URL on the command line is seen by everyone on the machine.
+    /// Put the URL into LEASEHOLD_URL, or name a file:
+    ///   redis://host?password-file=/path
     #[arg(long = "on", value_name = "URL", verbatim_doc_comment)]
     pub(crate) on: Option<String>,
 }
@@ -287,23 +288,32 @@ Examples:
 
 What the command sees:
   LEASEHOLD_NAME   the name of the lock
-  LEASEHOLD_FENCE  a number that rises with every grant: hand it to what you write to, and let that refuse a
-                   smaller one. Not set where the store has none
-  LEASEHOLD_OWNER  by this a `leasehold run` inside the command knows what is held already: for the same name
-                   on the same store it goes on at once, under the same fence
-  LEASEHOLD_URL    the store, without a password. A password never reaches the command's environment
+  LEASEHOLD_FENCE  a number that rises with every grant: hand it to what you
+                   write to, and let that refuse a smaller one. Not set where
+                   the store has none
+  LEASEHOLD_OWNER  by this, a `leasehold run` inside the command knows what is
+                   held already: for the same name on the same store it goes
+                   on at once, under the same fence
+  LEASEHOLD_URL    the store, without a password: no password reaches the
+                   command's environment
 
 Signals:
-  The command runs in a process group of its own, with the terminal if there is one: Ctrl-C and Ctrl-Z reach it as
-  always. TERM, INT, HUP, QUIT, USR1 and USR2 that are sent to leasehold are passed on to that group; while
-  it still waits for the lock, they end the wait. When leasehold is killed, even by KILL, so is the group.
-  What the command leaves running in the background is not waited for, and not protected.
+  The command runs in a process group of its own, with the terminal if there
+  is one: Ctrl-C and Ctrl-Z reach it as always. TERM, INT, HUP, QUIT, USR1 and
+  USR2 that are sent to leasehold are passed on to that group; while it still
+  waits for the lock, they end the wait. When leasehold is killed, even by
+  KILL, so is the group. What the command leaves running in the background is
+  not waited for, and not protected.
 
 Exit codes:
   The command's own, 128+n where signal n ended it; or
-  64   the command line cannot be understood      75   busy, or not free in time
-  69   the store cannot be reached                76   the lock was lost
-  78   refused, because it would not be safe      126, 127  the command cannot be started, is not there";
+  64   the command line cannot be understood
+  69   the store cannot be reached
+  75   busy, or not free in time
+  76   the lock was lost
+  78   refused, because it would not be safe
+  126  the command cannot be started
+  127  there is no such command";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -330,10 +340,12 @@ Examples:
   leasehold break nightly
   leasehold break --yes --on redis://db nightly
 
-The holders are not asked. Each learns of it at its next renewal, a third of its ttl later at most; until then both
-the old holder and the next one act. Only what checks the fence can tell them apart.
+The holders are not asked. Each learns of it at its next renewal, a third of
+its ttl later at most; until then both the old holder and the next one act.
+Only what checks the fence can tell them apart.
 
-Exits with 0 where something was broken, with 1 where there was nothing to break or you said no.";
+Exits with 0 where something was broken, with 1 where there was nothing to
+break or you said no.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::args::RunArgs;
 use crate::child::Child;
-use crate::describe::{held_by, waiting};
+use crate::describe::held_by;
 use crate::exit::{Exit, Problem};
 use crate::job::{Job, Outcome};
 use crate::progress::Progress;
@@ -236,8 +236,8 @@ async fn busy(request: &Request, locks: &Leasehold, how: &str) -> Problem {
     let looked = tokio::time::timeout(LOOK_LIMIT, locks.inspect(request.name.as_str())).await;
     let who = match looked {
         Ok(Ok(snapshot)) if !snapshot.holders.is_empty() => {
-            let waiting = waiting(&snapshot).map(|waiting| format!("; {waiting}")).unwrap_or_default();
-            format!(": {}{waiting}", held_by(&snapshot))
+            // Who waits is not said: our own place may still be among them.
+            format!(": {}", held_by(&snapshot))
         }
         _ => String::new(),
     };

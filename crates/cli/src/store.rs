@@ -71,38 +71,20 @@ impl Store {
     pub(crate) async fn open(&self, note: Note) -> Result<Leasehold, Problem> {
         let opened = Leasehold::builder().note(note).open(&self.url).await;
         opened.map_err(|error| {
-            let kind = error.kind();
-            let problem = Problem::from(error);
-            match kind {
-                ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::Denied => {
-                    problem.hint(format!("the store is {}, {}", self.shown(), self.advice(kind)))
-                }
-                ErrorKind::Invalid => problem.hint(format!("the store was named by {}", self.origin())),
-                _ => problem,
-            }
+            let hint = match error.kind() {
+                ErrorKind::Denied if !self.url.starts_with("file:") => PASSWORD_HINT,
+                _ => "",
+            };
+            Problem::from(error).hint(format!("the store is {}, {}{hint}", self.shown(), self.origin()))
         })
     }
 
     fn origin(&self) -> &'static str {
         match self.origin {
-            Origin::Flag => "--on",
-            Origin::Environment => "LEASEHOLD_URL",
-            Origin::Default => "default: name another with --on or LEASEHOLD_URL",
+            Origin::Flag => "named by --on",
+            Origin::Environment => "named by LEASEHOLD_URL",
+            Origin::Default => "the default; name another by --on or LEASEHOLD_URL",
         }
-    }
-
-    fn advice(&self, kind: ErrorKind) -> String {
-        if kind == ErrorKind::Denied {
-            return match self.url.starts_with("file:") {
-                true => format!("named by {}: is it this user's?", self.origin()),
-                false => format!(
-                    "named by {}: are user and password right? A password is not passed on to what `leasehold run` \
-                     starts; ?password-file=/path is",
-                    self.origin()
-                ),
-            };
-        }
-        format!("named by {}: does it run there, and can it be reached from here?", self.origin())
     }
 }
 
@@ -173,6 +155,9 @@ fn is_secret(option: &str) -> bool {
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 /// Variables of the library that hold passwords.
 pub(crate) const SECRET_VARIABLES: &[&str] = &["LEASEHOLD_REDIS_PASSWORD"];
+/// Whoever sees it is most often inside a `run` of his own.
+const PASSWORD_HINT: &str =
+    "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path";
 const DEFAULT_URL: &str = "file:";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Columns that are as wide as their widest cell.
+//! Columns that are as wide as their widest cell; those without any text are left out.
 
 use std::io::{self, Write};
 
@@ -23,7 +23,8 @@ impl Table {
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+            let used = row.iter().zip(&widths).filter(|(_, width)| **width > 0);
+            let cells = used.map(|(cell, width)| format!("{cell:width$}"));
             writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         Ok(())
@@ -37,8 +38,8 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let mut table = Table::default();
-        table.row(["a".into(), "long".into(), "x".into()]);
-        table.row(["käse".into(), String::new(), String::new()]);
+        table.row(["a".into(), String::new(), "long".into(), "x".into()]);
+        table.row(["käse".into(), String::new(), String::new(), String::new()]);
         let mut out = Vec::new();
         table.write(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "a     long  x\nkäse\n");
