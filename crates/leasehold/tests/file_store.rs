@@ -399,7 +399,7 @@ async fn an_onlooker_hears_of_changes() {
 }
 
 #[tokio::test]
-async fn a_long_line_grows_the_ledger() {
+async fn a_long_line_grows_the_ledger_and_its_end_shrinks_it() {
     let store = Store::new();
     let backend = store.open();
     let note = Note::new(&"n".repeat(1024)).unwrap();
@@ -409,11 +409,13 @@ async fn a_long_line_grows_the_ledger() {
         granted(&backend, &claim).await;
         claims.push(claim);
     }
-    assert!(fs::metadata(backend.path_of(&resource("grow")).join("ledger")).unwrap().len() > 80 * 1024);
+    let size = || fs::metadata(backend.path_of(&resource("grow")).join("ledger")).unwrap().len();
+    assert!(size() > 80 * 1024);
     assert_eq!(look(&store.open(), "grow").await.holders.len(), 40);
     let all: Vec<&Claim> = claims.iter().collect();
     assert!(backend.release(&all).await.iter().all(|answer| matches!(answer, Release::Freed)));
     assert_eq!(look(&backend, "grow").await.holders.len(), 0);
+    assert_eq!(size(), 8192);
 }
 
 #[tokio::test]

@@ -32,6 +32,10 @@
 //! and is told. Its fence is the lower one.
 //!
 //! # Costs
+//! (Measured on ext4, in microseconds: 1 for open, `flock` and close; 40 for contend and release, of which 6 are the
+//! two trips to a blocking thread; 2 for a change of the ledger in place, where a new file and a rename
+//! took 980, because ext4 writes a renamed file out.)
+//!
 //! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the fence. The
 //! first grant of a resource writes through to the disk, and so does one grant in 1024, later one in a
 //! million; all others touch the page cache only. A claim that holds costs one descriptor, one that waits three.
@@ -45,8 +49,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Failure, Grade, Grant, Hint, Liveness, Order, Patience, Profile, Proof,
-    Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Admission, Backend, Claim, Effect, Failure, Grade, Grant, Hint, Liveness, Order, Patience, Profile,
+    Proof, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
 };
 
 mod book;
@@ -63,20 +67,24 @@ mod watch;
 
 pub use config::{FileConfig, Network, default_root};
 
+use failure::with_effect;
 use look::{Break, Force, Look};
 use own::OwnClaims;
-use root::Root;
+use root::{Medium, Root};
 
 /// Locks between all processes of one machine, kept in a directory: `file:`.
 ///
 /// # Promises
 /// Any shares, granted in the order of coming. A claim ends with its process at once, `kill -9` included, and
 /// with nothing else but its release: not with a ttl, not while the process is stopped. Fences rise strictly, also over a
-/// restart of the machine and the loss of the ledger.
+/// restart of the machine and the loss of the ledger; the fence that an onlooker sees of one who holds since before such a
+/// loss is higher than the one it has.
 ///
 /// # Does not promise
 /// Anything between two machines: network file systems are refused. Anything against those who may write to the
-/// directory. That fences rise over the removal of a resource's directory. That a process which was forked without
+/// directory: removing a file of a held claim frees it, and its holder learns of that with its next renewal only. That
+/// fences rise over the removal of a resource's directory; in a store on tmpfs they do not outlive the
+/// machine's restart, and the profile says so. That a process which was forked without
 /// exec lets go: a child has a copy of its parent's descriptors, and the claim lives until both have ended.
 /// A waiter that is stopped keeps its place, and those behind it wait until it goes on or ends.
 ///
@@ -104,7 +112,7 @@ impl FileBackend {
     /// `Unsupported` on a network file system that is not forced.
     pub fn open(config: FileConfig) -> Result<FileBackend, Failure> {
         let root = Root::open(config)?;
-        let profile = profile(root.is_on_network());
+        let profile = profile(root.medium());
         Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile })
     }
 
@@ -180,9 +188,10 @@ impl Backend for FileBackend {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let uncertain = |failure| with_effect(failure, Effect::Unknown);
         loop {
             let asked_at = patience.now();
-            if self.still_holds(claim)?
+            if self.still_holds(claim).map_err(uncertain)?
                 && let Some(grant) = self.grant(claim, asked_at)
             {
                 return Ok(Step::Granted(grant));
@@ -197,7 +206,8 @@ impl Backend for FileBackend {
                 }
                 Look::Busy { watches, is_partial, .. } => {
                     let again = is_partial.then_some(LOOK_AGAIN);
-                    watch::any(watches, patience, again).await?;
+                    // It has its place already.
+                    watch::any(watches, patience, again).await.map_err(uncertain)?;
                 }
             }
         }
@@ -249,12 +259,13 @@ impl Backend for FileBackend {
     }
 }
 
-fn profile(is_on_network: bool) -> Profile {
-    let (fencing, safety) = if is_on_network {
+fn profile(medium: Medium) -> Profile {
+    let (fencing, safety) = match medium {
+        Medium::Disk => (Grade::Strict, Safety::Strict),
+        // A restart of the machine ends every claim, and takes the fences with it.
+        Medium::Memory => (Grade::BestEffort, Safety::Strict),
         // What a file server acknowledges is not always on its disk, and what it serves is not always the newest.
-        (Grade::BestEffort, Safety::LostOnFailover)
-    } else {
-        (Grade::Strict, Safety::Strict)
+        Medium::Network => (Grade::BestEffort, Safety::LostOnFailover),
     };
     Profile {
         name: "file",
@@ -281,9 +292,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forced_network_file_system_promises_less() {
-        assert!(profile(false).fences(Grade::Strict).is_ok() && profile(false).keeps(Safety::Strict).is_ok());
-        assert!(profile(true).fences(Grade::AcrossFailover).is_err());
-        assert!(profile(true).keeps(Safety::Strict).is_err());
+    fn the_medium_decides_what_is_promised() {
+        assert!(profile(Medium::Disk).fences(Grade::Strict).is_ok());
+        assert!(profile(Medium::Disk).keeps(Safety::Strict).is_ok());
+        assert!(profile(Medium::Memory).fences(Grade::AcrossFailover).is_err());
+        assert!(profile(Medium::Memory).keeps(Safety::Strict).is_ok());
+        assert!(profile(Medium::Network).fences(Grade::AcrossFailover).is_err());
+        assert!(profile(Medium::Network).keeps(Safety::Strict).is_err());
     }
 }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::failure::{cannot, foreign};
 use super::pulse::{self, Probe, PulseName, probe};
 use super::reserve;
-use super::room::{Room, Sync, read_all_at, write_all_at};
+use super::room::{Room, Sync, pause, read_all_at, write_all_at};
 use super::root::Root;
 
 /// The line of one resource, and where each claim of it lives.
@@ -84,7 +84,7 @@ impl Book {
                 [first, second] => first.or(second),
             };
             // Somebody may be in the middle of a change, which takes microseconds. Or it is damaged.
-            std::thread::sleep(PEEK_PAUSE);
+            pause(PEEK_PAUSE);
         }
         Book::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))
     }
@@ -165,13 +165,23 @@ impl Book {
         self.reserve(root, room)?;
         self.generation += 1;
         let slot = self.slot(root);
-        match &mut self.slots {
-            Some(slots) if slot.len() <= slots.size => slots.write(slot, room)?,
+        // Taken: which slot is spare after the change is found out by the next reader.
+        match self.slots.take() {
+            Some(slots) if slot.len() <= slots.size => {
+                let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
+                // Every look reads all of the file. But where there is no space for a smaller one, this one does.
+                if !is_wasteful || self.write_anew(root, room).is_err() {
+                    slots.write(&slot, room)?;
+                }
+            }
             _ => self.write_anew(root, room)?,
         }
         self.is_changed = false;
-        if self.generation.is_multiple_of(SWEEP_EVERY) {
-            self.sweep(room)?;
+        if self.generation.is_multiple_of(SWEEP_EVERY)
+            && let Err(failure) = self.sweep(room)
+        {
+            // The change itself is made; the next sweep comes.
+            tracing::debug!(%failure, "what the dead left could not be swept away");
         }
         Ok(())
     }
@@ -186,14 +196,14 @@ impl Book {
         Ok(())
     }
 
-    /// Writes a new file whose two slots both hold the present state, with room to grow.
+    /// Writes a new file whose two slots both hold the present state, with room to grow. The old one stays where there is
+    /// no space for it.
     fn write_anew(&mut self, root: &Root, room: &Room) -> Result<(), Failure> {
         let slot = self.slot(root);
         let size = (slot.len() * 2).next_multiple_of(SLOT);
         let mut bytes = vec![0; 2 * size];
         bytes[..slot.len()].copy_from_slice(&slot);
         bytes[size..size + slot.len()].copy_from_slice(&slot);
-        self.slots = None;
         room.replace_file(root, NAME, &bytes, Sync::Cached)
     }
 
@@ -308,14 +318,13 @@ impl Book {
 }
 
 impl Slots {
-    fn write(&mut self, slot: Vec<u8>, room: &Room) -> Result<(), Failure> {
+    fn write(&self, slot: &[u8], room: &Room) -> Result<(), Failure> {
         let offset = (self.spare * self.size) as u64;
-        if let Err(cause) = write_all_at(self.file.as_fd(), &slot, offset) {
+        if let Err(cause) = write_all_at(self.file.as_fd(), slot, offset) {
             // Half a change must not be found; where even this fails, the line is built again by the next one.
             let _ = write_all_at(self.file.as_fd(), &self.before, offset);
             return Err(cannot("write", &room.path_to(NAME), cause));
         }
-        // One change per opening: which slot is spare after it is found out by the next reader.
         Ok(())
     }
 }

@@ -77,7 +77,11 @@ pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
     if let Ok(Some((room, latch))) = Room::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
     {
         let written = Book::open(&inner.root, &room).and_then(|mut book| {
-            book.remove(claim.id);
+            match book.position(claim.id).map(|index| book.entries()[index].clone()) {
+                // Somebody was about to break it, and renamed what we did not find.
+                Some(entry) if !was_there => book.bury(&room, &entry)?,
+                _ => drop(book.remove(claim.id)),
+            }
             book.save(&inner.root, &room)
         });
         if let Err(failure) = written {

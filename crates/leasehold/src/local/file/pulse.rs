@@ -19,7 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign, unsupported};
-use super::room::{Identity, Room};
+use super::room::{Identity, Room, pause};
 use super::root::Root;
 
 /// What the name of a FIFO says: enough to build the line again without a ledger.
@@ -230,7 +230,7 @@ fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<OwnedFd, Errno>
     // An onlooker without the short lock may try the lock at just this moment, and lets go at once.
     for _ in 0..LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN) => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::AGAIN) => pause(LOCK_PAUSE),
             locked => return locked.map(|()| file),
         }
     }

@@ -6,9 +6,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind, Patience, Resource};
+use leasehold_core::{Clock, Effect, Failure, FailureKind, Moment, Patience, Resource};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, mkdirat, openat,
     renameat, statat, unlinkat,
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::failure::{cannot, denied, foreign};
 use super::root::{Root, is_trusted_owner, sync_directory};
+use crate::SystemClock;
 
 /// The directory of one resource.
 #[derive(Debug)]
@@ -262,7 +263,7 @@ pub(super) enum Sync {
 /// How long a short lock is waited for.
 #[derive(Debug)]
 pub(super) struct Limit {
-    since: Instant,
+    since: Moment,
     least: Duration,
     patience: Option<Patience>,
 }
@@ -270,16 +271,16 @@ pub(super) struct Limit {
 impl Limit {
     /// Until patience ends, but long enough for others to finish what takes microseconds.
     pub(super) fn of(patience: &Patience) -> Limit {
-        Limit { since: Instant::now(), least: LEAST_WAIT, patience: Some(patience.clone()) }
+        Limit { since: SystemClock.now(), least: LEAST_WAIT, patience: Some(patience.clone()) }
     }
 
     /// For calls that have no patience of their own.
     pub(super) fn fixed(least: Duration) -> Limit {
-        Limit { since: Instant::now(), least, patience: None }
+        Limit { since: SystemClock.now(), least, patience: None }
     }
 
     fn is_over(&self) -> bool {
-        let waited = self.since.elapsed();
+        let waited = SystemClock.now().since(self.since);
         waited >= MOST_WAIT
             || waited >= self.least && self.patience.as_ref().is_none_or(|patience| patience.is_ended())
     }
@@ -289,7 +290,7 @@ impl Limit {
         if self.is_over() {
             return false;
         }
-        std::thread::sleep((FIRST_PAUSE * 2u32.saturating_pow(round.min(10))).min(LAST_PAUSE));
+        pause((FIRST_PAUSE * 2u32.saturating_pow(round.min(10))).min(LAST_PAUSE));
         true
     }
 }
@@ -315,6 +316,11 @@ fn lock_in_time(file: &OwnedFd, path: &Path, limit: &Limit) -> Result<(), Failur
             path.display()
         ),
     ))
+}
+
+/// Stops a blocking thread of the runtime, which is what these threads are for, while somebody else finishes a change.
+pub(super) fn pause(length: Duration) {
+    std::thread::sleep(length);
 }
 
 /// Reads a file in a room whole; one byte more than `max` where it is longer.

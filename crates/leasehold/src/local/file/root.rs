@@ -17,7 +17,7 @@ pub(super) struct Root {
     path: PathBuf,
     config: FileConfig,
     boot: String,
-    on_network: bool,
+    medium: Medium,
     /// Whether anybody may put something into the directory, so that owners have to be compared.
     pub(super) is_open_to_all: bool,
 }
@@ -28,18 +28,23 @@ impl Root {
         let path = std::path::absolute(&config.path).map_err(|cause| {
             denied(&config.path, "cannot be made absolute: name an absolute path").because(cause)
         })?;
-        let mut root = Root { path, boot: boot_id()?, on_network: false, is_open_to_all: false, config };
+        let mut root = Root { path, boot: boot_id()?, medium: Medium::Disk, is_open_to_all: false, config };
         root.make()?;
         let judged = judge(&root.path)?;
         root.is_open_to_all = judged.mode() & 0o002 != 0;
-        let system = network_system(&root.path)?;
-        root.settle_on(system)?;
+        let number = system_number(&root.path)?;
+        root.settle_on(number)?;
         Ok(root)
     }
 
     /// Refuses a network file system, or takes it into account.
-    fn settle_on(&mut self, system: Option<&str>) -> Result<(), Failure> {
-        let Some(system) = system else { return Ok(()) };
+    fn settle_on(&mut self, number: u32) -> Result<(), Failure> {
+        if MEMORY_SYSTEMS.contains(&number) {
+            self.medium = Medium::Memory;
+        }
+        let Some((_, system)) = NETWORK_SYSTEMS.iter().find(|(magic, _)| *magic == number) else {
+            return Ok(());
+        };
         if self.config.network == Network::Refuse {
             return Err(unsupported(
                 &self.path,
@@ -50,7 +55,7 @@ impl Root {
                 ),
             ));
         }
-        self.on_network = true;
+        self.medium = Medium::Network;
         self.claim_for_this_machine()
     }
 
@@ -99,8 +104,8 @@ impl Root {
         &self.boot
     }
 
-    pub(super) fn is_on_network(&self) -> bool {
-        self.on_network
+    pub(super) fn medium(&self) -> Medium {
+        self.medium
     }
 
     /// On a network file system the kernel's locks on FIFOs do not reach other machines: each machine would
@@ -130,6 +135,17 @@ impl Root {
             Err(cause) => Err(cannot("create", &path, errno(&cause))),
         }
     }
+}
+
+/// What a store lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// It outlives the machine's restart.
+    Disk,
+    /// It does not.
+    Memory,
+    /// It lies on another machine.
+    Network,
 }
 
 /// Refuses a directory that somebody else may have put there.
@@ -211,14 +227,16 @@ fn boot_id() -> Result<String, Failure> {
     Ok(id.trim().to_owned())
 }
 
-/// The name of the network file system that a path lies on.
-fn network_system(path: &Path) -> Result<Option<&'static str>, Failure> {
+/// The number of the file system that a path lies on.
+fn system_number(path: &Path) -> Result<u32, Failure> {
     let found = rustix::fs::statfs(path).map_err(|cause| cannot("look at", path, cause))?;
     // The width of the field differs from platform to platform; the numbers have 32 bits.
     #[allow(clippy::unnecessary_cast)]
-    let number = found.f_type as u32;
-    Ok(NETWORK_SYSTEMS.iter().find(|(magic, _)| *magic == number).map(|(_, name)| *name))
+    Ok(found.f_type as u32)
 }
+
+/// tmpfs and ramfs.
+const MEMORY_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58F6];
 
 /// The numbers of statfs(2). FUSE is among them because what is behind it cannot be known, and most often is a network.
 const NETWORK_SYSTEMS: &[(u32, &str)] = &[
@@ -315,18 +333,18 @@ mod tests {
     fn a_network_store_is_refused_or_belongs_to_one_machine() {
         let base = tempfile::tempdir().unwrap();
         let mut root = open(base.path()).unwrap();
-        assert!(!root.is_on_network(), "the temporary directory is local");
-        let refused = root.settle_on(Some("NFS")).unwrap_err();
+        assert_ne!(root.medium(), Medium::Network, "the temporary directory is local");
+        let refused = root.settle_on(0x6969).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Unsupported);
         assert!(
             refused.detail().contains("(NFS)") && refused.detail().contains("network=force"),
             "{refused}"
         );
         let mut forced = Root::open(FileConfig::new(base.path()).network(Network::Force)).unwrap();
-        forced.settle_on(Some("NFS")).unwrap();
-        forced.settle_on(Some("NFS")).unwrap();
-        assert!(forced.is_on_network());
+        forced.settle_on(0x6969).unwrap();
+        forced.settle_on(0x6969).unwrap();
+        assert_eq!(forced.medium(), Medium::Network);
         fs::write(base.path().join("machine"), "other\n").unwrap();
-        assert_eq!(forced.settle_on(Some("NFS")).unwrap_err().kind, FailureKind::Unsupported);
+        assert_eq!(forced.settle_on(0x6969).unwrap_err().kind, FailureKind::Unsupported);
     }
 }
