@@ -34,6 +34,7 @@ pub(crate) struct Taken {
 
 /// A claim that waits in a task of its own.
 pub(crate) struct Waiting {
+    pub(crate) client: Client,
     pub(crate) claim: Claim,
     pub(crate) patience: Patience,
     task: JoinHandle<Checked<Option<Taken>>>,
@@ -75,14 +76,22 @@ impl Client {
         }
     }
 
-    /// One call of `contend`, which must not hang.
+    /// One call of `contend`; one that may only look must not hang.
     pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Checked<Step> {
-        let limit = if patience.is_ended() { AT_ONCE } else { HANG };
-        within(limit, "contend", self.backend.contend(claim, patience)).await?.map_err(Stop::from)
+        let step = self.backend.contend(claim, patience);
+        match patience.is_ended() {
+            true => within(AT_ONCE, "contend", step).await?.map_err(Stop::from),
+            false => step.await.map_err(Stop::from),
+        }
     }
 
-    /// Follows the steps of one claim until it is granted or patience has ended, as the engine does.
+    /// Follows the steps of one claim until it is granted or patience has ended, as the engine does: with one more
+    /// look at the end, which also gives up a place that was left behind.
     pub(crate) async fn take(&self, claim: &Claim, patience: &Patience) -> Checked<Option<Taken>> {
+        self.follow(claim, patience, Parting::WithALook).await
+    }
+
+    async fn follow(&self, claim: &Claim, patience: &Patience, parting: Parting) -> Checked<Option<Taken>> {
         let mut longest_hint = Duration::ZERO;
         for _ in 0..MAX_ASKS {
             let ended = patience.is_ended();
@@ -90,8 +99,8 @@ impl Client {
                 Step::Granted(grant) => {
                     return Ok(Some(Taken { grant, at: self.clock.now(), longest_hint }));
                 }
-                // Only a look that knew of the end has given up the place.
                 Step::Busy(_) if ended => return Ok(None),
+                Step::Busy(_) if parting == Parting::AtOnce && patience.is_ended() => return Ok(None),
                 Step::Busy(hint) => {
                     let pause = hint.ask_again_in.unwrap_or_default();
                     longest_hint = longest_hint.max(pause);
@@ -124,9 +133,39 @@ impl Client {
 
     /// Waits for the claim in a task of its own, for as long as `patience` lasts.
     pub(crate) fn wait_with(&self, claim: Claim, patience: Patience) -> Waiting {
+        self.wait_and_part(claim, patience, Parting::WithALook)
+    }
+
+    /// Waits as [`Client::wait`] does, but takes the word of a call whose patience ended meanwhile that the place is
+    /// given up. Only one that polls is asked once more: it cannot know of the end.
+    pub(crate) fn wait_only(&self, claim: Claim) -> Waiting {
+        let polls = self.backend.profile().waiting == leasehold_core::Waiting::Polls;
+        let parting = if polls { Parting::WithALook } else { Parting::AtOnce };
+        self.wait_and_part(claim, Patience::unlimited(self.clock.clone()), parting)
+    }
+
+    fn wait_and_part(&self, claim: Claim, patience: Patience, parting: Parting) -> Waiting {
         let (client, moved, lasting) = (self.clone(), claim.clone(), patience.clone());
-        let task = tokio::spawn(async move { client.take(&moved, &lasting).await });
-        Waiting { claim, patience, task }
+        let task = tokio::spawn(async move { client.follow(&moved, &lasting, parting).await });
+        Waiting { client: self.clone(), claim, patience, task }
+    }
+
+    /// Stands in line and is released there, as somebody does who breaks a claim that waits.
+    pub(crate) async fn leave_by_release(&self, claim: &Claim, place: usize) -> Checked {
+        let waiting = match self.backend.profile().waiting {
+            leasehold_core::Waiting::Polls => {
+                let step = self.contend(claim, &Patience::unlimited(self.clock.clone())).await?;
+                ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
+                None
+            }
+            _ => Some(self.wait_only(claim.clone())),
+        };
+        self.stand(&claim.resource, place).await?;
+        self.end(claim).await?;
+        if let Some(waiting) = waiting {
+            waiting.give_up(AT_ONCE, "a wait that was released meanwhile").await?;
+        }
+        Ok(())
     }
 
     /// Ends a claim that is there.
@@ -224,6 +263,13 @@ impl Client {
     }
 }
 
+/// How a wait ends whose patience has ended during a call.
+#[derive(Clone, Copy, PartialEq)]
+enum Parting {
+    WithALook,
+    AtOnce,
+}
+
 impl Waiting {
     /// The grant, which must come within `limit`.
     pub(crate) async fn granted(self, limit: Duration, why: &str) -> Checked<Taken> {
@@ -268,7 +314,7 @@ pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<O
 /// A call that has nothing to wait for.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 /// Far beyond everything that a law waits for on purpose.
-pub(crate) const HANG: Duration = Duration::from_secs(40);
+pub(crate) const HANG: Duration = Duration::from_secs(10);
 const MAX_ASKS: u32 = 20_000;
 const LIST_MAX: usize = 10_000;
 const GLANCE: Duration = Duration::from_millis(2);

@@ -41,3 +41,11 @@ pub fn patience_for(clock: &Arc<dyn Clock>, wait: Duration) -> Patience {
     });
     patience
 }
+
+/// Waits for less than the runtime's timer can measure, by asking the clock again and again.
+pub(crate) async fn briefly(wait: Duration) {
+    let end = Instant::now() + wait;
+    while Instant::now() < end {
+        tokio::task::yield_now().await;
+    }
+}

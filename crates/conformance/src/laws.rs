@@ -4,6 +4,7 @@
 //! all of them can run at once on one store. The list of them is in `list.rs`.
 
 pub(crate) mod batch;
+pub(crate) mod crash;
 pub(crate) mod finality;
 pub(crate) mod honesty;
 pub(crate) mod idempotence;

@@ -14,9 +14,10 @@ mod list;
 mod referee;
 mod stop;
 mod subject;
+pub mod taker;
 mod trial;
 
 pub use clock::{SteadyClock, patience_for};
 pub use law::{Law, Outcome};
 pub use list::{laws, prove};
-pub use subject::Subject;
+pub use subject::{Subject, TakerCommand};

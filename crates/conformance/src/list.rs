@@ -175,8 +175,19 @@ macro_rules! __each_law {
                 a_change_wakes_an_onlooker: "one who has seen this version is answered at the next",
                 an_onlooker_of_the_past_is_answered_at_once: "one who has seen an older version does not wait",
                 an_onlooker_comes_back_when_patience_ends: "one who waits for a change is not kept longer",
+                the_end_of_a_lease_wakes_an_onlooker: "Lease: also when the change is that a lease ran out",
                 listings_come_in_pages: "listings are sorted, begin behind a name, and end at a limit",
                 names_never_collide: "names that differ in one byte are two resources",
+            }
+            crash {
+                processes_take_turns: "one process sees what another holds, and fences rise over all of them",
+                one_holder_among_processes: "of the takers of several processes, one is inside",
+                a_release_wakes_another_process: "a release in one process reaches who waits in another",
+                a_killed_holder_is_succeeded: "a killed holder frees at once (Session) or after its ttl (Lease)",
+                a_killed_waiter_blocks_nobody: "a waiter that is killed in the middle of the line holds nobody up",
+                a_kill_at_any_instant_leaves_order: "a process killed at any instant leaves nothing damaged",
+                a_stopped_holder_loses_its_lease: "Lease: a holder stopped past its ttl learns that it has lost",
+                a_stopped_holder_keeps_its_session: "Session: a holder that is only stopped keeps its claim",
             }
             batch {
                 three_hundred_mixed_claims_answer_in_order: "each claim of a batch gets its own answer, in order",

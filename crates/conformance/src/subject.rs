@@ -1,5 +1,7 @@
 //! What the author of a backend hands to the suite.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +18,47 @@ pub trait Subject: Send + Sync + 'static {
     /// instance with `skip` of `leasehold-testkit`.
     async fn open(&self) -> Option<Arc<dyn Backend>>;
 
+    /// A program that takes claims in the same store from a process of its own (see [`taker`](crate::taker)).
+    /// `None` where other processes cannot reach the store at all: the laws about crashes are then skipped.
+    fn taker(&self) -> Option<TakerCommand> {
+        None
+    }
+
     /// The ttl of claims that are left to run out. Laws wait for it several times: choose it short, but not so
     /// short that a loaded machine cannot renew within it. It is kept within the range of the profile.
     fn ttl(&self) -> Duration {
         Duration::from_millis(500)
+    }
+}
+
+/// How to start a taker.
+#[derive(Clone, Debug)]
+pub struct TakerCommand {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) place: String,
+}
+
+impl TakerCommand {
+    /// Starts `program`, which calls [`taker::serve`](crate::taker::serve); `place` says which store to open.
+    pub fn new(program: impl Into<PathBuf>, place: impl Into<String>) -> Self {
+        TakerCommand { program: program.into(), arguments: Vec::new(), place: place.into() }
+    }
+
+    /// Starts the running test program again, for its one test `name`, which calls
+    /// [`taker::serve_if_asked`](crate::taker::serve_if_asked). No further program is needed then.
+    ///
+    /// # Errors
+    /// Where the system does not tell the path of the running program.
+    pub fn test(name: &str, place: impl Into<String>) -> std::io::Result<Self> {
+        let command = TakerCommand::new(std::env::current_exe()?, place);
+        Ok(command.arg(name).arg("--exact").arg("--nocapture"))
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
     }
 }

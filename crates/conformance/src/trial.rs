@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, Clock, Liveness, Note, Order, Profile, Resource, Share, Waiting};
+use leasehold_core::{Claim, Clock, Liveness, Moment, Note, Order, Profile, Resource, Share};
 
 use crate::chance;
-use crate::client::Client;
+use crate::client::{Client, HANG, Taken, Waiting};
 use crate::clock::SteadyClock;
 use crate::stop::{Checked, Stop};
-use crate::subject::Subject;
+use crate::subject::{Subject, TakerCommand};
 
 /// What a law works with. Its resources have names that no other law uses.
 pub(crate) struct Trial {
@@ -18,6 +18,7 @@ pub(crate) struct Trial {
     profile: Profile,
     prefix: String,
     ttl: Duration,
+    taker: Option<TakerCommand>,
 }
 
 impl Trial {
@@ -31,7 +32,7 @@ impl Trial {
         }
         let profile = clients.first().map(|client| client.backend.profile().clone()).ok_or(Stop::Absent)?;
         let prefix = format!("law-{}/", chance::id()?.to_hex().split_at(12).0);
-        Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl() })
+        Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl(), taker: subject.taker() })
     }
 
     /// One of the connections; numbers beyond the last begin again.
@@ -84,12 +85,16 @@ impl Trial {
         }
     }
 
+    pub(crate) fn taker(&self) -> Checked<TakerCommand> {
+        self.taker.clone().ok_or_else(|| Stop::OptedOut("no other process can reach this store".to_owned()))
+    }
+
     pub(crate) fn is_fifo(&self) -> bool {
         self.profile.order >= Order::Fifo
     }
 
     pub(crate) fn polls(&self) -> bool {
-        self.profile.waiting == Waiting::Polls
+        self.profile.waiting == leasehold_core::Waiting::Polls
     }
 
     pub(crate) fn is_session(&self) -> bool {
@@ -142,6 +147,36 @@ impl Trial {
     /// when word does not come is slower than this, so that it cannot hide a lost wake-up.
     pub(crate) fn promise(&self, longest_hint: Duration) -> Duration {
         if self.polls() { longest_hint + WAKE } else { WAKE }
+    }
+
+    /// All of these are granted one after the other, in whatever order, and released.
+    pub(crate) async fn drain(&self, waits: Vec<Waiting>, limit: Duration, why: &'static str) -> Checked {
+        let mut tasks = Vec::new();
+        for waiting in waits {
+            let (client, claim) = (waiting.client.clone(), waiting.claim.clone());
+            tasks.push(tokio::spawn(async move {
+                waiting.granted(limit, why).await?;
+                client.free(&claim).await
+            }));
+        }
+        for task in tasks {
+            task.await??;
+        }
+        Ok(())
+    }
+
+    /// When to stop waiting for what was promised: long after, so that late and never are told apart.
+    pub(crate) fn overdue(&self) -> Duration {
+        if self.polls() { HANG } else { WAKE * 3 }
+    }
+
+    /// Granted within the promise after `since`.
+    pub(crate) fn in_time(&self, taken: &Taken, since: Moment, what: &str) -> Checked {
+        let (delay, limit) = (taken.at.since(since), self.promise(taken.longest_hint));
+        if delay > limit {
+            return Err(Stop::late(format!("{what}: granted {delay:?} after it could be, not in {limit:?}")));
+        }
+        Ok(())
     }
 }
 

@@ -68,12 +68,9 @@ pub(crate) async fn a_waiting_claim_does_not_free_the_holder(trial: &Trial) -> C
     let resource = trial.resource("waiting")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     let grant = trial.client(0).hold(&holder).await?;
-    let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(1).stand(&resource, 1).await?;
     let other = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(2).stand(&resource, 2).await?;
-    let gone = waiting.give_up(AT_ONCE, "a wait behind a holder").await?;
-    trial.client(1).end(&gone).await?;
+    trial.client(2).stand(&resource, 1).await?;
+    trial.client(1).leave_by_release(&trial.claim(&resource, Share::MUTEX)?, 2).await?;
     untouched(trial, &holder, &grant).await?;
     ensure!(!other.is_over(), "the end of one wait ended another");
     if trial.is_fifo() {

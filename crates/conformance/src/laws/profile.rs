@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, Effect, FailureKind, Grade, Liveness, Patience, Renewal, Share, Step, Waiting};
 
-use crate::client::{AT_ONCE, HANG, within};
+use crate::client::{AT_ONCE, within};
 use crate::clock::patience_for;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
@@ -169,7 +169,7 @@ pub(crate) async fn what_is_free_is_granted_at_once(trial: &Trial) -> Checked {
     for n in 0..4 {
         let resource = trial.resource(&format!("free/{n}"))?;
         let claim = trial.claim(&resource, Share::MUTEX)?;
-        let step = within(HANG, "contend", trial.client(n).backend.contend(&claim, &forever)).await??;
+        let step = within(AT_ONCE, "contend", trial.client(n).backend.contend(&claim, &forever)).await??;
         ensure!(matches!(step, Step::Granted(_)), "what is free is {step:?}");
         trial.client(n).free(&claim).await?;
     }

@@ -6,7 +6,7 @@ use leasehold_core::{Share, Step};
 
 use crate::chance::Chance;
 use crate::client::{AT_ONCE, HANG, within};
-use crate::clock::patience_for;
+use crate::clock::{briefly, patience_for};
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
@@ -52,17 +52,7 @@ pub(crate) async fn a_released_wait_leaves_no_place(trial: &Trial) -> Checked {
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     let claim = trial.claim(&resource, Share::MUTEX)?;
-    if trial.polls() {
-        let forever = leasehold_core::Patience::unlimited(trial.clock.clone());
-        let step = trial.client(1).contend(&claim, &forever).await?;
-        ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
-        trial.client(1).end(&claim).await?;
-    } else {
-        let waiting = trial.client(1).wait(claim.clone());
-        trial.client(1).stand(&resource, 1).await?;
-        trial.client(1).end(&claim).await?;
-        waiting.give_up(AT_ONCE, "a wait that was released meanwhile").await?;
-    }
+    trial.client(1).leave_by_release(&claim, 1).await?;
     nobody_waits(trial, &resource, "after the release of a waiting claim").await?;
     trial.client(1).gone(&claim, "a waiting claim released before").await?;
     trial.client(0).free(&holder).await?;
@@ -90,14 +80,14 @@ pub(crate) async fn waits_cancelled_while_they_are_granted_leave_nothing(trial: 
         let holder = trial.claim(&resource, Share::MUTEX)?;
         trial.client(0).hold(&holder).await?;
         let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-        tokio::time::sleep(Duration::from_micros(chance.below(3000))).await;
+        briefly(Duration::from_micros(chance.below(2000))).await;
         let (patience, claim) = (waiting.patience.clone(), waiting.claim.clone());
-        let delay = Duration::from_micros(chance.below(1500));
+        let delay = Duration::from_micros(chance.below(300));
         let ends = tokio::spawn(async move {
-            tokio::time::sleep(delay).await;
+            briefly(delay).await;
             patience.end();
         });
-        tokio::time::sleep(Duration::from_micros(chance.below(1500))).await;
+        briefly(Duration::from_micros(chance.below(300))).await;
         trial.client(0).free(&holder).await?;
         ends.await?;
         match waiting.outcome(AT_ONCE, "a wait that ended").await? {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, Note, Patience, Resource, Share, Standing, Summary, Version};
 
-use crate::client::{AT_ONCE, Client, HANG, within};
+use crate::client::{AT_ONCE, Client, within};
 use crate::clock::patience_for;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
@@ -59,7 +59,7 @@ pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
     for n in 0..4 {
         let onlooker = trial.client(2).clone();
         let (watched, seen) = (resource.clone(), version.clone());
-        let task = tokio::spawn(async move { watch(&onlooker, &watched, &seen, HANG).await });
+        let task = tokio::spawn(async move { watch(&onlooker, &watched, &seen, ONLOOKER * 3).await });
         tokio::time::sleep(Duration::from_millis(30)).await;
         ensure!(!task.is_finished(), "an onlooker came back although nothing changed");
         let changed_at = trial.clock.now();
@@ -86,7 +86,7 @@ pub(crate) async fn an_onlooker_of_the_past_is_answered_at_once(trial: &Trial) -
     let claim = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&claim).await?;
     let began = trial.clock.now();
-    let snapshot = watch(trial.client(1), &resource, &before, HANG).await?;
+    let snapshot = watch(trial.client(1), &resource, &before, ONLOOKER * 3).await?;
     ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
     let took = trial.clock.now().since(began);
     if took > ONLOOKER {
@@ -116,6 +116,24 @@ pub(crate) async fn an_onlooker_comes_back_when_patience_ends(trial: &Trial) -> 
     ensure!(snapshot.version == seen.version, "nothing changed, and the version did");
     ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
     trial.client(0).free(&claim).await
+}
+
+/// Also a change that nobody makes.
+pub(crate) async fn the_end_of_a_lease_wakes_an_onlooker(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let resource = trial.resource("ends")?;
+    let claim = trial.short(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&claim).await?;
+    let ends_at = trial.clock.now().after(trial.ttl() + trial.profile().granularity);
+    let seen = trial.client(1).look(&resource).await?;
+    ensure!(seen.holders.len() == 1, "held by one, shown are {:?}", seen.holders);
+    let snapshot = watch(trial.client(1), &resource, &seen.version, trial.ttl() + ONLOOKER * 3).await?;
+    ensure!(snapshot.holders.is_empty(), "after the end of the lease {:?} are shown", snapshot.holders);
+    let delay = trial.clock.now().since(ends_at);
+    if delay > ONLOOKER {
+        return Err(Stop::late(format!("an onlooker learned of the end of a lease after {delay:?}")));
+    }
+    Ok(())
 }
 
 pub(crate) async fn listings_come_in_pages(trial: &Trial) -> Checked {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold_core::{CALL_GRACE, Share, Step};
 
 use crate::chance::Chance;
-use crate::client::{AT_ONCE, HANG};
+use crate::client::AT_ONCE;
+use crate::clock::briefly;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
@@ -23,7 +24,7 @@ pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
             let released_at = trial.clock.now();
             trial.client(0).free(&holder).await?;
             let claim = waiting.claim.clone();
-            let taken = waiting.granted(HANG, "after the release").await?;
+            let taken = waiting.granted(trial.overdue(), "after the release").await?;
             let delay = taken.at.since(released_at);
             let limit = trial.promise(taken.longest_hint);
             if delay > limit {
@@ -52,11 +53,11 @@ pub(crate) async fn no_release_is_lost_between_look_and_wait(trial: &Trial) -> C
         let holder = trial.claim(&resource, Share::MUTEX)?;
         trial.client(n).hold(&holder).await?;
         let waiting = trial.client(n + 1).wait(trial.claim(&resource, Share::MUTEX)?);
-        tokio::time::sleep(Duration::from_micros(chance.below(2500))).await;
+        briefly(Duration::from_micros(chance.below(2500))).await;
         let released_at = trial.clock.now();
         trial.client(n).free(&holder).await?;
         let claim = waiting.claim.clone();
-        let taken = waiting.granted(HANG, "a release between look and wait").await?;
+        let taken = waiting.granted(trial.overdue(), "a release between look and wait").await?;
         let delay = taken.at.since(released_at);
         // A backend may look again from time to time; this must not be what its waiters live on.
         slow += usize::from(delay > trial.promise(taken.longest_hint) / 2);
@@ -87,8 +88,8 @@ pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Ch
         // None of them releases before all have been granted: they hold together.
         for (n, waiting) in waits.into_iter().enumerate() {
             let claim = waiting.claim.clone();
-            let taken = waiting.granted(HANG, "one of three, after the writer left").await?;
-            punctual(trial, &taken, released_at, "one of three")?;
+            let taken = waiting.granted(trial.overdue(), "one of three, after the writer left").await?;
+            trial.in_time(&taken, released_at, "one of three")?;
             held.push((n + 1, claim));
         }
         for (n, claim) in held {
@@ -110,7 +111,7 @@ pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) ->
         let resource = trial.resource(&format!("leaves/{n}"))?;
         let holder = trial.claim(&resource, held)?;
         trial.client(0).hold(&holder).await?;
-        let leaver = trial.client(1).wait(trial.claim(&resource, blocked)?);
+        let leaver = trial.client(1).wait_only(trial.claim(&resource, blocked)?);
         trial.client(1).stand(&resource, 1).await?;
         let stays = trial.client(2).wait(trial.claim(&resource, behind)?);
         trial.client(2).stand(&resource, 2).await?;
@@ -119,8 +120,8 @@ pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) ->
         let left_at = trial.clock.now();
         leaver.give_up(AT_ONCE, "a wait in the middle of the line").await?;
         let claim = stays.claim.clone();
-        let taken = stays.granted(HANG, "the one behind a waiter that left").await?;
-        punctual(trial, &taken, left_at, "the one behind a waiter that left")?;
+        let taken = stays.granted(trial.overdue(), "the one behind a waiter that left").await?;
+        trial.in_time(&taken, left_at, "the one behind a waiter that left")?;
         trial.client(2).free(&claim).await?;
         trial.client(0).free(&holder).await?;
     }
@@ -131,7 +132,7 @@ pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) 
     let resource = trial.resource("next")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
-    let first = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+    let first = trial.client(1).wait_only(trial.claim(&resource, Share::MUTEX)?);
     trial.client(1).stand(&resource, 1).await?;
     let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
     trial.client(2).stand(&resource, 2).await?;
@@ -139,8 +140,8 @@ pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) 
     let released_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
     let claim = second.claim.clone();
-    let taken = second.granted(HANG, "the second, after the first left").await?;
-    punctual(trial, &taken, released_at, "the second, after the first left")?;
+    let taken = second.granted(trial.overdue(), "the second, after the first left").await?;
+    trial.in_time(&taken, released_at, "the second, after the first left")?;
     trial.client(2).free(&claim).await
 }
 
@@ -152,17 +153,17 @@ pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> 
     for _ in 0..rounds {
         let holder = trial.claim(&resource, Share::MUTEX)?;
         trial.client(0).hold(&holder).await?;
-        let first = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+        let first = trial.client(1).wait_only(trial.claim(&resource, Share::MUTEX)?);
         trial.client(1).stand(&resource, 1).await?;
         let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
         trial.client(2).stand(&resource, 2).await?;
         let (patience, claim) = (first.patience.clone(), first.claim.clone());
-        let delay = Duration::from_micros(chance.below(800));
+        let delay = Duration::from_micros(chance.below(300));
         let leaves = tokio::spawn(async move {
-            tokio::time::sleep(delay).await;
+            briefly(delay).await;
             patience.end();
         });
-        tokio::time::sleep(Duration::from_micros(chance.below(800))).await;
+        briefly(Duration::from_micros(chance.below(300))).await;
         trial.client(0).free(&holder).await?;
         leaves.await?;
         if first.outcome(AT_ONCE, "the first, which leaves").await?.is_some() {
@@ -170,8 +171,8 @@ pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> 
         }
         let free_at = trial.clock.now();
         let claim = second.claim.clone();
-        let taken = second.granted(HANG, "the second of two").await?;
-        punctual(trial, &taken, free_at, "the second of two")?;
+        let taken = second.granted(trial.overdue(), "the second of two").await?;
+        trial.in_time(&taken, free_at, "the second of two")?;
         trial.client(2).free(&claim).await?;
     }
     Ok(())
@@ -187,14 +188,14 @@ pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked 
         let ends_at = trial.clock.now().after(trial.ttl());
         let waiting = trial.client(1).wait(trial.claim(&resource, share)?);
         let claim = waiting.claim.clone();
-        let taken = waiting.granted(HANG, "after the end of the lease").await?;
+        let taken = waiting.granted(trial.ttl() + trial.overdue(), "after the end of the lease").await?;
         let earliest = grant.asked_at.after(trial.ttl()).before(trial.profile().granularity);
         ensure!(
             taken.at >= earliest,
             "{share}: granted {:?} before the end of another's lease",
             taken.at.until(earliest)
         );
-        punctual(trial, &taken, ends_at.after(trial.profile().granularity), "the end of a lease")?;
+        trial.in_time(&taken, ends_at.after(trial.profile().granularity), "the end of a lease")?;
         trial.client(1).free(&claim).await?;
     }
     Ok(())
@@ -204,6 +205,9 @@ pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked 
 pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     trial.needs_polling()?;
+    if trial.profile().place_ttl.is_zero() {
+        return Err(Stop::OptedOut("its places do not end by time".to_owned()));
+    }
     let resource = trial.resource("silent")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
@@ -216,26 +220,12 @@ pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &
     let released_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
     let claim = waiting.claim.clone();
-    let taken = waiting.granted(HANG, "the one behind a silent place").await?;
+    let taken = waiting.granted(trial.overdue(), "the one behind a silent place").await?;
     let until = released_at.after(trial.profile().place_ttl.max(CALL_GRACE));
-    punctual(trial, &taken, until, "the one behind a silent place")?;
+    trial.in_time(&taken, until, "the one behind a silent place")?;
     trial.client(2).free(&claim).await?;
     trial.client(1).end(&silent).await?;
     trial.client(0).nobody(&resource, "after all releases").await
-}
-
-/// Granted within the promise after `since`.
-fn punctual(
-    trial: &Trial,
-    taken: &crate::client::Taken,
-    since: leasehold_core::Moment,
-    what: &str,
-) -> Checked {
-    let (delay, limit) = (taken.at.since(since), trial.promise(taken.longest_hint));
-    if delay > limit {
-        return Err(Stop::late(format!("{what}: granted {delay:?} after it could be, not within {limit:?}")));
-    }
-    Ok(())
 }
 
 const ROUNDS: usize = 7;

@@ -1,0 +1,311 @@
+//! Crashes: what becomes of the others when a process is killed or stopped.
+//!
+//! What waits in this process is a client like any other; only the process that dies is a taker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Share};
+
+use crate::chance::{self, Chance};
+use crate::client::{Client, HANG};
+use crate::clock::patience_for;
+use crate::referee::Referee;
+use crate::stop::{Checked, Stop, ensure};
+use crate::subject::TakerCommand;
+use crate::taker::Taker;
+use crate::trial::Trial;
+
+pub(crate) async fn processes_take_turns(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    let resource = trial.resource("turns")?;
+    let mut takers = [Taker::start(&command).await?, Taker::start(&command).await?];
+    let mut last: Option<Fence> = None;
+    for n in 0..TURNS {
+        let claim = trial.claim(&resource, Share::MUTEX)?;
+        let other = trial.claim(&resource, Share::MUTEX)?;
+        let [first, second] = &mut takers;
+        let (taker, idle) = if n % 2 == 0 { (first, second) } else { (second, first) };
+        rises(taker.hold(&claim).await?, &mut last)?;
+        let refused = idle.take(&other, Duration::ZERO).await?;
+        ensure!(refused.is_none(), "two processes hold one mutex");
+        trial.client(n).refused(&other).await?;
+        ensure!(idle.look(&resource).await? == (1, 0), "a process does not see the holder in another");
+        let answer = taker.release(&claim).await?;
+        ensure!(answer == "freed", "the release of a held claim answered {answer:?} in another process");
+        let claim = trial.claim(&resource, Share::MUTEX)?;
+        rises(trial.client(n).hold(&claim).await?.fence, &mut last)?;
+        let refused = idle.take(&other, Duration::ZERO).await?;
+        ensure!(refused.is_none(), "a process takes what another holds");
+        trial.client(n).free(&claim).await?;
+    }
+    trial.client(0).nobody(&resource, "after all turns").await
+}
+
+pub(crate) async fn one_holder_among_processes(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    let resource = trial.resource("storm")?;
+    let referee = Arc::new(Referee::default());
+    let end = trial.clock.now().after(STORM);
+    let mut tasks = Vec::new();
+    for n in 0..3 {
+        let (mutex, referee, clock) =
+            (trial.claim(&resource, Share::MUTEX)?, referee.clone(), trial.clock.clone());
+        tasks.push(tokio::spawn(rounds_elsewhere(
+            command.clone(),
+            mutex.clone(),
+            referee.clone(),
+            clock,
+            end,
+        )));
+        tasks.push(tokio::spawn(rounds_here(trial.client(n).clone(), mutex, referee, end)));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    trial.client(0).nobody(&resource, "after the last taker has left").await
+}
+
+async fn rounds_elsewhere(
+    command: TakerCommand,
+    mutex: Claim,
+    referee: Arc<Referee>,
+    clock: Arc<dyn Clock>,
+    end: Moment,
+) -> Checked {
+    let mut taker = Taker::start(&command).await?;
+    let mut chance = Chance::new()?;
+    while clock.now() < end {
+        let claim = Claim { id: chance::id()?, ..mutex.clone() };
+        let floor = referee.floor();
+        let Some(fence) = taker.take(&claim, clock.now().until(end)).await? else { continue };
+        referee.enter(claim.share, fence, floor)?;
+        tokio::time::sleep(Duration::from_millis(chance.below(3))).await;
+        referee.leave(claim.share)?;
+        let answer = taker.release(&claim).await?;
+        ensure!(answer == "freed", "the release of a held claim answered {answer:?}");
+    }
+    Ok(())
+}
+
+async fn rounds_here(client: Client, mutex: Claim, referee: Arc<Referee>, end: Moment) -> Checked {
+    let mut chance = Chance::new()?;
+    while client.clock.now() < end {
+        let claim = Claim { id: chance::id()?, ..mutex.clone() };
+        let floor = referee.floor();
+        let patience = patience_for(&client.clock, client.clock.now().until(end));
+        let Some(taken) = client.take(&claim, &patience).await? else { continue };
+        referee.enter(claim.share, taken.grant.fence, floor)?;
+        tokio::time::sleep(Duration::from_millis(chance.below(3))).await;
+        referee.leave(claim.share)?;
+        client.free(&claim).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_release_wakes_another_process(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    let resource = trial.resource("wakes")?;
+    let mut taker = Taker::start(&command).await?;
+    for _ in 0..3 {
+        let (theirs, ours) = (trial.claim(&resource, Share::MUTEX)?, trial.claim(&resource, Share::MUTEX)?);
+        taker.hold(&theirs).await?;
+        let waiting = trial.client(0).wait(ours.clone());
+        trial.client(0).stand(&resource, 1).await?;
+        tokio::time::sleep(ASLEEP).await;
+        let released_at = trial.clock.now();
+        taker.release(&theirs).await?;
+        let taken = waiting.granted(HANG, "after a release in another process").await?;
+        trial.in_time(&taken, released_at, "after a release in another process")?;
+        let theirs = trial.claim(&resource, Share::MUTEX)?;
+        taker.begin_to_take(&theirs, HANG).await?;
+        trial.client(0).stand(&resource, 1).await?;
+        tokio::time::sleep(ASLEEP).await;
+        let released_at = trial.clock.now();
+        trial.client(0).free(&ours).await?;
+        ensure!(taker.taken(HANG).await?.is_some(), "another process was not granted what was released");
+        let delay = trial.clock.now().since(released_at);
+        // How long it was told to pause is known in the other process only.
+        if !trial.polls() && delay > trial.promise(Duration::ZERO) {
+            return Err(Stop::late(format!("another process was woken {delay:?} after the release")));
+        }
+        taker.release(&theirs).await?;
+    }
+    trial.client(1).nobody(&resource, "after all releases").await
+}
+
+pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    for share in trial.alone()?.into_iter().chain(trial.together()?) {
+        let resource = trial.resource(&format!("holder/{share}"))?;
+        let mut taker = Taker::start(&command).await?;
+        let theirs = trial.short(&resource, share)?;
+        let asked_at = trial.clock.now();
+        let fence = taker.hold(&theirs).await?;
+        let ends_at = trial.clock.now().after(trial.ttl() + trial.profile().granularity);
+        let alone = if share.is_counted() {
+            Share::permits(share.capacity(), share.capacity())?
+        } else {
+            Share::MUTEX
+        };
+        let waiting = trial.client(0).wait(trial.claim(&resource, alone)?);
+        trial.client(0).stand(&resource, 1).await?;
+        ensure!(
+            !waiting.is_over() || trial.clock.now() >= ends_at,
+            "granted beside a holder in another process"
+        );
+        taker.kill().await?;
+        let killed_at = trial.clock.now();
+        let claim = waiting.claim.clone();
+        let taken = waiting.granted(trial.ttl() + HANG, "after the holder was killed").await?;
+        if trial.is_session() {
+            trial.in_time(&taken, killed_at, "after the holder was killed")?;
+        } else {
+            let earliest = asked_at.after(trial.ttl()).before(trial.profile().granularity);
+            ensure!(taken.at >= earliest, "granted {:?} before the lease ended", taken.at.until(earliest));
+            trial.in_time(&taken, ends_at.max(killed_at), "after the lease of a killed holder")?;
+        }
+        let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
+        ensure!(rising, "{:?} was granted after {fence:?}", taken.grant.fence);
+        trial.client(0).free(&claim).await?;
+        trial.client(1).nobody(&resource, "after the successor's release").await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    let resource = trial.resource("waiter")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let mut waits = vec![trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?)];
+    trial.client(1).stand(&resource, 1).await?;
+    let mut taker = Taker::start(&command).await?;
+    taker.begin_to_take(&trial.short(&resource, Share::MUTEX)?, HANG).await?;
+    trial.client(1).stand(&resource, 2).await?;
+    waits.push(trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?));
+    trial.client(2).stand(&resource, 3).await?;
+    taker.kill().await?;
+    let mut free_at = trial.clock.now();
+    trial.client(0).free(&holder).await?;
+    if !trial.is_fifo() {
+        trial.drain(waits.split_off(0), silence(trial) + HANG, "around a waiter that was killed").await?;
+    }
+    for waiting in waits {
+        let (client, claim) = (waiting.client.clone(), waiting.claim.clone());
+        let taken = waiting.granted(silence(trial) + HANG, "around a waiter that was killed").await?;
+        trial.in_time(&taken, free_at.after(silence(trial)), "around a waiter that was killed")?;
+        free_at = trial.clock.now();
+        client.free(&claim).await?;
+    }
+    // Where nobody passes by, the dead place goes by its own time.
+    let patience = patience_for(&trial.clock, trial.profile().place_ttl.max(trial.ttl()) + CALL_GRACE * 2);
+    while !patience.is_ended() && !trial.client(3).look(&resource).await?.waiting.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    trial.client(3).nobody(&resource, "long after a waiter was killed").await
+}
+
+/// Killed at any instant of taking and releasing, a process leaves the resource usable, and its fences used up.
+pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    let resource = trial.resource("instant")?;
+    let mut chance = Chance::new()?;
+    let mut last: Option<Fence> = None;
+    for _ in 0..KILLS {
+        let mut taker = Taker::start(&command).await?;
+        let end = trial.clock.now().after(Duration::from_micros(chance.below(20_000)));
+        let mut claim = trial.short(&resource, Share::MUTEX)?;
+        taker.begin_to_take(&claim, trial.ttl()).await?;
+        while trial.clock.now() < end {
+            // Some calls are awaited, so that the last one before the kill is any of them at any of its steps.
+            let answer = tokio::time::timeout(trial.clock.now().until(end), taker.taken(trial.ttl())).await;
+            let Ok(answer) = answer else { break };
+            let fence =
+                answer?.ok_or_else(|| Stop::broken("a process alone on a resource was not granted it"))?;
+            rises(fence, &mut last)?;
+            taker.begin_to_release(&claim).await?;
+            if tokio::time::timeout(trial.clock.now().until(end), taker.released()).await.is_err() {
+                break;
+            }
+            claim = trial.short(&resource, Share::MUTEX)?;
+            taker.begin_to_take(&claim, trial.ttl()).await?;
+        }
+        taker.kill().await?;
+        let free_at = trial.clock.now().after(if trial.is_session() { Duration::ZERO } else { trial.ttl() });
+        let ours = trial.claim(&resource, Share::MUTEX)?;
+        let taken = trial
+            .client(0)
+            .take_within(&ours, trial.ttl() + silence(trial) + HANG, "after a process was killed")
+            .await?;
+        rises(taken.grant.fence, &mut last)?;
+        trial.in_time(&taken, free_at.after(silence(trial)), "after a process was killed")?;
+        trial.client(0).free(&ours).await?;
+    }
+    trial.client(1).nobody(&resource, "after all were killed").await
+}
+
+pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    trial.needs_lease()?;
+    let resource = trial.resource("stopped")?;
+    let mut taker = Taker::start(&command).await?;
+    let theirs = trial.short(&resource, Share::MUTEX)?;
+    let fence = taker.hold(&theirs).await?;
+    taker.stop()?;
+    let ours = trial.claim(&resource, Share::MUTEX)?;
+    let wait = trial.ttl() + trial.profile().granularity + HANG;
+    let taken = trial.client(0).take_within(&ours, wait, "after the lease of a stopped holder").await?;
+    let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
+    ensure!(rising, "{:?} was granted after {fence:?}", taken.grant.fence);
+    taker.go_on()?;
+    let answer = taker.renew(&theirs).await?;
+    ensure!(answer == "lost", "the renewal of a lease that another has now answered {answer:?}");
+    let answer = taker.release(&theirs).await?;
+    ensure!(answer == "gone", "the release of a lease that another has now answered {answer:?}");
+    let again = trial.client(0).hold(&ours).await?;
+    ensure!(again.fence == taken.grant.fence, "the release by one that had lost it touched the successor");
+    trial.client(1).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
+    trial.client(0).free(&ours).await
+}
+
+pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    trial.needs_session()?;
+    let resource = trial.resource("stopped")?;
+    let mut taker = Taker::start(&command).await?;
+    let theirs = trial.short(&resource, Share::MUTEX)?;
+    taker.hold(&theirs).await?;
+    taker.stop()?;
+    let waiting = trial.client(0).wait(trial.claim(&resource, Share::MUTEX)?);
+    tokio::time::sleep(trial.ttl() * 2).await;
+    ensure!(!waiting.is_over(), "granted while the holder is only stopped");
+    trial.client(1).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
+    taker.go_on()?;
+    let answer = taker.renew(&theirs).await?;
+    ensure!(answer == "alive" || answer == "renewed", "the renewal of a living session answered {answer:?}");
+    let released_at = trial.clock.now();
+    let answer = taker.release(&theirs).await?;
+    ensure!(answer == "freed", "the release by a living session answered {answer:?}");
+    let claim = waiting.claim.clone();
+    let taken = waiting.granted(HANG, "after the release").await?;
+    trial.in_time(&taken, released_at, "after the release")?;
+    trial.client(0).free(&claim).await
+}
+
+/// How long a place may stand in the way after its process died.
+fn silence(trial: &Trial) -> Duration {
+    let place = trial.profile().place_ttl;
+    if place.is_zero() { place } else { place.max(CALL_GRACE) }
+}
+
+fn rises(fence: Option<Fence>, last: &mut Option<Fence>) -> Checked {
+    ensure!(fence.is_none() || fence > *last, "{fence:?} was granted after {last:?}");
+    *last = fence;
+    Ok(())
+}
+
+const TURNS: usize = 8;
+const STORM: Duration = Duration::from_millis(1200);
+const ASLEEP: Duration = Duration::from_millis(30);
+const KILLS: usize = 8;

@@ -1,0 +1,163 @@
+//! A program that takes claims in a process of its own, so that the process can be stopped and killed.
+//!
+//! The suite starts it and talks to it by lines over stdin and stdout. The author of a backend writes its `main`:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use leasehold_core::{Backend, Failure};
+//! # struct Mine;
+//! # impl Mine { async fn open(_: &str) -> Result<Arc<dyn Backend>, Failure> { Err(Failure::unavailable("none")) } }
+//! fn main() -> std::process::ExitCode {
+//!     leasehold_conformance::taker::serve(async |place| Mine::open(place).await)
+//! }
+//! ```
+//!
+//! Or it needs no program at all: the test program starts itself again, for the one test that calls
+//! [`serve_if_asked`]. See [`TakerCommand::test`](crate::TakerCommand::test).
+//!
+//! # Protocol
+//! One order a line, one answer a line, in order. Answers begin with `taker: `; what else appears on stdout is
+//! passed over. Names are written as [`Resource::escaped`] does, shares as `weight/capacity`, times in milliseconds.
+//!
+//! | order | answers |
+//! |---|---|
+//! | `contend ID NAME SHARE TTL PATIENCE` | `granted FENCE` (`-` without one), `busy` |
+//! | `renew ID NAME SHARE TTL` | `renewed`, `alive`, `lost` |
+//! | `release ID NAME SHARE TTL` | `freed`, `gone` |
+//! | `inspect NAME` | `seen HOLDERS WAITING` |
+//!
+//! `failed WHY` answers an order that could not be carried out. The program ends when its input does; it
+//! renews nothing by itself and releases nothing at its end.
+
+mod driver;
+mod order;
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Backend, Clock, Failure, Patience, Proof, Release, Renewal, Resource};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::client::Client;
+use crate::clock::{SteadyClock, patience_for};
+use crate::stop::{Checked, Stop};
+pub(crate) use driver::Taker;
+use order::Order;
+
+/// Serves orders from stdin until it ends. `open` connects to the place that the suite names.
+pub fn serve(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) -> ExitCode {
+    let Ok(place) = std::env::var(PLACE) else {
+        eprintln!("{PLACE} is not set: this program is started by the suite of leasehold-conformance");
+        return ExitCode::from(64);
+    };
+    match run(open, &place) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("the taker ends: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does nothing in an ordinary test run. Where the suite has started the test program as a taker, serves orders and
+/// then ends the process. Call it in a test of its own, whose name [`TakerCommand::test`](crate::TakerCommand::test) gets.
+pub fn serve_if_asked(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) {
+    let Ok(place) = std::env::var(PLACE) else { return };
+    let status = match run(open, &place) {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("the taker ends: {why}");
+            1
+        }
+    };
+    std::process::exit(status);
+}
+
+fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, place: &str) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new());
+        let backend = open(place).await.map_err(std::io::Error::other)?;
+        let mut clerk = Clerk { client: Client { backend, clock }, proofs: HashMap::new() };
+        // The test harness leaves an unfinished line behind.
+        say("\n", "ready")?;
+        let mut orders = BufReader::new(tokio::io::stdin()).lines();
+        while let Some(order) = orders.next_line().await? {
+            let answer = match Order::parse(&order) {
+                Ok(order) => clerk.carry_out(order).await,
+                Err(why) => Err(Stop::broken(why)),
+            };
+            say("", &answer.unwrap_or_else(|stop| failed(&stop)))?;
+        }
+        Ok(())
+    })
+}
+
+/// Carries out orders, and keeps the proofs of the grants in between.
+struct Clerk {
+    client: Client,
+    proofs: HashMap<leasehold_core::ClaimId, Proof>,
+}
+
+impl Clerk {
+    async fn carry_out(&mut self, order: Order) -> Checked<String> {
+        match order {
+            Order::Contend(claim, wait) => {
+                let patience = match wait {
+                    Duration::ZERO => Patience::none(self.client.clock.clone()),
+                    wait => patience_for(&self.client.clock, wait),
+                };
+                let Some(taken) = self.client.take(&claim, &patience).await? else {
+                    return Ok("busy".to_owned());
+                };
+                self.proofs.insert(claim.id, taken.grant.proof);
+                let fence = taken.grant.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
+                Ok(format!("granted {fence}"))
+            }
+            Order::Renew(claim) => {
+                let proof = self.proofs.get(&claim.id).cloned().unwrap_or_default();
+                Ok(match self.client.renew(&claim, &proof).await? {
+                    Renewal::Renewed => "renewed".to_owned(),
+                    Renewal::Alive => "alive".to_owned(),
+                    Renewal::Lost => "lost".to_owned(),
+                    Renewal::Unknown(failure) => return Err(failure.into()),
+                })
+            }
+            Order::Release(claim) => {
+                self.proofs.remove(&claim.id);
+                Ok(match self.client.end(&claim).await? {
+                    Release::Freed => "freed".to_owned(),
+                    Release::Gone => "gone".to_owned(),
+                    Release::Unknown(failure) => return Err(failure.into()),
+                })
+            }
+            Order::Inspect(resource) => {
+                let seen = self.client.look(&resource).await?;
+                Ok(format!("seen {} {}", seen.holders.len(), seen.waiting.len()))
+            }
+        }
+    }
+}
+
+fn failed(stop: &Stop) -> String {
+    format!("failed {stop:?}").replace('\n', " ")
+}
+
+fn say(before: &str, answer: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{before}{MARK}{answer}")?;
+    out.flush()
+}
+
+/// A name as one word.
+fn word(resource: &Resource) -> String {
+    resource.escaped(|byte| byte.is_ascii_alphanumeric(), MAX_WORD)
+}
+
+const MARK: &str = "taker: ";
+const PLACE: &str = "LEASEHOLD_TAKER";
+/// Three bytes for each byte of the longest name, so that no name is hashed.
+const MAX_WORD: usize = 3 * Resource::MAX_BYTES;

@@ -1,0 +1,159 @@
+//! The suite's end of a taker: a child process that is told what to do, stopped and killed.
+//!
+//! Signals go only to the child that this value started, by its id, and only while it has not been waited for.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use leasehold_core::{Claim, Fence, Resource};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use super::order::Order;
+use super::{MARK, PLACE};
+use crate::client::{AT_ONCE, HANG, within};
+use crate::stop::{Checked, Stop, ensure};
+use crate::subject::TakerCommand;
+
+/// A taker that runs. Dropping it kills it.
+pub(crate) struct Taker {
+    child: Child,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Taker {
+    /// Starts a taker and waits until it is connected.
+    pub(crate) async fn start(command: &TakerCommand) -> Checked<Taker> {
+        let mut child = Command::new(&command.program)
+            .args(&command.arguments)
+            .env(PLACE, &command.place)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| Stop::broken(format!("{command:?} could not be started: {error}")))?;
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Stop::broken("a child was started without the pipes that were asked for"));
+        };
+        let mut taker = Taker { child, orders, answers: BufReader::new(answers).lines() };
+        let ready = taker.answer(HANG).await?;
+        ensure!(ready == "ready", "a taker began with {ready:?}");
+        Ok(taker)
+    }
+
+    /// Takes the claim within `wait`, or not.
+    pub(crate) async fn take(&mut self, claim: &Claim, wait: Duration) -> Checked<Option<Option<Fence>>> {
+        self.begin_to_take(claim, wait).await?;
+        self.taken(wait).await
+    }
+
+    /// Takes what is free.
+    pub(crate) async fn hold(&mut self, claim: &Claim) -> Checked<Option<Fence>> {
+        let taken = self.take(claim, Duration::ZERO).await?;
+        taken
+            .ok_or_else(|| Stop::broken(format!("{claim:?} was refused in another process although it fits")))
+    }
+
+    /// Begins to take the claim; [`Taker::taken`] says what came of it.
+    pub(crate) async fn begin_to_take(&mut self, claim: &Claim, wait: Duration) -> Checked {
+        self.tell(&Order::Contend(claim.clone(), wait)).await
+    }
+
+    /// The answer to an order to take a claim.
+    pub(crate) async fn taken(&mut self, wait: Duration) -> Checked<Option<Option<Fence>>> {
+        let answer = self.answer(wait.saturating_add(AT_ONCE)).await?;
+        match answer.split_once(' ') {
+            None if answer == "busy" => Ok(None),
+            Some(("granted", "-")) => Ok(Some(None)),
+            Some(("granted", fence)) => match fence.parse() {
+                Ok(fence) => Ok(Some(Some(fence))),
+                Err(error) => Err(Stop::broken(format!("{fence:?}: {error}"))),
+            },
+            _ => Err(Stop::broken(format!("a taker answered {answer:?} to an order to take a claim"))),
+        }
+    }
+
+    /// What the renewal of the claim answered.
+    pub(crate) async fn renew(&mut self, claim: &Claim) -> Checked<String> {
+        self.tell(&Order::Renew(claim.clone())).await?;
+        self.answer(HANG).await
+    }
+
+    /// What the release of the claim answered.
+    pub(crate) async fn release(&mut self, claim: &Claim) -> Checked<String> {
+        self.begin_to_release(claim).await?;
+        self.released().await
+    }
+
+    /// Begins to release the claim; [`Taker::released`] says what came of it.
+    pub(crate) async fn begin_to_release(&mut self, claim: &Claim) -> Checked {
+        self.tell(&Order::Release(claim.clone())).await
+    }
+
+    /// The answer to an order to release a claim.
+    pub(crate) async fn released(&mut self) -> Checked<String> {
+        self.answer(HANG).await
+    }
+
+    /// How many hold and how many wait, as the other process sees it.
+    pub(crate) async fn look(&mut self, resource: &Resource) -> Checked<(usize, usize)> {
+        self.tell(&Order::Inspect(resource.clone())).await?;
+        let answer = self.answer(HANG).await?;
+        let mut words = answer.strip_prefix("seen ").unwrap_or_default().split(' ').map(str::parse);
+        match (words.next(), words.next()) {
+            (Some(Ok(holders)), Some(Ok(waiting))) => Ok((holders, waiting)),
+            _ => Err(Stop::broken(format!("a taker answered {answer:?} to an order to look"))),
+        }
+    }
+
+    /// Stops the process, all its threads included, until it is told to go on.
+    pub(crate) fn stop(&self) -> Checked {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a stopped process go on.
+    pub(crate) fn go_on(&self) -> Checked {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills the process and waits until it is gone.
+    pub(crate) async fn kill(mut self) -> Checked {
+        self.signal(Signal::KILL)?;
+        match within(HANG, "a killed process", self.child.wait()).await? {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Stop::broken(format!("a killed process cannot be waited for: {error}"))),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Checked {
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let id = id.ok_or_else(|| Stop::broken("a taker ended by itself"))?;
+        kill_process(id, signal)
+            .map_err(|error| Stop::broken(format!("a taker could not be sent {signal:?}: {error}")))
+    }
+
+    async fn tell(&mut self, order: &Order) -> Checked {
+        let line = format!("{order}\n");
+        let told = within(AT_ONCE, "a taker's input", self.orders.write_all(line.as_bytes())).await?;
+        told.map_err(|error| Stop::broken(format!("a taker takes no orders any more: {error}")))
+    }
+
+    async fn answer(&mut self, limit: Duration) -> Checked<String> {
+        let read = async {
+            loop {
+                match self.answers.next_line().await {
+                    Ok(Some(line)) => {
+                        if let Some(answer) = line.strip_prefix(MARK) {
+                            return Ok(answer.to_owned());
+                        }
+                    }
+                    Ok(None) => return Err(Stop::broken("a taker ended by itself; its stderr says why")),
+                    Err(error) => return Err(Stop::broken(format!("a taker cannot be heard: {error}"))),
+                }
+            }
+        };
+        within(limit, "a taker", read).await?
+    }
+}

@@ -1,0 +1,78 @@
+//! The ways in which the model can be wrong.
+
+/// One fault that a backend could have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    // Of the profile.
+    ProfilesDiffer,
+    FirstLookIsBusy,
+    AdmitsWhatItExcludes,
+    ForgetsTheFence,
+    PollsWithoutHint,
+    PollsInDisguise,
+    SessionRunsOut,
+    LeaseEndsEarly,
+    LeaseNeverEnds,
+    // Of the admission.
+    AdmitsOneTooMany,
+    WriterLeavesRoom,
+    OwnCapacityOnly,
+    ForgetsOtherCapacities,
+    // Of what is repeated.
+    SecondAskIsSecondClaim,
+    ReleasesForEver,
+    RenewalReplacesFence,
+    EveryLookTakesAPlace,
+    RepeatGoesLast,
+    // Of what has ended.
+    RenewalResurrects,
+    RenewalGrants,
+    RenewalDoesNothing,
+    RenewalShortens,
+    // Of what is left behind.
+    BusyLeavesAPlace,
+    ReleaseIgnoresWaiting,
+    GrantIsDroppedAtTheEnd,
+    ListsWhatIsIdle,
+    // Of the answers.
+    BlocksBeyondPatience,
+    AskedAtTheAnswer,
+    CutsTheTtl,
+    // Of the order.
+    FenceRepeats,
+    FenceBeginsAgain,
+    LastComesFirst,
+    PassesTheLine,
+    CountsOnlyHolders,
+    // Of whose claim it is.
+    ReleasesAnyClaim,
+    ReleasesOnAnyResource,
+    WaiterEndsTheHolder,
+    ReleaseEndsAll,
+    // Of waking.
+    NeverWakes,
+    LooksBeforeItListens,
+    WakesOneOnly,
+    LeavesInSilence,
+    WakesWhoCameFirst,
+    NeverLooksAgain,
+    PlaceIsForEver,
+    // Of what is shown.
+    HidesTheNote,
+    OnlookersSleep,
+    OnlookersIgnoreThePast,
+    OnlookersStay,
+    OnlookersMissTheEnd,
+    PagesBeginAgain,
+    FoldsNames,
+    CutsNames,
+    // Of batches.
+    AnswersBackwards,
+    DecidesBeforeItActs,
+    AnswersNothingWithSomething,
+    // Of processes.
+    FencesPerProcess,
+    DoubleGrantsAcrossProcesses,
+    ReleaseIsDelayed,
+    DeathGoesUnnoticed,
+}

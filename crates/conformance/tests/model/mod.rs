@@ -1,0 +1,645 @@
+//! A small backend over the ledger of the contract, right in every way but the one that it is told.
+//!
+//! It is the negative control of the suite: a law that no defect breaks proves nothing. Where a defect needs its own
+//! path through the code, the sound path stays the shortest.
+
+mod defect;
+pub mod remote;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
+use leasehold_core::{
+    Admission, Ask, Backend, Claim, ClaimId, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant,
+    Hint, Ledger, Liveness, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal, Resource,
+    Safety, Share, Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+};
+use tokio::sync::Notify;
+
+pub use defect::Defect;
+
+/// One store, and what it promises.
+pub struct Store {
+    pub profile: Profile,
+    pub defect: Option<Defect>,
+    clock: SteadyClock,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: BTreeMap<Resource, Ledger>,
+    idle: HashMap<Resource, Fence>,
+    bells: HashMap<ClaimId, Arc<Notify>>,
+    arrivals: VecDeque<ClaimId>,
+    onlookers: Arc<Notify>,
+    asked: Vec<ClaimId>,
+}
+
+/// A connection to a store.
+#[derive(Clone)]
+pub struct Model {
+    pub store: Arc<Store>,
+    profile: Profile,
+}
+
+/// The store as the suite sees it.
+pub struct Models {
+    store: Arc<Store>,
+    opened: Mutex<usize>,
+    server: Option<remote::Server>,
+}
+
+/// What the backend of memory promises, too.
+pub fn strong() -> Profile {
+    Profile {
+        name: "model",
+        admission: Admission::Counted,
+        order: Order::Fifo,
+        waiting: Waiting::Notifies,
+        liveness: Liveness::Lease { min: Duration::from_millis(100), max: Duration::from_secs(3600) },
+        fencing: Grade::Strict,
+        safety: Safety::Strict,
+        place_ttl: Duration::ZERO,
+        granularity: Duration::ZERO,
+        renew_batch_max: 64,
+    }
+}
+
+/// A strong store for callers that poll.
+pub fn polling() -> Profile {
+    Profile { waiting: Waiting::Polls, place_ttl: Duration::from_secs(2), ..strong() }
+}
+
+/// A store in which a session keeps the claims, for callers that poll.
+pub fn session() -> Profile {
+    Profile { liveness: Liveness::Session, place_ttl: Duration::ZERO, ..polling() }
+}
+
+/// A store that promises as little as a profile can.
+pub fn weak() -> Profile {
+    Profile { admission: Admission::Exclusive, order: Order::Unordered, fencing: Grade::None, ..polling() }
+}
+
+impl Models {
+    pub fn new(profile: Profile, defect: Option<Defect>) -> Models {
+        let store = Store { profile, defect, clock: SteadyClock::new(), state: Mutex::default() };
+        Models { store: Arc::new(store), opened: Mutex::new(0), server: None }
+    }
+
+    /// Also for other processes, by the one test of this program that is a taker.
+    pub fn served(profile: Profile, defect: Option<Defect>) -> Models {
+        let mut models = Models::new(profile, defect);
+        models.server = Some(remote::Server::start(models.store.clone()).unwrap());
+        models
+    }
+}
+
+#[async_trait]
+impl Subject for Models {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        let mut opened = self.opened.lock().unwrap();
+        *opened += 1;
+        let mut profile = self.store.profile.clone();
+        if self.store.is(Defect::ProfilesDiffer) {
+            profile.renew_batch_max += *opened;
+        }
+        Some(Arc::new(Model { store: self.store.clone(), profile }))
+    }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        let place = self.server.as_ref()?.place();
+        Some(TakerCommand::test("taker", place).unwrap())
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(400)
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({:?})", self.store.defect)
+    }
+}
+
+/// A copy of an entry at its instant, for all who look.
+pub struct Seen {
+    pub fence: Option<Fence>,
+    pub entries: Vec<Entry>,
+    pub now: Moment,
+}
+
+impl Store {
+    fn is(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_session(&self) -> bool {
+        self.profile.liveness == Liveness::Session
+    }
+
+    fn lease(&self, ttl: Duration) -> Duration {
+        if self.is(Defect::LeaseNeverEnds) || (self.is_session() && !self.is(Defect::SessionRunsOut)) {
+            Duration::MAX
+        } else if self.is(Defect::LeaseEndsEarly) {
+            ttl / 2
+        } else {
+            ttl
+        }
+    }
+
+    fn name(&self, resource: &Resource) -> Resource {
+        if self.is(Defect::FoldsNames) {
+            return Resource::new(&resource.as_str().to_lowercase()).unwrap();
+        }
+        if self.is(Defect::CutsNames) {
+            return Resource::new(&resource.as_str().chars().take(100).collect::<String>()).unwrap();
+        }
+        resource.clone()
+    }
+
+    pub fn refuse(&self, claim: &Claim) -> Result<(), Failure> {
+        let refused = |kind, why: String| Err(Failure::new(kind, Effect::None, why));
+        if let Err(unmet) = self.profile.admits(claim.share)
+            && !self.is(Defect::AdmitsWhatItExcludes)
+        {
+            return refused(FailureKind::Unsupported, unmet.to_string());
+        }
+        if let Liveness::Lease { max, .. } = self.profile.liveness
+            && claim.ttl > max
+            && !self.is(Defect::CutsTheTtl)
+        {
+            return refused(FailureKind::Invalid, format!("{:?} is beyond {max:?}", claim.ttl));
+        }
+        Ok(())
+    }
+
+    /// Asks the ledger once, wrongly where that is told.
+    pub fn ask(&self, claim: &Claim, patient: bool, process: u64) -> Verdict {
+        let mut state = self.state();
+        let now = self.clock.now();
+        let resource = self.name(&claim.resource);
+        if self.is(Defect::FirstLookIsBusy) && !state.asked.contains(&claim.id) {
+            state.asked.push(claim.id);
+            return Verdict::Busy { ahead: 0, earliest: now.after(Duration::from_millis(5)) };
+        }
+        let last = state.idle.remove(&resource).unwrap_or_default();
+        let ledger = state.lines.entry(resource.clone()).or_insert_with(|| Ledger::new(last));
+        ledger.expire(now);
+        if self.is(Defect::FenceBeginsAgain) && ledger.entries().is_empty() {
+            *ledger = Ledger::default();
+        }
+        let before = ledger.last_fence();
+        let waits = ledger.entries().iter().any(|entry| entry.id == claim.id && entry.granted.is_none());
+        let verdict = self.verdict(ledger, claim, patient, now, process);
+        let verdict = match verdict {
+            Verdict::Granted(_) if !patient && waits && self.is(Defect::GrantIsDroppedAtTheEnd) => {
+                Verdict::Busy { ahead: 0, earliest: now }
+            }
+            Verdict::Granted(fence)
+                if self.is(Defect::FenceRepeats) && fence > before && fence.seq % 2 == 0 =>
+            {
+                Verdict::Granted(before)
+            }
+            Verdict::Granted(fence) if self.is(Defect::FencesPerProcess) => {
+                Verdict::Granted(Fence::new(0, fence.seq / 2 + process, 0))
+            }
+            other => other,
+        };
+        if !self.is(Defect::WakesOneOnly) {
+            self.settle(&mut state, &resource);
+        }
+        verdict
+    }
+
+    fn verdict(
+        &self,
+        ledger: &mut Ledger,
+        claim: &Claim,
+        patient: bool,
+        now: Moment,
+        process: u64,
+    ) -> Verdict {
+        let mut ask = self.ask_of(claim, patient);
+        let known = ledger.entries().iter().find(|entry| entry.id == claim.id).cloned();
+        let waits = known.as_ref().is_some_and(|known| known.granted.is_none());
+        match self.defect {
+            Some(Defect::AdmitsOneTooMany) => {
+                ask.share =
+                    Share::permits(ask.share.weight(), ask.share.capacity().saturating_add(1)).unwrap();
+            }
+            Some(Defect::WriterLeavesRoom) if ask.share == Share::WRITER => {
+                ask.share = Share::permits(u32::MAX - 1, u32::MAX).unwrap();
+            }
+            Some(Defect::OwnCapacityOnly) if known.is_none() => {
+                let held: u64 = ledger.entries().iter().map(|entry| u64::from(entry.share.weight())).sum();
+                if held + u64::from(ask.share.weight()) <= u64::from(ask.share.capacity()) {
+                    return Verdict::Granted(force(ledger, &ask, now));
+                }
+            }
+            Some(Defect::ForgetsOtherCapacities) if known.is_none() => {
+                let same = |entry: &Entry| entry.share.capacity() == ask.share.capacity();
+                if !ledger.entries().iter().any(same) {
+                    return Verdict::Granted(force(ledger, &ask, now));
+                }
+            }
+            Some(Defect::PassesTheLine) if known.is_none() => {
+                let passing = ledger.contend(&Ask { wait: Wait::Barging, ..ask.clone() }, now);
+                if matches!(passing, Verdict::Granted(_)) {
+                    return passing;
+                }
+            }
+            Some(Defect::SecondAskIsSecondClaim) if known.is_some() => ask.id = other_id(),
+            Some(Defect::EveryLookTakesAPlace) if waits => {
+                ledger.contend(&Ask { id: other_id(), ..ask.clone() }, now);
+            }
+            Some(Defect::RepeatGoesLast) if waits => {
+                ledger.release(ask.id, now);
+            }
+            Some(Defect::DoubleGrantsAcrossProcesses) if known.is_none() => {
+                // Every process keeps an eye only on what it granted itself.
+                let theirs = ledger.last_fence().sub;
+                if theirs != 0 && u64::from(theirs) != process + 1 {
+                    let fence = force(ledger, &ask, now);
+                    ledger.raise_fence(Fence { sub: process as u32 + 1, ..fence });
+                    return Verdict::Granted(fence);
+                }
+            }
+            _ => {}
+        }
+        let verdict = ledger.contend(&ask, now);
+        match self.defect {
+            Some(Defect::LastComesFirst) if matches!(verdict, Verdict::Busy { .. }) => {
+                let mut entries = ledger.entries().to_vec();
+                let held = entries.iter().filter(|entry| entry.granted.is_some()).count();
+                if let Some(at) = entries.iter().position(|entry| entry.id == ask.id)
+                    && at == entries.len() - 1
+                {
+                    let newest = entries.remove(at);
+                    entries.insert(held, newest);
+                }
+                *ledger = Ledger::restore(entries, ledger.last_fence());
+            }
+            Some(Defect::DoubleGrantsAcrossProcesses) => {
+                if let Verdict::Granted(fence) = verdict {
+                    ledger.raise_fence(Fence { sub: process as u32 + 1, ..fence });
+                }
+            }
+            Some(Defect::CountsOnlyHolders) => {
+                if let Verdict::Busy { earliest, .. } = verdict {
+                    let held = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
+                    return Verdict::Busy { ahead: held as u32, earliest };
+                }
+            }
+            _ => {}
+        }
+        verdict
+    }
+
+    fn ask_of(&self, claim: &Claim, patient: bool) -> Ask {
+        let place = match self.profile.waiting {
+            _ if self.is(Defect::PlaceIsForEver) || self.is_session() => Duration::MAX,
+            Waiting::Polls => self.profile.place_ttl,
+            _ => Duration::MAX,
+        };
+        let wait = match (patient, self.profile.order) {
+            (false, _) if self.is(Defect::BusyLeavesAPlace) => Wait::InLine(place),
+            (_, Order::Unordered) => Wait::Barging,
+            (true, _) => Wait::InLine(place),
+            (false, _) => Wait::No,
+        };
+        let note = if self.is(Defect::HidesTheNote) { Default::default() } else { claim.note.clone() };
+        Ask { id: claim.id, share: claim.share, lease: self.lease(claim.ttl), wait, note }
+    }
+
+    pub fn renew(&self, claim: &Claim) -> bool {
+        let mut state = self.state();
+        let now = self.clock.now();
+        let resource = self.name(&claim.resource);
+        let ledger = state.lines.entry(resource.clone()).or_default();
+        ledger.expire(now);
+        let ask = self.ask_of(claim, false);
+        let known = ledger.entries().iter().find(|entry| entry.id == claim.id).cloned();
+        let renewed = match (self.defect, known) {
+            (Some(Defect::RenewalResurrects), None) => {
+                force(ledger, &ask, now);
+                true
+            }
+            (Some(Defect::RenewalGrants), Some(known)) if known.granted.is_none() => {
+                force(ledger, &ask, now);
+                true
+            }
+            (Some(Defect::RenewalReplacesFence), Some(_)) => {
+                force(ledger, &ask, now);
+                true
+            }
+            (Some(Defect::RenewalDoesNothing), known) => known.is_some(),
+            (Some(Defect::RenewalShortens), Some(known)) if known.granted.is_some() => {
+                let mut entries = ledger.entries().to_vec();
+                let mine = entries.iter_mut().filter(|entry| entry.id == claim.id);
+                mine.for_each(|entry| entry.until = now.after(ask.lease));
+                *ledger = Ledger::restore(entries, ledger.last_fence());
+                true
+            }
+            _ => ledger.renew(claim.id, ask.lease, now),
+        };
+        self.settle(&mut state, &resource);
+        renewed
+    }
+
+    pub fn release(&self, claim: &Claim) -> bool {
+        let mut state = self.state();
+        let now = self.clock.now();
+        let mut resource = self.name(&claim.resource);
+        let holds = |ledger: &Ledger| ledger.entries().iter().any(|entry| entry.id == claim.id);
+        if self.is(Defect::ReleasesOnAnyResource)
+            && let Some((other, _)) = state.lines.iter().find(|(_, ledger)| holds(ledger))
+        {
+            resource = other.clone();
+        }
+        let Some(ledger) = state.lines.get_mut(&resource) else { return self.is(Defect::ReleasesForEver) };
+        ledger.expire(now);
+        let known = ledger.entries().iter().find(|entry| entry.id == claim.id).cloned();
+        let waits = known.as_ref().is_some_and(|known| known.granted.is_none());
+        let first = ledger.entries().first().map(|entry| entry.id);
+        let also = match self.defect {
+            Some(Defect::ReleasesAnyClaim) if known.is_none() => first,
+            Some(Defect::WaiterEndsTheHolder) if waits => first,
+            _ => None,
+        };
+        let freed = match self.defect {
+            Some(Defect::ReleaseIgnoresWaiting) if waits => false,
+            Some(Defect::ReleaseEndsAll) if known.is_some() => {
+                *ledger = Ledger::new(ledger.last_fence());
+                true
+            }
+            Some(Defect::ReleasesForEver) => ledger.release(claim.id, now) || known.is_none(),
+            _ => ledger.release(claim.id, now),
+        };
+        let freed = freed | also.is_some_and(|other| ledger.release(other, now));
+        self.settle(&mut state, &resource);
+        freed
+    }
+
+    /// Ends a claim whose process is gone.
+    pub fn bury(&self, claim: &Claim) {
+        if !self.is(Defect::DeathGoesUnnoticed) {
+            self.release(claim);
+        }
+    }
+
+    pub fn look(&self, resource: &Resource) -> Seen {
+        let mut state = self.state();
+        let now = self.clock.now();
+        let resource = self.name(resource);
+        let there = |state: &State| state.lines.get(&resource).map_or(0, |ledger| ledger.entries().len());
+        let before = there(&state);
+        if let Some(ledger) = state.lines.get_mut(&resource) {
+            ledger.expire(now);
+        }
+        if there(&state) != before && !self.is(Defect::OnlookersMissTheEnd) {
+            self.settle(&mut state, &resource);
+        }
+        let entries = state.lines.get(&resource).map(|ledger| ledger.entries().to_vec()).unwrap_or_default();
+        let known = state.lines.get(&resource).map(Ledger::last_fence).or(state.idle.get(&resource).copied());
+        Seen { fence: known.filter(|fence| *fence != Fence::default()), entries, now }
+    }
+
+    /// Wakes whoever a change concerns.
+    fn settle(&self, state: &mut State, resource: &Resource) {
+        let Some(ledger) = state.lines.get(resource) else { return };
+        let mut called: Vec<ClaimId> = ledger.called().map(|entry| entry.id).collect();
+        if self.is(Defect::WakesOneOnly) {
+            called.truncate(1);
+        }
+        if self.is(Defect::WakesWhoCameFirst) {
+            let first = (!called.is_empty()).then(|| state.arrivals.pop_front()).flatten();
+            called = first.into_iter().collect();
+        }
+        if self.is(Defect::NeverWakes) {
+            called.clear();
+        }
+        for id in called {
+            if let Some(bell) = state.bells.get(&id) {
+                bell.notify_waiters();
+            }
+        }
+        if !self.is(Defect::OnlookersSleep) {
+            state.onlookers.notify_waiters();
+        }
+        if ledger.entries().is_empty() && !self.is(Defect::ListsWhatIsIdle) {
+            let last = if self.is(Defect::FenceBeginsAgain) { Fence::default() } else { ledger.last_fence() };
+            state.idle.insert(resource.clone(), last);
+            state.lines.remove(resource);
+        }
+    }
+}
+
+impl Model {
+    fn bell(&self, claim: &Claim) -> Arc<Notify> {
+        Arc::clone(self.store.state().bells.entry(claim.id).or_default())
+    }
+
+    fn earliest(&self, earliest: Moment) -> Duration {
+        if self.store.is(Defect::NeverLooksAgain) {
+            return Duration::from_secs(3600);
+        }
+        self.store.clock.now().until(earliest).clamp(Duration::from_millis(1), Duration::from_secs(3600))
+    }
+}
+
+#[async_trait]
+impl Backend for Model {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let store = &self.store;
+        store.refuse(claim)?;
+        let bell = self.bell(claim);
+        let mut waited = false;
+        loop {
+            let mut rung = std::pin::pin!(bell.notified());
+            if !store.is(Defect::LooksBeforeItListens) {
+                rung.as_mut().enable();
+            }
+            let patient = !patience.is_ended();
+            let mut asked_at = patience.now();
+            let (ahead, earliest) = match store.ask(claim, patient, 0) {
+                Verdict::Granted(fence) => {
+                    if store.is(Defect::AskedAtTheAnswer) {
+                        asked_at = asked_at.after(Duration::from_secs(1));
+                    }
+                    let fenced = self.profile.fencing > Grade::None && !store.is(Defect::ForgetsTheFence);
+                    let (fence, proof) = (fenced.then_some(fence), Proof::none());
+                    return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
+                }
+                Verdict::Busy { ahead, earliest } => (ahead, earliest),
+                Verdict::Full => return Err(Failure::unavailable("the line is full")),
+            };
+            let polls = self.profile.waiting == Waiting::Polls || store.is(Defect::PollsInDisguise);
+            if !patient || polls {
+                if !patient && store.is(Defect::BlocksBeyondPatience) {
+                    tokio::time::sleep(Duration::from_secs(4)).await;
+                }
+                let hinted = patient && !store.is(Defect::PollsWithoutHint);
+                let ask_again_in = hinted.then_some(Duration::from_millis(5));
+                return Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }));
+            }
+            if store.is(Defect::LooksBeforeItListens) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                // Only a new one has heard nothing yet.
+                rung.set(bell.notified());
+            }
+            if !waited {
+                store.state().arrivals.push_back(claim.id);
+            }
+            waited = true;
+            tokio::select! {
+                () = rung => {}
+                () = patience.ended() => {
+                    if store.is(Defect::LeavesInSilence) {
+                        let mut state = store.state();
+                        let now = store.clock.now();
+                        state.lines.get_mut(&claim.resource).map(|ledger| ledger.release(claim.id, now));
+                        return Ok(Step::Busy(Hint::default()));
+                    }
+                }
+                () = tokio::time::sleep(self.earliest(earliest)) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let renewal = |renew: &Renew<'_>| match self.store.renew(renew.claim) {
+            true if self.store.is_session() => Renewal::Alive,
+            true => Renewal::Renewed,
+            false => Renewal::Lost,
+        };
+        let mut answers: Vec<Renewal> = batch.iter().map(renewal).collect();
+        if self.store.is(Defect::AnswersBackwards) {
+            answers.reverse();
+        }
+        answers
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        if self.store.is(Defect::AnswersNothingWithSomething) && batch.is_empty() {
+            return vec![Release::Gone];
+        }
+        let there = |claim: &&Claim| {
+            self.store.look(&claim.resource).entries.iter().any(|entry| entry.id == claim.id)
+        };
+        let before: Vec<bool> = batch.iter().map(there).collect();
+        let mut freed: Vec<bool> = batch.iter().map(|claim| self.store.release(claim)).collect();
+        if self.store.is(Defect::DecidesBeforeItActs) {
+            freed = before;
+        }
+        freed.into_iter().map(|freed| if freed { Release::Freed } else { Release::Gone }).collect()
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        let onlookers = Arc::clone(&self.store.state().onlookers);
+        let mut past = self.store.is(Defect::OnlookersIgnoreThePast);
+        loop {
+            let mut rung = std::pin::pin!(onlookers.notified());
+            rung.as_mut().enable();
+            let snapshot = self.snapshot(resource, self.store.look(resource));
+            let ended = patience.is_ended();
+            if ended && seen.is_some() && self.store.is(Defect::OnlookersStay) {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+            if ended || seen.is_none_or(|seen| *seen != snapshot.version && !past) {
+                return Ok(snapshot);
+            }
+            let standing = snapshot.holders.iter().chain(&snapshot.waiting);
+            let pause = standing.filter_map(|standing| standing.remaining).min().unwrap_or(Duration::MAX);
+            let pause = if self.store.is(Defect::OnlookersMissTheEnd) { Duration::MAX } else { pause };
+            tokio::select! {
+                () = rung => past = false,
+                () = patience.ended() => {}
+                () = tokio::time::sleep(pause.clamp(Duration::from_millis(1), Duration::from_secs(3600))) => {}
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let now = self.store.clock.now();
+        let mut state = self.store.state();
+        let after = after.filter(|_| !self.store.is(Defect::PagesBeginAgain));
+        let mut found = Vec::new();
+        for (resource, ledger) in &mut state.lines {
+            ledger.expire(now);
+            let here = resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > after);
+            let idle = ledger.entries().is_empty() && !self.store.is(Defect::ListsWhatIsIdle);
+            if !here || idle || found.len() == limit {
+                continue;
+            }
+            let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count() as u32;
+            let waiting = ledger.entries().len() as u32 - holders;
+            found.push(Summary { resource: resource.clone(), holders, waiting });
+        }
+        Ok(found)
+    }
+}
+
+impl Model {
+    fn snapshot(&self, resource: &Resource, seen: Seen) -> Snapshot {
+        let fenced = self.profile.fencing > Grade::None;
+        let standing = |entry: &Entry| Standing {
+            id: entry.id,
+            share: entry.share,
+            fence: entry.granted.filter(|_| fenced),
+            since_unix_ms: None,
+            remaining: (entry.until != Moment::NEVER).then(|| seen.now.until(entry.until)),
+            note: entry.note.clone(),
+        };
+        let mut holders: Vec<&Entry> = seen.entries.iter().filter(|entry| entry.granted.is_some()).collect();
+        holders.sort_by_key(|entry| entry.granted);
+        let ids: Vec<String> =
+            seen.entries.iter().map(|entry| format!("{:?}{:?}", entry.id, entry.granted)).collect();
+        Snapshot {
+            resource: resource.clone(),
+            version: Version(format!("{:?} {ids:?}", seen.fence)),
+            holders: holders.into_iter().map(standing).collect(),
+            waiting: seen.entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
+            fence: seen.fence.filter(|_| fenced),
+        }
+    }
+}
+
+/// Grants without asking the rule.
+fn force(ledger: &mut Ledger, ask: &Ask, now: Moment) -> Fence {
+    let fence = Fence::new(0, ledger.last_fence().seq + 1, 0);
+    let mut entries = ledger.entries().to_vec();
+    entries.retain(|entry| entry.id != ask.id);
+    let (id, share, note) = (ask.id, ask.share, ask.note.clone());
+    entries.push(Entry { id, share, granted: Some(fence), until: now.after(ask.lease), since: now, note });
+    *ledger = Ledger::restore(entries, fence);
+    fence
+}
+
+fn other_id() -> ClaimId {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).unwrap();
+    ClaimId::from_bytes(bytes)
+}
