@@ -189,16 +189,10 @@ async fn closing_ends_waits_and_holds_and_gives_everything_back() {
         async move { mutex.lock().await.map(drop) }
     });
     common::waiting(&other, "job", 1).await;
-    let lost = tokio::spawn(async move {
-        let cause = guard.lost().await;
-        drop(guard);
-        cause
-    });
-    tokio::task::yield_now().await;
     assert!(locks.close(Duration::from_secs(5)).await);
     assert_eq!(wait.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(lost.await.unwrap(), leasehold::LossCause::Closed);
-    settles(&other, "mine").await;
+    assert!(other.inspect("mine").await.unwrap().holders.is_empty(), "given back before closing came back");
+    assert_eq!(guard.lost().await, leasehold::LossCause::Closed);
     assert_eq!(locks.mutex("job").lock().await.unwrap_err().kind(), ErrorKind::Closed);
     common::waiting(&other, "job", 0).await;
 }

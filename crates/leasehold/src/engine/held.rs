@@ -5,6 +5,7 @@
 //! the server says later. Validity is counted from before the request, and grows only by a confirmed renewal.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, Liveness, LossCause, Moment, Profile, Proof};
@@ -33,6 +34,7 @@ pub(crate) struct Held {
     pid: u32,
     term: Term,
     health: watch::Sender<Health>,
+    retired: AtomicBool,
 }
 
 /// The state and the point up to which it may be believed, changed together.
@@ -86,6 +88,7 @@ impl Held {
             pid: std::process::id(),
             term,
             health: watch::Sender::new(health),
+            retired: AtomicBool::new(false),
         }
     }
 
@@ -163,6 +166,11 @@ impl Held {
             first
         });
         self.health.borrow().state
+    }
+
+    /// Says that the claim is being given back; `true` for the first who says so, who then does it.
+    pub(super) fn retire(&self) -> bool {
+        !self.retired.swap(true, Ordering::SeqCst)
     }
 
     /// Starts the business limit of one user of the lock.

@@ -9,18 +9,18 @@
 //! hangs delays neither the next tick nor the signal of a loss.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Backend, ClaimId, Clock, LossCause, LossSignal, Moment, Renew, Renewal};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 
-use super::Tuning;
 use super::contender::jittered;
 use super::held::{Held, State};
+use super::{Engine, Tuning};
 
 /// The engine's end of the watchdog.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Keeper {
 enum Order {
     Watch(Arc<Held>, Option<LossSignal>),
     Forget(ClaimId),
-    LoseAll,
+    LoseAll(oneshot::Sender<()>),
 }
 
 impl Keeper {
@@ -42,6 +42,7 @@ impl Keeper {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         tuning: &Tuning,
+        engine: Weak<Engine>,
     ) -> Keeper {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (answers, answered) = mpsc::unbounded_channel();
@@ -49,6 +50,7 @@ impl Keeper {
             backend,
             clock,
             renew_at: tuning.renew_at,
+            engine,
             wheel: DelayQueue::new(),
             kept: HashMap::new(),
             answers,
@@ -68,9 +70,12 @@ impl Keeper {
         drop(self.orders.send(Order::Forget(id)));
     }
 
-    /// Marks every claim as lost, because the client closes.
-    pub(super) fn lose_all(&self) {
-        drop(self.orders.send(Order::LoseAll));
+    /// Marks every claim as lost, because the client closes; comes back when all are on their way to the server.
+    pub(super) async fn lose_all(&self) {
+        let (done, told) = oneshot::channel();
+        drop(self.orders.send(Order::LoseAll(done)));
+        // A runtime that ended has nothing left to lose.
+        let _ = told.await;
     }
 }
 
@@ -79,6 +84,8 @@ struct Watchdog {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     renew_at: f64,
+    /// Where lost claims are given back; gone with the last guard.
+    engine: Weak<Engine>,
     wheel: DelayQueue<ClaimId>,
     kept: HashMap<ClaimId, Kept>,
     answers: mpsc::UnboundedSender<Answers>,
@@ -131,14 +138,20 @@ impl Watchdog {
                 let id = held.claim.id;
                 let due = self.first_due(&held, held.granted_at);
                 let key = self.wheel.insert(id, self.clock.now().until(due));
-                let signal = lost.map(|signal| listen(held.clone(), signal));
+                let signal = lost.map(|signal| listen(held.clone(), signal, self.answers.clone()));
                 self.kept.insert(id, Kept { held, key, pending: 0, failures: 0, signal });
             }
             Order::Forget(id) => self.forget(id),
-            Order::LoseAll => {
-                for kept in self.kept.values() {
-                    kept.held.lose(LossCause::Closed);
+            Order::LoseAll(done) => {
+                let ids: Vec<_> = self.kept.keys().copied().collect();
+                for id in ids {
+                    if let Some(kept) = self.kept.get(&id) {
+                        self.wheel.try_remove(&kept.key);
+                        kept.held.lose(LossCause::Closed);
+                    }
+                    self.end(id);
                 }
+                let _ = done.send(());
             }
         }
     }
@@ -149,6 +162,21 @@ impl Watchdog {
             if let Some(signal) = kept.signal {
                 signal.abort();
             }
+        }
+    }
+
+    /// Gives a lost claim back, whether or not its guard is dropped soon: what the server may still have of it is of
+    /// no use to anybody, and others of this process wait for it to be gone.
+    fn end(&mut self, id: ClaimId) {
+        let Some(kept) = self.kept.remove(&id) else { return };
+        if let Some(signal) = kept.signal {
+            signal.abort();
+        }
+        if let Some(engine) = self.engine.upgrade()
+            && kept.held.retire()
+        {
+            let state = kept.held.state();
+            engine.reaper.release(&engine, kept.held, state, None);
         }
     }
 
@@ -172,11 +200,8 @@ impl Watchdog {
         let kept = self.kept.get_mut(&id)?;
         if let State::Lost(cause) = kept.held.state() {
             tracing::warn!(resource = %kept.held.claim.resource, %cause, "lock lost");
-            // It is the guard that gives it back; there is nothing to renew any more. Its key is spent: the wheel
-            // may have given it to another timer by now, so it must not be removed there.
-            if let Some(signal) = self.kept.remove(&id).and_then(|kept| kept.signal) {
-                signal.abort();
-            }
+            // Its key is spent: the wheel may have given it to another timer, so it must not be removed there.
+            self.end(id);
             return None;
         }
         if kept.pending > 0 {
@@ -264,12 +289,17 @@ impl Watchdog {
     }
 }
 
-/// Waits for a loss that only the backend can see.
-fn listen(held: Arc<Held>, mut signal: LossSignal) -> tokio::task::AbortHandle {
+/// Waits for a loss that only the backend can see, and tells the watchdog as if the server had answered so.
+fn listen(
+    held: Arc<Held>,
+    mut signal: LossSignal,
+    answers: mpsc::UnboundedSender<Answers>,
+) -> tokio::task::AbortHandle {
     let task = tokio::spawn(async move {
         let cause = signal.fired().await;
-        tracing::warn!(resource = %held.claim.resource, %cause, "lock lost");
         held.lose(cause);
+        let renewals = vec![(held.claim.id, Renewal::Lost)];
+        drop(answers.send(Answers { asked_at: held.granted_at, renewals }));
     });
     task.abort_handle()
 }

@@ -132,8 +132,8 @@ impl Engine {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Invalid, "open", "no tokio runtime here: open the client inside one")
         })?;
-        Ok(Arc::new(Engine {
-            keeper: Keeper::start(&runtime, backend.clone(), clock.clone(), &tuning),
+        Ok(Arc::new_cyclic(|engine| Engine {
+            keeper: Keeper::start(&runtime, backend.clone(), clock.clone(), &tuning, engine.clone()),
             reaper: Reaper::start(&runtime, backend.clone(), clock.clone()),
             lines: Lines::default(),
             owners: Owners::default(),
@@ -235,9 +235,9 @@ impl Engine {
     pub(crate) async fn close(&self, limit: Duration) -> bool {
         self.closed.cancel();
         self.lines.end_waits();
-        self.keeper.lose_all();
         self.contenders.close();
         let answered = async {
+            self.keeper.lose_all().await;
             // A contender gives its place up by itself, or leaves that to the reaper: so it comes first.
             self.contenders.wait().await;
             self.reaper.flush().await

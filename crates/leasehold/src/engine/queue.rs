@@ -162,8 +162,13 @@ impl Lines {
                 hold.defuse();
             }
         }
-        engine.keeper.forget(held.claim.id);
-        engine.reaper.release(engine, held, state, done);
+        if held.retire() {
+            engine.keeper.forget(held.claim.id);
+            engine.reaper.release(engine, held, state, done);
+        } else if let Some(done) = done {
+            // It was lost, and the keeper has given it back already.
+            drop(done.send(Released::Gone));
+        }
     }
 
     fn next_taker(engine: &Arc<Engine>, held: &Held, passed: u32, state: State) -> Option<Waiter> {
