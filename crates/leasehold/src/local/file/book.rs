@@ -73,20 +73,30 @@ impl Book {
     pub(super) fn peek(root: &Root, room: &Room) -> Result<Book, Failure> {
         let mut newest = None;
         for _ in 0..PEEKS {
-            let bytes = match read(root, room, OFlags::RDONLY) {
-                Ok((_, bytes)) => bytes,
-                Err(Errno::NOENT) => Vec::new(),
-                Err(cause) => return Err(cannot("read", &room.path_to(NAME), cause)),
-            };
-            newest = match halves(&bytes, root.boot()) {
-                [Some(first), Some(second)] if first.generation > second.generation => return Ok(first),
-                [Some(_), Some(second)] => return Ok(second),
-                [first, second] => first.or(second),
-            };
+            match Book::peek_once(root, room)? {
+                Ok(book) => return Ok(book),
+                Err(half) => newest = half,
+            }
             // Somebody may be in the middle of a change, which takes microseconds. Or it is damaged.
             pause(PEEK_PAUSE);
         }
-        Book::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))
+        let built = Book::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))?;
+        // A claim is made after the ledger: one that was found without a ledger may have come with it meanwhile.
+        Ok(Book::peek_once(root, room)?.unwrap_or(built))
+    }
+
+    /// The newer of two sound slots; otherwise the only sound one, if any.
+    fn peek_once(root: &Root, room: &Room) -> Result<Result<Book, Option<Book>>, Failure> {
+        let bytes = match read(root, room, OFlags::RDONLY) {
+            Ok((_, bytes)) => bytes,
+            Err(Errno::NOENT) => Vec::new(),
+            Err(cause) => return Err(cannot("read", &room.path_to(NAME), cause)),
+        };
+        Ok(match halves(&bytes, root.boot()) {
+            [Some(first), Some(second)] if first.generation > second.generation => Ok(first),
+            [Some(_), Some(second)] => Ok(second),
+            [first, second] => Err(first.or(second)),
+        })
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
