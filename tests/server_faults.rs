@@ -1,0 +1,149 @@
+//! A Redis server that hangs, dies, forgets, or is cut off, while locks are held and waited for.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::time::Duration;
+
+use leasehold::core::Clock;
+use leasehold::{ErrorKind, Guard, Leasehold, LossCause, SystemClock};
+use leasehold_testkit::{Data, Proxy, RedisServer, Way};
+
+const TTL: Duration = Duration::from_millis(900);
+
+async fn hold(locks: &Leasehold, name: &str) -> Guard {
+    locks.mutex(name).ttl(TTL).lock().await.unwrap()
+}
+
+/// Waits for a loss, no longer than a lease could last.
+async fn lost_in_time(guard: &Guard) -> LossCause {
+    tokio::time::timeout(TTL + Duration::from_secs(1), guard.lost()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_past_the_lease_loses_the_lock_and_then_goes_on() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let locks = Leasehold::open(&format!("{}?timeout=500ms", server.url())).await.unwrap();
+    let guard = hold(&locks, "job").await;
+    let fence = guard.fence();
+    server.stop().unwrap();
+    assert_eq!(lost_in_time(&guard).await, LossCause::Expired);
+    server.resume().unwrap();
+    assert!(guard.release().await.unwrap_err().is_lost());
+    let next = hold(&locks, "job").await;
+    assert!(next.fence() > fence);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_forgot_everything_is_noticed_at_the_next_renewal() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let locks = Leasehold::open(&server.url()).await.unwrap();
+    let guard = hold(&locks, "job").await;
+    let fence = guard.fence();
+    server.restart(Data::Lose).await.unwrap();
+    let cause = lost_in_time(&guard).await;
+    assert_eq!(cause, LossCause::Gone, "the server said so, before the lease ran out");
+    let next = hold(&locks, "job").await;
+    assert!(next.fence() > fence, "a lost counter does not begin anew: {:?} after {fence:?}", next.fence());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_restarted_with_its_data_keeps_the_lock() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let locks = Leasehold::open(&server.url()).await.unwrap();
+    let guard = locks.mutex("job").ttl(Duration::from_secs(5)).lock().await.unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    guard.check().expect("it was renewed after the restart");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_survive_a_restart() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (one, two) =
+        (Leasehold::open(&server.url()).await.unwrap(), Leasehold::open(&server.url()).await.unwrap());
+    let guard = hold(&one, "job").await;
+    let waiter = tokio::spawn(async move { hold(&two, "job").await });
+    while one.inspect("job").await.unwrap().waiting.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.kill().unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.restart(Data::Lose).await.unwrap();
+    drop(guard);
+    tokio::time::timeout(Duration::from_secs(15), waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_cut_off_is_told_before_its_successor_and_does_not_touch_it() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for way in [Way::Both, Way::ToServer, Way::ToClient] {
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let locks = Leasehold::open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await.unwrap();
+        let other = Leasehold::open(&server.url()).await.unwrap();
+        let guard = hold(&locks, "job").await;
+        proxy.blackhole(way);
+        let watch = tokio::spawn(async move {
+            let cause = lost_in_time(&guard).await;
+            (cause, SystemClock.now(), guard)
+        });
+        let next = hold(&other, "job").await;
+        let granted = SystemClock.now();
+        let (cause, told, guard) = watch.await.unwrap();
+        assert_eq!(cause, LossCause::Expired);
+        // Replies that do not come may be to renewals that did arrive, so the successor may come much later.
+        assert!(
+            told < granted.after(Duration::from_millis(250)),
+            "{way:?}: told {told:?}, granted {granted:?}"
+        );
+        proxy.heal().unwrap();
+        assert!(guard.release().await.unwrap_err().is_lost());
+        next.check().unwrap();
+        next.release().await.expect("the other's release did not touch it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_lost_leave_one_holder_and_no_residue() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let locks = Leasehold::open(&format!("{}?timeout=300ms", server.url_at(proxy.addr()))).await.unwrap();
+    let other = Leasehold::open(&server.url()).await.unwrap();
+    for _ in 0..5 {
+        proxy.drop_replies();
+        let lock = tokio::spawn({
+            let mutex = locks.mutex("job").ttl(Duration::from_secs(10));
+            async move { mutex.lock().await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        proxy.heal().unwrap();
+        let guard = lock.await.unwrap();
+        let seen = other.inspect("job").await.unwrap();
+        assert_eq!(
+            (seen.holders.len(), seen.waiting.len()),
+            (1, 0),
+            "one claim, although it was asked for again"
+        );
+        assert_eq!(seen.fence, guard.fence(), "the first attempt was the grant");
+        proxy.drop_replies();
+        let release = tokio::spawn(guard.release());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        proxy.heal().unwrap();
+        release.await.unwrap().expect("it was held until it was given back");
+        leasehold_tests::settled(&other).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stays_away_is_reported_to_those_who_wait() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let tuning = leasehold::Tuning { outage: Duration::from_millis(500), ..Default::default() };
+    let locks = Leasehold::builder().tuning(tuning).open(&server.url()).await.unwrap();
+    server.kill().unwrap();
+    let error = locks.mutex("job").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(&server.port().to_string()), "it says which server: {error}");
+    let error = Leasehold::open(&server.url()).await.unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Unavailable, "open"), "{error}");
+}
