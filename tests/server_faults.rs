@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold::core::Clock;
-use leasehold::{ErrorKind, Guard, Leasehold, LossCause, SystemClock};
+use leasehold::{ErrorKind, Guard, Leasehold, LossCause};
 use leasehold_testkit::{Data, Proxy, RedisServer, Way};
 
 const TTL: Duration = Duration::from_millis(900);
@@ -84,19 +83,10 @@ async fn a_holder_that_is_cut_off_is_told_before_its_successor_and_does_not_touc
         let other = Leasehold::open(&server.url()).await.unwrap();
         let guard = hold(&locks, "job").await;
         proxy.blackhole(way);
-        let watch = tokio::spawn(async move {
-            let cause = lost_in_time(&guard).await;
-            (cause, SystemClock.now(), guard)
-        });
         let next = hold(&other, "job").await;
-        let granted = SystemClock.now();
-        let (cause, told, guard) = watch.await.unwrap();
-        assert_eq!(cause, LossCause::Expired);
-        // Replies that do not come may be to renewals that did arrive, so the successor may come much later.
-        assert!(
-            told < granted.after(Duration::from_millis(250)),
-            "{way:?}: told {told:?}, granted {granted:?}"
-        );
+        // Read from the clock, at whatever moment this comes to run: nobody saw a valid guard after the grant.
+        assert!(guard.check().is_err(), "{way:?}: the old holder believes that it holds");
+        assert_eq!(lost_in_time(&guard).await, LossCause::Expired);
         proxy.heal().unwrap();
         assert!(guard.release().await.unwrap_err().is_lost());
         next.check().unwrap();
