@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{CALL_GRACE, Claim, ClaimId, Failure, Fence, Grant, Hint, Order, Patience, Proof, Step};
+use leasehold_core::{
+    CALL_GRACE, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Grant, Hint, Order, Patience, Proof,
+    Step,
+};
 use tokio::time::Instant;
 
 use crate::backend::RedisBackend;
@@ -15,13 +18,14 @@ use crate::config::Wait;
 use crate::keys::Keys;
 use crate::reply::{self, Look};
 use crate::scripts;
-use crate::server::PLACE_TTL;
+use crate::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::subscriber::{Ear, News};
 use crate::wire::Request;
 
 impl RedisBackend {
     /// One step towards holding the claim.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        check_ttl(claim.ttl)?;
         let asking = Asking { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
         if patience.is_ended() {
             self.pollers.forget(claim.id);
@@ -254,6 +258,18 @@ impl Asking<'_> {
         let mixed = (self.address() ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
         pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
     }
+}
+
+fn check_ttl(ttl: Duration) -> Result<(), Failure> {
+    if (MIN_TTL..=MAX_TTL).contains(&ttl) {
+        return Ok(());
+    }
+    let shown = humantime::format_duration;
+    Err(Failure::new(
+        FailureKind::Invalid,
+        Effect::None,
+        format!("a ttl of {} cannot be kept: choose {} to {}", shown(ttl), shown(MIN_TTL), shown(MAX_TTL)),
+    ))
 }
 
 /// Comes back when patience has ended, by word or by the clock.
