@@ -13,6 +13,7 @@ use leasehold_core::{
 use crate::config::{RedisConfig, Wait};
 use crate::connection::Dialer;
 use crate::keys::Keys;
+use crate::lookout::Lookout;
 use crate::reply;
 use crate::scripts;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
@@ -32,8 +33,9 @@ use crate::wire::{Request, Wire};
 #[derive(Debug)]
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,
-    pub(crate) wire: Wire,
+    pub(crate) wire: Arc<Wire>,
     pub(crate) subscriber: Subscriber,
+    pub(crate) lookout: Lookout,
     pub(crate) pollers: Pollers,
     server: Server,
     profile: Profile,
@@ -50,11 +52,18 @@ impl RedisBackend {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
         }
         let dialer = Arc::new(Dialer::new(config.clone()));
-        let wire = Wire::new(dialer.clone());
+        let wire = Arc::new(Wire::new(dialer.clone()));
         let server = Server::ask(&wire, config.timeout).await?;
         let profile = server.profile(&config);
-        let subscriber = Subscriber::new(dialer);
-        Ok(RedisBackend { config, wire, subscriber, pollers: Pollers::default(), server, profile })
+        Ok(RedisBackend {
+            lookout: Lookout::new(wire.clone(), config.timeout),
+            subscriber: Subscriber::new(dialer),
+            pollers: Pollers::default(),
+            config,
+            wire,
+            server,
+            profile,
+        })
     }
 
     /// What the server said of itself when the connection was made.

@@ -6,6 +6,7 @@ mod config;
 mod connection;
 mod keys;
 mod looking;
+mod lookout;
 mod refusal;
 mod reply;
 mod scripts;

@@ -25,6 +25,7 @@ macro_rules! script {
 script!(CONTEND, "scripts/contend.lua", "One step towards holding a claim.");
 script!(RENEW, "scripts/renew.lua", "Extends a batch of claims.");
 script!(RELEASE, "scripts/release.lua", "Ends one claim.");
+script!(GLANCE, "scripts/glance.lua", "Keeps the places of a batch of waiting claims.");
 script!(INSPECT, "scripts/inspect.lua", "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", "Counts the claims of a batch of resources.");
 
@@ -34,7 +35,8 @@ mod tests {
 
     #[test]
     fn every_script_has_a_name_of_its_own() {
-        let mut names = [&CONTEND, &RENEW, &RELEASE, &INSPECT, &COUNT].map(|script| script.sha.clone());
+        let mut names =
+            [&CONTEND, &RENEW, &RELEASE, &GLANCE, &INSPECT, &COUNT].map(|script| script.sha.clone());
         names.sort();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1] && pair[0].len() == 40));
     }

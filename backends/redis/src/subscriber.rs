@@ -323,6 +323,9 @@ async fn serve(shared: &Shared, connection: PubSub) -> Ended {
     let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
     let mut sweeps = 0;
     shared.want_all();
+    if subscribe(shared, &mut sink, &mut subscribed).await.is_err() {
+        return Ended::Broken;
+    }
     loop {
         let served = tokio::select! {
             message = stream.next() => {

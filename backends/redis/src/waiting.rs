@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::backend::RedisBackend;
 use crate::config::Wait;
 use crate::keys::Keys;
+use crate::lookout::Watched;
 use crate::reply::{self, Look};
 use crate::scripts;
 use crate::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
@@ -159,22 +160,32 @@ impl Asking<'_> {
 
     /// Comes back when something may have changed for this claim.
     async fn until_worth_a_look(&self, ear: &mut Ear, ahead: u32, first_end: Duration, round: u32) {
-        let now = Instant::now();
         let in_line = self.backend.config.order == Order::Fifo;
         // Holders are ahead as well, so with many holders the first in line is a little late. It is bounded.
         let stagger = |behind: u32| STAGGER.saturating_mul(behind.min(MAX_STAGGERED));
         let mut behind = ahead.saturating_sub(1);
-        let mut deadline =
-            (now + self.jittered(REFRESH, round)).min(now + first_end.max(TICK) + TICK + stagger(behind));
+        let watched = Watched {
+            keys: self.keys.line(),
+            member: reply::member(self.claim),
+            place: if in_line { PLACE_TTL } else { Duration::ZERO },
+            at_least_every: self.jittered(REFRESH, round),
+            stagger: stagger(behind),
+        };
+        let watch = self.backend.lookout.watch(watched, first_end);
         let mut unanswered = None;
         loop {
-            if !ear.is_hearing() {
-                deadline = deadline.min(Instant::now() + self.jittered(LAST_POLL, round));
-            }
-            let look_at = unanswered.map_or(deadline, |unanswered| deadline.min(unanswered));
+            let deaf = (!ear.is_hearing()).then(|| Instant::now() + self.jittered(LAST_POLL, round));
+            let look_at = [deaf, unanswered].into_iter().flatten().min();
+            let timer = async {
+                match look_at {
+                    Some(look_at) => tokio::time::sleep_until(look_at).await,
+                    None => std::future::pending().await,
+                }
+            };
             let news = tokio::select! {
                 news = ear.hear() => news,
-                () = tokio::time::sleep_until(look_at) => return,
+                () = watch.should_look() => return,
+                () = timer => return,
             };
             match news {
                 News::Everyone => return,

@@ -1,5 +1,7 @@
 //! The laws of the seam, on a real server, in every mode of waiting and order.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

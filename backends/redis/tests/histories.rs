@@ -1,5 +1,7 @@
 //! Random histories of calls: the scripts must answer as the ledger does, which is the admission rule itself.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,7 @@
 //! Taking, renewing, releasing and looking, on a server that behaves.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
 mod common;
 
 use std::time::Duration;

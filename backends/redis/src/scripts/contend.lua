@@ -23,12 +23,14 @@ local function grant(member, seq, known, latest)
   seq = math.max(seq + 1, clock[1] * 1000000 + clock[2])
   local text = string.format('%.0f', seq)
   local stop = now + ttl
-  write_claim(text, member)
-  redis.call('SET', fence, name == '' and text or text .. ' ' .. name)
   if known then
+    -- Making room is allowed where memory has run out, and so is what follows it in the same script: whoever is in the
+    -- line already is served.
     redis.call('ZREM', line, member)
     redis.call('ZREM', places, member)
   end
+  write_claim(text, member)
+  redis.call('SET', fence, name == '' and text or text .. ' ' .. name)
   redis.call('ZADD', held, stop, member)
   latest = math.max(stop, latest)
   keep(held, latest)
@@ -61,7 +63,9 @@ local function find_place()
 end
 
 local function stand_in_line(rank, state)
-  if not rank then
+  if rank then
+    keep(places, math.max(now + wait, last_place(places)))
+  else
     write_claim('0', own)
     local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
     redis.call('ZADD', line, (tonumber(last[2]) or 0) + 1, own)

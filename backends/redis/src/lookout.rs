@@ -1,0 +1,218 @@
+//! Keeps an eye on all waiting claims of a client, many at a glance.
+//!
+//! A waiter sleeps until it is told something. For safety somebody must look when the first of those ahead may have
+//! ended, and keep the place alive; that is done here for all waiters together, so that a thousand idle waiters
+//! cost the server a request now and then. Whoever has something to find out is sent to look for itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::reply;
+use crate::scripts;
+use crate::wire::{Request, Wire};
+
+/// Watches waiting claims.
+#[derive(Debug)]
+pub(crate) struct Lookout {
+    shared: Arc<Shared>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A claim that is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) keys: [String; 4],
+    pub(crate) member: String,
+    /// How long its place is kept; zero for one without a place.
+    pub(crate) place: Duration,
+    /// The longest time between two glances.
+    pub(crate) at_least_every: Duration,
+    /// How much later than others it looks where one moment concerns several.
+    pub(crate) stagger: Duration,
+}
+
+/// The watch over one claim. Dropping it ends the watch.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    number: u64,
+    look: Arc<Notify>,
+}
+
+impl Lookout {
+    /// Looks through `wire`.
+    pub(crate) fn new(wire: Arc<Wire>, limit: Duration) -> Lookout {
+        let shared = Shared { wire, limit, board: Mutex::default(), work: Notify::new() };
+        Lookout { shared: Arc::new(shared), task: Mutex::default() }
+    }
+
+    /// Watches a claim, of which the first ahead may end after `first_end`.
+    pub(crate) fn watch(&self, watched: Watched, first_end: Duration) -> Watch {
+        let look = Arc::new(Notify::new());
+        let due = watched.due(first_end);
+        let number = {
+            let mut board = self.shared.board();
+            board.last += 1;
+            let number = board.last;
+            board.queue.insert((due, number), Entry { watched: Arc::new(watched), look: look.clone() });
+            board.due.insert(number, Some(due));
+            number
+        };
+        self.ensure_running();
+        self.shared.work.notify_one();
+        Watch { shared: self.shared.clone(), number, look }
+    }
+
+    fn ensure_running(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        // A runtime that was shut down took its task with it.
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(tokio::spawn(run(self.shared.clone())));
+        }
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
+    }
+}
+
+impl Watch {
+    /// Comes back when the claim should look for itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn should_look(&self) {
+        self.look.notified().await;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut board = self.shared.board();
+        if let Some(Some(due)) = board.due.remove(&self.number) {
+            board.queue.remove(&(due, self.number));
+        }
+    }
+}
+
+impl Watched {
+    /// When to glance next. Those who are later in the line look later, so that they seldom have to at all.
+    fn due(&self, first_end: Duration) -> Instant {
+        Instant::now() + (first_end.max(TICK) + TICK + self.stagger).min(self.at_least_every)
+    }
+}
+
+/// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Whoever is due this soon is glanced at together with whoever is due now. Where the one ahead lives, its lease has
+/// been extended by then, and the glance was not too early; where it does not, the next glance is in time.
+const TOGETHER: Duration = Duration::from_secs(2);
+
+/// Claims that are glanced at by one script: about a millisecond of the server's time.
+const GLANCE_MAX: usize = 250;
+
+#[derive(Debug)]
+struct Shared {
+    wire: Arc<Wire>,
+    limit: Duration,
+    board: Mutex<Board>,
+    work: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    last: u64,
+    queue: BTreeMap<(Instant, u64), Entry>,
+    /// When each watched claim is due; `None` while it is glanced at, or once it was sent to look.
+    due: BTreeMap<u64, Option<Instant>>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    watched: Arc<Watched>,
+    look: Arc<Notify>,
+}
+
+impl Shared {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.board().queue.keys().next().map(|(due, _)| *due)
+    }
+
+    fn take_due(&self) -> Vec<(u64, Entry)> {
+        let mut board = self.board();
+        let horizon = Instant::now() + TOGETHER;
+        let mut taken = Vec::new();
+        while taken.len() < GLANCE_MAX
+            && let Some(first) = board.queue.first_entry()
+            && first.key().0 <= horizon
+        {
+            let ((_, number), entry) = first.remove_entry();
+            board.due.insert(number, None);
+            taken.push((number, entry));
+        }
+        taken
+    }
+
+    async fn glance(&self, some: &[(u64, Entry)]) -> Vec<Duration> {
+        let mut keys = Vec::with_capacity(4 * some.len());
+        let mut args = Vec::with_capacity(2 * some.len());
+        for (_, Entry { watched, .. }) in some {
+            keys.extend(watched.keys.iter().cloned());
+            args.extend([watched.member.clone(), watched.place.as_millis().to_string()]);
+        }
+        let request = Request { script: &scripts::GLANCE, keys, args };
+        let answer = self.wire.run(&request, self.limit).await;
+        match answer.and_then(|answer| reply::numbers(answer, some.len())) {
+            Ok(numbers) => numbers.into_iter().map(|ms| Duration::from_millis(ms.into())).collect(),
+            // Each then looks for itself, and reports what it meets.
+            Err(_) => vec![Duration::ZERO; some.len()],
+        }
+    }
+
+    fn settle(&self, some: Vec<(u64, Entry)>, ends: &[Duration]) {
+        let mut board = self.board();
+        for ((number, entry), end) in some.into_iter().zip(ends) {
+            let Some(due) = board.due.get_mut(&number) else { continue };
+            if end.is_zero() {
+                entry.look.notify_one();
+            } else {
+                let next = entry.watched.due(*end);
+                *due = Some(next);
+                board.queue.insert((next, number), entry);
+            }
+        }
+    }
+}
+
+/// Glances at whoever is due, for as long as the backend lives.
+async fn run(shared: Arc<Shared>) {
+    loop {
+        let due = async {
+            match shared.next_due() {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shared.work.notified() => continue,
+            () = due => {}
+        }
+        let some = shared.take_due();
+        let ends = shared.glance(&some).await;
+        shared.settle(some, &ends);
+    }
+}

@@ -1,0 +1,39 @@
+-- Keeps the places of waiting claims, of any resources, and says which of them should look for themselves.
+--
+-- KEYS  held line places claims, for each claim
+-- ARGV  member wait, for each claim
+--   wait  milliseconds that its place is kept; 0 for a claim without a place
+-- Answers for each claim the milliseconds until the first of those ahead may end; 0 where it should look now.
+
+-- Lets a key live to `stop` at least. What others of the same resource need of it stays.
+local function keep(key, stop)
+  redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
+end
+
+local function first_end(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+local function glance(held, line, places, claims, member, wait)
+  local first = first_end(held)
+  if not first or first <= now then return 0 end
+  if wait == 0 then return first - now end
+  local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
+  -- Without a place, or called: that is for the claim itself to find out.
+  if not stop or stop <= now + CALL_GRACE then return 0 end
+  if stop < now + wait * 2 / 3 then
+    -- First what is allowed where memory has run out; the rest of the script then is as well.
+    keep(places, now + wait)
+    redis.call('ZADD', places, 'XX', now + wait, member)
+    keep(line, now + wait)
+    keep(claims, now + wait)
+  end
+  return math.max(math.min(first, first_end(places)) - now, 0)
+end
+
+local answers = {}
+for i = 1, #ARGV / 2 do
+  local k = 4 * i
+  -- A key of another type must not keep the rest of the batch from being served.
+  local ours, wait = pcall(glance, KEYS[k - 3], KEYS[k - 2], KEYS[k - 1], KEYS[k], ARGV[2 * i - 1], tonumber(ARGV[2 * i]))
+  answers[i] = ours and wait or 0
+end
+return answers

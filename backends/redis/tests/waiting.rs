@@ -1,0 +1,278 @@
+//! Waiting in line: who is woken, when, and at what cost.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use leasehold_core::{Backend, Claim, Share, Step};
+use leasehold_redis::RedisBackend;
+use leasehold_testkit::{RedisServer, Reply};
+use tokio::task::JoinSet;
+
+async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
+    backend.inspect(&claim.resource, None, &no_patience()).await.unwrap().waiting.len()
+}
+
+async fn until_waiting(backend: &RedisBackend, claim: &Claim, count: usize) {
+    let begun = Instant::now();
+    while waiting(backend, claim).await != count {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody came to wait");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits in a task of its own and answers when it was granted.
+fn spawn_wait(
+    tasks: &mut JoinSet<(usize, Instant)>,
+    backend: &Arc<RedisBackend>,
+    claim: &Claim,
+    number: usize,
+) {
+    let (backend, claim) = (backend.clone(), claim.clone());
+    tasks.spawn(async move {
+        take(&backend, &claim, &endless()).await.unwrap();
+        (number, Instant::now())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_is_served_in_order_without_a_herd() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let holder = connect(&server.url()).await;
+    let first = mutex("job");
+    try_take(&holder, &first).await.unwrap();
+    let mut tasks = JoinSet::new();
+    let mut claims = Vec::new();
+    for number in 0..20 {
+        // Each from a client of its own, as processes are.
+        let backend = Arc::new(connect(&server.url()).await);
+        let claim = mutex("job");
+        spawn_wait(&mut tasks, &backend, &claim, number);
+        until_waiting(&holder, &claim, number + 1).await;
+        claims.push(claim);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = server.counts().await.unwrap();
+    assert!(freed(&holder, &first).await);
+    for (expected, claim) in claims.iter().enumerate() {
+        let (number, _) = tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(number, expected);
+        assert!(freed(&holder, claim).await);
+    }
+    let used = server.counts().await.unwrap().since(&before);
+    // A release and a look for each; whoever is not called stays silent.
+    let scripts = used.of("evalsha");
+    assert!((41..=45).contains(&scripts), "{scripts} scripts for 21 releases and 20 grants");
+}
+
+#[tokio::test]
+async fn a_release_wakes_all_who_fit_and_nobody_else() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = Arc::new(connect(&server.url()).await);
+    let writer = claim_of("page", Share::WRITER, TTL);
+    try_take(&backend, &writer).await.unwrap();
+    let mut tasks = JoinSet::new();
+    for number in 0..70 {
+        spawn_wait(&mut tasks, &backend, &claim_of("page", Share::READER, TTL), number);
+    }
+    until_waiting(&backend, &writer, 70).await;
+    let last = claim_of("page", Share::WRITER, TTL);
+    spawn_wait(&mut tasks, &backend, &last, 99);
+    until_waiting(&backend, &writer, 71).await;
+    let begun = Instant::now();
+    assert!(freed(&backend, &writer).await);
+    for _ in 0..70 {
+        let (number, _) = tasks.join_next().await.unwrap().unwrap();
+        assert_ne!(number, 99);
+    }
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}: they were woken late", begun.elapsed());
+    assert_eq!(waiting(&backend, &writer).await, 1);
+}
+
+#[tokio::test]
+async fn a_dead_waiter_delays_the_line_by_the_grace_of_its_call() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = Arc::new(connect(&server.url()).await);
+    let first = mutex("job");
+    try_take(&backend, &first).await.unwrap();
+    for dead in 1..3 {
+        let claim = mutex("job");
+        let (backend, sent) = (backend.clone(), claim.clone());
+        let task = tokio::spawn(async move { backend.contend(&sent, &endless()).await.map(drop) });
+        until_waiting(&backend_of(&server).await, &claim, dead).await;
+        task.abort();
+    }
+    let mut tasks = JoinSet::new();
+    spawn_wait(&mut tasks, &backend, &mutex("job"), 0);
+    until_waiting(&backend, &first, 3).await;
+    let begun = Instant::now();
+    assert!(freed(&backend, &first).await);
+    let (_, granted) = tasks.join_next().await.unwrap().unwrap();
+    let delay = granted - begun;
+    assert!((Duration::from_millis(1_990)..Duration::from_millis(3_000)).contains(&delay), "{delay:?}");
+}
+
+async fn backend_of(server: &RedisServer) -> RedisBackend {
+    connect(&server.url()).await
+}
+
+#[tokio::test]
+async fn a_dead_holder_is_followed_when_its_lease_ends() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for options in ["", "?order=unordered", "?wait=poll", "?order=unordered&wait=poll"] {
+        let backend = Arc::new(connect(&format!("{}{options}", server.url())).await);
+        let dead = claim_of("job", Share::MUTEX, Duration::from_millis(700));
+        try_take(&backend, &dead).await.unwrap();
+        let begun = Instant::now();
+        let next = mutex("job");
+        assert!(take(&backend, &next, &patience(Duration::from_secs(5))).await.is_some());
+        let delay = begun.elapsed();
+        assert!(delay > Duration::from_millis(600) && delay < Duration::from_millis(1_100), "{delay:?}");
+        assert!(freed(&backend, &next).await);
+    }
+}
+
+#[tokio::test]
+async fn patience_that_ends_leaves_nothing_behind() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for options in ["", "?order=unordered", "?wait=poll"] {
+        let backend = Arc::new(connect(&format!("{}{options}", server.url())).await);
+        let first = mutex("job");
+        try_take(&backend, &first).await.unwrap();
+        let second = mutex("job");
+        let begun = Instant::now();
+        assert!(take(&backend, &second, &patience(Duration::from_millis(120))).await.is_none());
+        assert!(begun.elapsed() >= Duration::from_millis(120) && begun.elapsed() < Duration::from_secs(1));
+        assert_eq!(waiting(&backend, &first).await, 0);
+
+        let word = endless();
+        let (waiter, ended, third) = (backend.clone(), word.clone(), mutex("job"));
+        let task = tokio::spawn(async move { take(&waiter, &third, &ended).await.is_none() });
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        word.end();
+        assert!(task.await.unwrap());
+        assert_eq!(waiting(&backend, &first).await, 0);
+        assert!(freed(&backend, &first).await);
+        let rest = server.command(&["KEYS", "*"]).await.unwrap();
+        assert_eq!(rest, Reply::Many(vec![Reply::Bytes(b"{lh:job}:fence".to_vec())]), "{options}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_leaves_calls_those_behind_it() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = Arc::new(connect(&server.url()).await);
+    let permits = |k| claim_of("pool", Share::permits(k, 3).unwrap(), TTL);
+    try_take(&backend, &permits(2)).await.unwrap();
+    let word = endless();
+    let (waiter, ended, large) = (backend.clone(), word.clone(), permits(3));
+    let leaving = tokio::spawn(async move { take(&waiter, &large, &ended).await.is_none() });
+    until_waiting(&backend, &permits(1), 1).await;
+    let mut tasks = JoinSet::new();
+    spawn_wait(&mut tasks, &backend, &permits(1), 0);
+    until_waiting(&backend, &permits(1), 2).await;
+    let begun = Instant::now();
+    word.end();
+    assert!(leaving.await.unwrap());
+    let (_, granted) = tasks.join_next().await.unwrap().unwrap();
+    assert!(granted - begun < Duration::from_millis(500));
+}
+
+#[tokio::test]
+async fn a_poller_is_told_when_to_ask_again() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for options in ["?wait=poll", "?wait=poll&order=unordered"] {
+        let backend = connect(&format!("{}{options}", server.url())).await;
+        let before = server.counts().await.unwrap();
+        let holder = claim_of("job", Share::MUTEX, Duration::from_secs(20));
+        try_take(&backend, &holder).await.unwrap();
+        let waiter = mutex("job");
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            let Step::Busy(hint) = backend.contend(&waiter, &endless()).await.unwrap() else { panic!() };
+            pauses.push(hint.ask_again_in.unwrap());
+            assert_eq!(hint.ahead, Some(1));
+        }
+        assert!(pauses[0] <= Duration::from_millis(25), "{pauses:?}");
+        assert!(
+            pauses[9] >= Duration::from_millis(375) && pauses[9] <= Duration::from_millis(500),
+            "{pauses:?}"
+        );
+        assert!(freed(&backend, &holder).await);
+        assert!(matches!(backend.contend(&waiter, &endless()).await.unwrap(), Step::Granted(_)));
+        assert!(freed(&backend, &waiter).await);
+        let used = server.counts().await.unwrap().since(&before);
+        assert_eq!((used.of("publish"), used.of("subscribe")), (0, 0), "a poller publishes nothing");
+    }
+}
+
+#[tokio::test]
+async fn a_poller_never_sleeps_past_the_first_end_ahead() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?wait=poll", server.url())).await;
+    try_take(&backend, &claim_of("job", Share::MUTEX, Duration::from_millis(300))).await.unwrap();
+    let waiter = mutex("job");
+    for _ in 0..10 {
+        let Step::Busy(hint) = backend.contend(&waiter, &endless()).await.unwrap() else { break };
+        assert!(hint.ask_again_in.unwrap() <= Duration::from_millis(303));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_waiters_of_one_client_use_two_connections_and_are_silent() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let admin = server.counts().await.unwrap().connections;
+    let backend = Arc::new(connect(&server.url()).await);
+    let name = |n: usize| format!("resource {n}");
+    let long = Duration::from_secs(60);
+    let holders: Vec<_> = (0..1_000).map(|n| claim_of(&name(n), Share::MUTEX, long)).collect();
+    for holder in &holders {
+        try_take(&backend, holder).await.unwrap();
+    }
+    let mut tasks = JoinSet::new();
+    for n in 0..1_000 {
+        spawn_wait(&mut tasks, &backend, &claim_of(&name(n), Share::MUTEX, long), n);
+    }
+    for holder in holders.iter().rev().step_by(100) {
+        until_waiting(&backend, holder, 1).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = server.counts().await.unwrap();
+    assert_eq!(before.connections - admin, 2, "one for commands, one for subscriptions");
+    // Longer than the longest time between two looks for safety.
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    let used = server.counts().await.unwrap().since(&before);
+    let sent = used.of("evalsha") + used.of("ping") + used.of("subscribe");
+    assert!((4..=40).contains(&sent), "1000 idle waiters sent {sent} requests in 21 s: {:?}", used.commands);
+
+    let claims: Vec<&Claim> = holders.iter().collect();
+    backend.release(&claims).await;
+    let begun = Instant::now();
+    while tasks.join_next().await.is_some() {}
+    assert!(begun.elapsed() < Duration::from_millis(900), "woken after {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn subscriptions_end_when_nobody_waits() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let before = server.counts().await.unwrap().connections;
+    let holder = claim_of("job", Share::MUTEX, Duration::from_secs(60));
+    try_take(&backend, &holder).await.unwrap();
+    assert!(take(&backend, &mutex("job"), &patience(Duration::from_millis(50))).await.is_none());
+    assert_eq!(server.counts().await.unwrap().connections, before + 1);
+    tokio::time::sleep(Duration::from_millis(11_000)).await;
+    assert_eq!(server.counts().await.unwrap().connections, before);
+    let waiting = mutex("job");
+    let limit = patience(Duration::from_secs(5));
+    let taking = take(&backend, &waiting, &limit);
+    let releasing = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(freed(&backend, &holder).await);
+    };
+    assert!(tokio::join!(taking, releasing).0.is_some());
+}
