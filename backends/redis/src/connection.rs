@@ -19,6 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
+use crate::login::{Login, Refused};
 use crate::refusal;
 
 /// Makes connections to one server.
@@ -49,10 +50,9 @@ impl Dialer {
                 .set_response_timeout(None)
                 .set_connection_timeout(None)
                 .set_pipeline_buffer_size(QUEUE);
-            let (connection, driver) =
-                MultiplexedConnection::new_with_config(&self.login()?, stream, settings)
-                    .await
-                    .map_err(|error| refusal::of_login(&error, &self.address()))?;
+            let (connection, driver) = MultiplexedConnection::new_with_config(&logged_in(), stream, settings)
+                .await
+                .map_err(|error| refusal::of_request(&error, &self.address()))?;
             Ok(Link::new(connection, driver))
         })
         .await
@@ -62,9 +62,8 @@ impl Dialer {
     pub(crate) async fn subscription(&self) -> Result<PubSub, Failure> {
         self.bounded(async {
             let stream = self.open().await?;
-            PubSub::new(&self.login()?, stream)
-                .await
-                .map_err(|error| refusal::of_login(&error, &self.address()))
+            let subscription = PubSub::new(&logged_in(), stream).await;
+            subscription.map_err(|error| refusal::of_request(&error, &self.address()))
         })
         .await
     }
@@ -74,31 +73,41 @@ impl Dialer {
         match tokio::time::timeout(limit, dialing).await {
             Ok(outcome) => outcome,
             Err(elapsed) => Err(Failure::unavailable(format!(
-                "{} accepted no connection within {}: is the server hung, or a firewall in between?",
+                "{} accepted no connection within {}: is the server hung, a firewall in between, or {}?",
                 self.address(),
-                humantime::format_duration(limit)
+                humantime::format_duration(limit),
+                match self.config.endpoint {
+                    Endpoint::Tls { .. } => "no TLS on this port",
+                    Endpoint::Tcp { .. } | Endpoint::Unix { .. } => "another protocol than Redis",
+                }
             ))
             .because(elapsed)),
         }
     }
 
-    fn login(&self) -> Result<RedisConnectionInfo, Failure> {
-        let mut login = RedisConnectionInfo::default().set_db(self.config.db).set_skip_set_lib_name();
-        if let Some(password) = self.config.password()? {
-            login = login.set_password(reveal(&password));
-            if let Some(user) = &self.config.user {
-                login = login.set_username(user);
-            }
-        } else if self.config.user.is_some() {
+    /// A stream that is logged in and whose server has answered.
+    async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
+        let password = self.config.password()?;
+        if password.is_none() && self.config.user.is_some() {
             return Err(invalid(
                 "a user without a password: write user:password@host, or password-file, or set \
                  LEASEHOLD_REDIS_PASSWORD",
             ));
         }
-        Ok(login)
+        let mut stream = self.open_stream().await?;
+        let login = Login {
+            user: self.config.user.as_deref(),
+            password: password.as_ref().map(reveal),
+            database: self.config.db,
+        };
+        match login.perform(&mut stream).await {
+            Ok(()) => Ok(stream),
+            Err(Refused::Broken(error)) => Err(refusal::of_greeting(error, &self.config.endpoint)),
+            Err(Refused::Answered(text)) => Err(refusal::of_login(&text, &self.address())),
+        }
     }
 
-    async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
+    async fn open_stream(&self) -> Result<Box<dyn Duplex>, Failure> {
         match &self.config.endpoint {
             Endpoint::Tcp { host, port } => Ok(Box::new(self.open_tcp(host, *port).await?)),
             Endpoint::Unix { path } => {
@@ -187,6 +196,11 @@ impl Drop for Link {
 /// What a connection is made of.
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// What is left to do for the client once a stream is logged in: nothing.
+fn logged_in() -> RedisConnectionInfo {
+    RedisConnectionInfo::default().set_skip_set_lib_name()
+}
 
 /// Requests that may wait to be written to one connection; more wait with those who send them.
 const QUEUE: usize = 1024;

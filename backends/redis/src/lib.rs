@@ -5,6 +5,7 @@ mod backend;
 mod config;
 mod connection;
 mod keys;
+mod login;
 mod looking;
 mod lookout;
 mod refusal;

@@ -8,6 +8,8 @@ use std::io;
 use leasehold_core::{Effect, Failure, FailureKind};
 use redis::RedisError;
 
+use crate::config::Endpoint;
+
 /// The rules of an ACL user that may do all that leasehold asks for, under the prefix `lh`.
 ///
 /// One constant, so that the documentation, the failures and the test that logs in with it say the same.
@@ -43,44 +45,37 @@ pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
              certificate too, add ?cert=path&key=path",
         )
     } else {
-        (FailureKind::Unavailable, "does the server speak TLS on this port?")
+        (
+            FailureKind::Unavailable,
+            "does the server speak TLS on this port, and does it ask for a certificate (?cert=path&key=path)?",
+        )
     };
     Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
 }
 
-/// Why a login failed.
-pub(crate) fn of_login(error: &RedisError, address: &str) -> Failure {
-    if error.is_io_error() || error.is_connection_dropped() {
-        return Failure::unavailable(format!(
-            "{address} ended the connection during login ({error}): does it speak Redis, and in the clear where the URL \
-             is redis://?"
-        ))
-        .because(error.clone());
+/// Why a connection ended before the server had answered on it.
+pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
+    if let Endpoint::Tls { .. } = endpoint {
+        return of_tls(error, &endpoint.to_string());
     }
-    let text = text_of(error);
-    let failure = of_text(&text, address);
-    if failure.kind == FailureKind::Denied {
-        failure
-    } else {
-        denied_login(&text, address).unwrap_or(failure)
-    }
+    Failure::unavailable(format!(
+        "{endpoint} ended the connection during login ({error}): does it speak Redis, and in the clear as redis:// does?"
+    ))
+    .because(error)
 }
 
-fn denied_login(text: &str, address: &str) -> Option<Failure> {
+/// Why the server refuses a login.
+pub(crate) fn of_login(text: &str, address: &str) -> Failure {
     let advice = if text.contains("without any password configured") {
         "the server has no password: leave it out of the URL, the file and LEASEHOLD_REDIS_PASSWORD"
-    } else if text.to_ascii_lowercase().contains("auth") {
-        "check user and password"
     } else if text.contains("DB index") {
         "the server has fewer databases: correct the number in the URL"
+    } else if text.contains("WRONGPASS") {
+        "check user and password"
     } else {
-        return None;
+        return of_text(text, address);
     };
-    Some(Failure::new(
-        FailureKind::Denied,
-        Effect::None,
-        format!("{address} refuses the login ({text}): {advice}"),
-    ))
+    Failure::new(FailureKind::Denied, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
 }
 
 /// A request that was sent, and that came to nothing.

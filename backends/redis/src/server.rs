@@ -35,7 +35,7 @@ pub struct Server {
 impl Server {
     /// Asks the server.
     pub(crate) async fn ask(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
-        wire.command(&cmd("PING"), limit).await?;
+        wire.connect().await?;
         let mut server = Server::default();
         if let Some(info) = permitted(wire.command(&cmd("INFO"), limit).await)? {
             server.read_info(&text(info));

@@ -42,6 +42,11 @@ impl Wire {
         self.dialer.address()
     }
 
+    /// Connects, where that was not done yet.
+    pub(crate) async fn connect(&self) -> Result<(), Failure> {
+        self.connected().await.map(drop)
+    }
+
     /// Runs one script.
     pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
         let slot = self.connected().await?;

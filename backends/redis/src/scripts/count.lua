@@ -3,9 +3,5 @@
 -- KEYS  held places, for each resource
 -- Answers for each resource the number that hold and the number that wait.
 local counts = {}
-for i = 1, #KEYS do
-  -- What is not ours has no claims.
-  local living = redis.pcall('ZCOUNT', KEYS[i], '(' .. now, '+inf')
-  counts[i] = type(living) == 'number' and living or 0
-end
+for i = 1, #KEYS do counts[i] = ask('ZCOUNT', KEYS[i], '(' .. now, '+inf') or 0 end
 return counts

@@ -32,7 +32,7 @@ end
 local answers = {}
 for i = 1, #ARGV / 2 do
   local k = 4 * i
-  -- A key of another type must not keep the rest of the batch from being served.
+  -- Whatever goes wrong with one must not keep the rest of the batch from being served. It looks for itself, and is told.
   local ours, wait = pcall(glance, KEYS[k - 3], KEYS[k - 2], KEYS[k - 1], KEYS[k], ARGV[2 * i - 1], tonumber(ARGV[2 * i]))
   answers[i] = ours and wait or 0
 end

@@ -27,10 +27,27 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function id_of(member) return string.sub(member, 1, 32) end
 
+-- Most members of a line have the same few shares, so each is read once.
+local shares = {}
 local function share_of(member)
-  local weight, capacity = string.match(member, ':(%d+):(%d+)$')
-  -- What cannot be read is taken for the greatest share: it keeps everybody out, and nobody in.
-  return tonumber(weight) or 4294967295, tonumber(capacity) or 1
+  local text = string.sub(member, 33)
+  local share = shares[text]
+  if not share then
+    local weight, capacity = string.match(text, '^:(%d+):(%d+)$')
+    -- What cannot be read is taken for the greatest share: it keeps everybody out, and nobody in.
+    share = { tonumber(weight) or 4294967295, tonumber(capacity) or 1 }
+    shares[text] = share
+  end
+  return share[1], share[2]
+end
+
+-- Asks for what may be a key of another type, which is answered as if it were not there. In a batch it must not keep the
+-- others from being served. Any other refusal, for instance for want of rights, is raised.
+local function ask(...)
+  local answer = redis.pcall(...)
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  if string.find(answer.err, 'WRONGTYPE', 1, true) then return false end
+  return redis.call(...)
 end
 
 -- Takes `members` out of the sorted sets `keys`, and what is written about them out of `claims`.
@@ -50,19 +67,21 @@ local function read_held(held, claims, id)
   local found = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
   local state = { count = 0, load = 0, capacity = 4294967295, latest = 0 }
   local dead = {}
+  -- Ends rise: whoever follows one that lives, lives.
   for i = 1, #found, 2 do
-    local member, stop = found[i], tonumber(found[i + 1])
-    if stop <= now then
-      dead[#dead + 1] = member
-    else
+    local member = found[i]
+    if not state.earliest then
+      local stop = tonumber(found[i + 1])
+      if stop > now then state.earliest = stop else dead[#dead + 1] = member end
+    end
+    if state.earliest then
       local weight, capacity = share_of(member)
       state.count, state.load = state.count + 1, state.load + weight
-      state.capacity = math.min(state.capacity, capacity)
-      state.earliest = state.earliest or stop
-      state.latest = stop
-      if id_of(member) == id then state.own, state.own_end = member, stop end
+      if capacity < state.capacity then state.capacity = capacity end
+      if id_of(member) == id then state.own, state.own_end = member, tonumber(found[i + 1]) end
     end
   end
+  if state.earliest then state.latest = tonumber(found[#found]) end
   if #dead > 0 then forget(dead, claims, held) end
   return state
 end

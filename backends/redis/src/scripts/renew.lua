@@ -12,15 +12,12 @@ end
 -- The member and the end of its lease. A share is fixed when it is first asked for, so a claim that names another one
 -- now is found by its id.
 local function find(held, claims, member)
-  -- A key of another type holds no claim. It must not keep the rest of the batch from being renewed.
-  local stop = redis.pcall('ZSCORE', held, member)
-  if type(stop) == 'table' then return member, nil end
+  local stop = ask('ZSCORE', held, member)
   if stop then return member, tonumber(stop) end
-  local written = redis.pcall('HGET', claims, id_of(member))
-  local share = type(written) == 'string' and string.match(written, '^%d+:%d+(:%d+:%d+):')
+  local share = string.match(ask('HGET', claims, id_of(member)) or '', '^%d+:%d+(:%d+:%d+):')
   if not share then return member, nil end
   member = id_of(member) .. share
-  return member, tonumber(redis.call('ZSCORE', held, member) or nil)
+  return member, tonumber(ask('ZSCORE', held, member) or nil)
 end
 
 local answers = {}

@@ -1,0 +1,124 @@
+//! What it costs: round trips, commands and time on the server.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use leasehold_core::{Backend, Proof, Release, Renew, Renewal, Share};
+use leasehold_testkit::RedisServer;
+use tokio::task::JoinSet;
+
+#[tokio::test]
+async fn an_uncontended_cycle_is_two_requests() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for options in ["", "?order=unordered", "?wait=poll"] {
+        let backend = connect(&format!("{}{options}", server.url())).await;
+        let warm = mutex("warm");
+        try_take(&backend, &warm).await.unwrap();
+        freed(&backend, &warm).await;
+        let before = server.counts().await.unwrap();
+        for n in 0..50 {
+            let claim = mutex(&format!("job {n}"));
+            assert!(take(&backend, &claim, &endless()).await.is_some());
+            assert!(freed(&backend, &claim).await);
+        }
+        let used = server.counts().await.unwrap().since(&before);
+        assert_eq!(used.of("evalsha"), 100, "{:?}", used.commands);
+        let outside = ["eval", "script", "ping", "subscribe", "info", "hello", "auth", "select", "client"];
+        assert_eq!(outside.map(|command| used.of(command)), [0; 9], "{:?}", used.commands);
+    }
+}
+
+#[tokio::test]
+async fn two_thousand_renewals_are_four_requests() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let claims: Vec<_> = (0..2_000).map(|n| mutex(&format!("job {n}"))).collect();
+    for claim in &claims {
+        try_take(&backend, claim).await.unwrap();
+    }
+    let gone = mutex("never held");
+    let proof = Proof::none();
+    let mut batch: Vec<_> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    batch[777] = Renew { claim: &gone, proof: &proof };
+    backend.renew(&batch).await;
+    let before = server.counts().await.unwrap();
+    let renewals = backend.renew(&batch).await;
+    let used = server.counts().await.unwrap().since(&before);
+    assert_eq!(used.of("evalsha"), 4);
+    for (n, renewal) in renewals.iter().enumerate() {
+        assert_eq!(matches!(renewal, Renewal::Renewed), n != 777, "{n}: {renewal:?}");
+        assert_eq!(matches!(renewal, Renewal::Lost), n == 777, "{n}: {renewal:?}");
+    }
+    let released = backend.release(&claims.iter().collect::<Vec<_>>()).await;
+    assert_eq!(released.iter().filter(|release| matches!(release, Release::Freed)).count(), 2_000);
+}
+
+#[tokio::test]
+async fn the_length_of_the_line_does_not_matter_to_a_mutex() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?wait=poll", server.url())).await;
+    let mut per_length = Vec::new();
+    let holder = mutex("job");
+    try_take(&backend, &holder).await.unwrap();
+    for length in [10, 2_000] {
+        let mut last = mutex("job");
+        for _ in 0..length {
+            last = mutex("job");
+            backend.contend(&last, &endless()).await.unwrap();
+        }
+        let before = server.counts().await.unwrap();
+        for _ in 0..20 {
+            backend.contend(&last, &endless()).await.unwrap();
+        }
+        let used = server.counts().await.unwrap().since(&before);
+        per_length.push(used.total() / 20);
+    }
+    assert_eq!(per_length[0], per_length[1], "commands inside a look, behind 10 and behind 2,010");
+}
+
+/// Prints figures; asserts only what no machine may miss.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tasks_share_one_connection() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = Arc::new(connect(&server.url()).await);
+    let rounds = 200;
+    let begun = Instant::now();
+    let mut tasks = JoinSet::new();
+    for n in 0..64 {
+        let backend = backend.clone();
+        tasks.spawn(async move {
+            for _ in 0..rounds {
+                let claim = mutex(&format!("job {n}"));
+                try_take(&backend, &claim).await.unwrap();
+                assert!(freed(&backend, &claim).await);
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let rate = f64::from(64 * rounds) / begun.elapsed().as_secs_f64();
+    println!("{rate:.0} cycles a second with 64 tasks");
+    assert!(rate > 500.0, "{rate}");
+}
+
+#[tokio::test]
+async fn a_thousand_readers_can_be_taken_and_let_go() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let readers: Vec<_> = (0..1_000).map(|_| claim_of("page", Share::READER, TTL)).collect();
+    let begun = Instant::now();
+    for reader in &readers {
+        try_take(&backend, reader).await.unwrap();
+    }
+    let taken = begun.elapsed();
+    backend.release(&readers.iter().collect::<Vec<_>>()).await;
+    println!("1,000 readers taken in {taken:?}, released in {:?}", begun.elapsed() - taken);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(try_take(&backend, &claim_of("page", Share::WRITER, TTL)).await.is_some());
+}
