@@ -1,7 +1,76 @@
-//! The laws every leasehold backend keeps, as a test suite.
+//! The laws every leasehold backend keeps, as a test suite that any backend runs, ours or foreign.
 //!
 //! Ground rules: the suite knows backends only through the seam of `leasehold-core`, and runs whole. A backend opts
-//! out of a law only through its [`Profile`](leasehold_core::Profile), and the suite checks that the opt-out is true.
+//! out of a law only through its [`Profile`](leasehold_core::Profile), and the suite checks that the opt-out is true:
+//! one that admits no counted shares must refuse them, one that polls must not block, one that has no fences must
+//! show none.
+//!
+//! # How to run it
+//!
+//! Say how to connect to your store; [`suite!`] makes a test of each law.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use leasehold_conformance::{Subject, suite};
+//! use leasehold_core::Backend;
+//! # struct MyServer;
+//! # impl MyServer { fn connect(&self) -> Option<Arc<dyn Backend>> { None } }
+//!
+//! struct Mine {
+//!     server: MyServer,
+//! }
+//!
+//! #[async_trait::async_trait]
+//! impl Subject for Mine {
+//!     async fn open(&self) -> Option<Arc<dyn Backend>> {
+//!         self.server.connect()
+//!     }
+//! }
+//!
+//! suite!(Mine { server: MyServer });
+//! # leasehold_conformance::prove("profile::what_is_free_is_granted_at_once", &conformance_subject());
+//! ```
+//!
+//! The tests are named after the laws, so `cargo test wake::` runs those about waking. They may all run at once on
+//! one store: each law uses names that no other uses. The suite brings its own runtime.
+//!
+//! - **Several ways to connect** (polling, notifying) are several subjects: one `suite!` each, in a module each.
+//! - **Other processes**: implement [`Subject::taker`], and write one more test for the process that is killed and
+//!   stopped; see [`taker`].
+//! - **No server on this machine**: [`Subject::open`] answers `None`, and the law is passed over.
+//! - **What is not promised** is said on stderr, also by tests that pass:
+//!   `LEASEHOLD-OPTED-OUT order::a_line_of_ten_is_granted_in_order the mem backend cannot give order Fifo`.
+//!
+//! `examples/tiny.rs` is a whole backend to begin from; it also shows how to go through [`laws`] without a test harness.
+//!
+//! # The laws
+//!
+//! | group | what a backend does that keeps it |
+//! |---|---|
+//! | `profile` | it is what its profile says, no less and no more |
+//! | `safety` | the weights of what is held together never exceed the smallest capacity |
+//! | `idempotence` | any call may be repeated with the same claim |
+//! | `finality` | a renewal never resurrects and never shortens |
+//! | `residue` | after `Busy` with ended patience, and after a release, nothing remains |
+//! | `honesty` | it answers what happened, and when patience ends |
+//! | `order` | fences rise strictly; FIFO means first come, first served |
+//! | `own_only` | a release or a renewal never touches another's claim |
+//! | `wake` | a waiter learns of a release in time, and none is lost between look and wait |
+//! | `view` | an onlooker sees what is there; names never collide |
+//! | `crash` | the others live on when a process is killed or stopped |
+//! | `batch` | each claim of a batch gets its own answer, in order |
+//!
+//! # What the suite cannot show
+//!
+//! It has no hand on the way to the server. That a lost answer is reported with
+//! [`Effect::Unknown`](leasehold_core::Effect::Unknown), that a server that is away is `Unavailable`, and what a
+//! failover does are for the backend's own tests, with a connection that can be cut. Neither can it prove a race
+//! absent: it runs many, at random.
+//!
+//! # Machines that are busy
+//!
+//! What must never happen is checked without regard to time. What must happen *in time* has bounds far above what
+//! it takes, and counts as broken only where the machine itself kept time meanwhile; otherwise it is tried again.
 
 #![forbid(unsafe_code)]
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, Clock, Liveness, Moment, Note, Order, Profile, Resource, Share};
+use leasehold_core::{Claim, Clock, Liveness, Moment, Note, Order, Patience, Profile, Resource, Share};
 
-use crate::chance;
+use crate::chance::{self, Chance};
 use crate::client::{Client, HANG, Taken, Waiting};
-use crate::clock::SteadyClock;
+use crate::clock::{SteadyClock, briefly};
 use crate::stop::{Checked, Stop};
 use crate::subject::{Subject, TakerCommand};
 
@@ -147,6 +147,33 @@ impl Trial {
     /// when word does not come is slower than this, so that it cannot hide a lost wake-up.
     pub(crate) fn promise(&self, longest_hint: Duration) -> Duration {
         if self.polls() { longest_hint + WAKE } else { WAKE }
+    }
+
+    /// The holder releases at about the time at which somebody's patience ends.
+    pub(crate) async fn race(&self, holder: &Claim, patience: &Patience, chance: &mut Chance) -> Checked {
+        let client = self.client(0);
+        match chance.below(4) {
+            // The nearest that the two can be: one directly after the other.
+            0 => {
+                client.free(holder).await?;
+                patience.end();
+            }
+            1 => {
+                patience.end();
+                client.free(holder).await?;
+            }
+            _ => {
+                let (ends, delay) = (patience.clone(), Duration::from_micros(chance.below(300)));
+                let task = tokio::spawn(async move {
+                    briefly(delay).await;
+                    ends.end();
+                });
+                briefly(Duration::from_micros(chance.below(300))).await;
+                client.free(holder).await?;
+                task.await?;
+            }
+        }
+        Ok(())
     }
 
     /// All of these are granted one after the other, in whatever order, and released.

@@ -81,15 +81,8 @@ pub(crate) async fn waits_cancelled_while_they_are_granted_leave_nothing(trial: 
         trial.client(0).hold(&holder).await?;
         let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
         briefly(Duration::from_micros(chance.below(2000))).await;
-        let (patience, claim) = (waiting.patience.clone(), waiting.claim.clone());
-        let delay = Duration::from_micros(chance.below(300));
-        let ends = tokio::spawn(async move {
-            briefly(delay).await;
-            patience.end();
-        });
-        briefly(Duration::from_micros(chance.below(300))).await;
-        trial.client(0).free(&holder).await?;
-        ends.await?;
+        let claim = waiting.claim.clone();
+        trial.race(&holder, &waiting.patience, &mut chance).await?;
         match waiting.outcome(AT_ONCE, "a wait that ended").await? {
             Some(_) => trial.client(1).free(&claim).await?,
             None => trial.client(1).gone(&claim, "a wait that ended without a grant").await?,

@@ -157,15 +157,8 @@ pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> 
         trial.client(1).stand(&resource, 1).await?;
         let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
         trial.client(2).stand(&resource, 2).await?;
-        let (patience, claim) = (first.patience.clone(), first.claim.clone());
-        let delay = Duration::from_micros(chance.below(300));
-        let leaves = tokio::spawn(async move {
-            briefly(delay).await;
-            patience.end();
-        });
-        briefly(Duration::from_micros(chance.below(300))).await;
-        trial.client(0).free(&holder).await?;
-        leaves.await?;
+        let claim = first.claim.clone();
+        trial.race(&holder, &first.patience, &mut chance).await?;
         if first.outcome(AT_ONCE, "the first, which leaves").await?.is_some() {
             trial.client(1).free(&claim).await?;
         }

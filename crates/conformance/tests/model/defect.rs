@@ -46,6 +46,7 @@ pub enum Defect {
     CountsOnlyHolders,
     // Of whose claim it is.
     ReleasesAnyClaim,
+    ReleasesInSilence,
     ReleasesOnAnyResource,
     WaiterEndsTheHolder,
     ReleaseEndsAll,

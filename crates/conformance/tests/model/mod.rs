@@ -276,11 +276,16 @@ impl Store {
             _ => {}
         }
         let verdict = ledger.contend(&ask, now);
+        self.afterthought(ledger, ask.id, verdict, process)
+    }
+
+    /// What is wrong only after the ledger has decided.
+    fn afterthought(&self, ledger: &mut Ledger, id: ClaimId, verdict: Verdict, process: u64) -> Verdict {
         match self.defect {
             Some(Defect::LastComesFirst) if matches!(verdict, Verdict::Busy { .. }) => {
                 let mut entries = ledger.entries().to_vec();
                 let held = entries.iter().filter(|entry| entry.granted.is_some()).count();
-                if let Some(at) = entries.iter().position(|entry| entry.id == ask.id)
+                if let Some(at) = entries.iter().position(|entry| entry.id == id)
                     && at == entries.len() - 1
                 {
                     let newest = entries.remove(at);
@@ -371,7 +376,7 @@ impl Store {
         let waits = known.as_ref().is_some_and(|known| known.granted.is_none());
         let first = ledger.entries().first().map(|entry| entry.id);
         let also = match self.defect {
-            Some(Defect::ReleasesAnyClaim) if known.is_none() => first,
+            Some(Defect::ReleasesAnyClaim | Defect::ReleasesInSilence) if known.is_none() => first,
             Some(Defect::WaiterEndsTheHolder) if waits => first,
             _ => None,
         };
@@ -384,7 +389,8 @@ impl Store {
             Some(Defect::ReleasesForEver) => ledger.release(claim.id, now) || known.is_none(),
             _ => ledger.release(claim.id, now),
         };
-        let freed = freed | also.is_some_and(|other| ledger.release(other, now));
+        let also = also.is_some_and(|other| ledger.release(other, now));
+        let freed = freed | (also && !self.is(Defect::ReleasesInSilence));
         self.settle(&mut state, &resource);
         freed
     }

@@ -2,24 +2,25 @@
 //!
 //! Ground rules: every decision is the ledger's and is made under the one mutex, which is never held across an
 //! await. Who waits sleeps on a bell of its own, listens *before* it looks, and is woken only when the ledger
-//! calls its claim. Whatever changes a ledger ends in [`Store::settle`], so that no change forgets the bells.
+//! calls its claim.
 
-use std::collections::{BTreeMap, HashMap};
+mod store;
+
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Ask, Backend, Claim, ClaimId, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant,
-    Hint, Ledger, Liveness, MAX_LINE, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal,
-    Resource, Safety, Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+    Admission, Ask, Backend, Claim, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant, Hint,
+    Liveness, MAX_LINE, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal, Resource, Safety,
+    Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
 };
 use tokio::sync::Notify;
 
 use crate::SystemClock;
+use store::{At, Store};
 
 /// Locks between the tasks of one process, kept in its memory: `mem:`.
 ///
@@ -134,7 +135,7 @@ impl MemoryBackend {
         let mut store = self.store();
         let now = self.clock.now();
         store.expire(resource, now);
-        let entries = store.lines.get(resource).map(Ledger::entries).unwrap_or_default();
+        let entries = store.entries(resource);
         let fence = store.last_fence(resource);
         let standing = |entry: &Entry| Standing {
             id: entry.id,
@@ -173,7 +174,7 @@ impl Backend for MemoryBackend {
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.accept(claim)?;
-        let bell = Bell::hang(self, &claim.resource, Some(claim.id));
+        let bell = Bell::hang(self, (claim.resource.clone(), Some(claim.id)));
         loop {
             let mut rung = std::pin::pin!(bell.notify.notified());
             rung.as_mut().enable();
@@ -229,7 +230,7 @@ impl Backend for MemoryBackend {
         seen: Option<&Version>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let bell = Bell::hang(self, resource, None);
+        let bell = Bell::hang(self, (resource.clone(), None));
         loop {
             let mut rung = std::pin::pin!(bell.notify.notified());
             rung.as_mut().enable();
@@ -268,133 +269,16 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// Everything behind the mutex.
-#[derive(Default)]
-struct Store {
-    /// The resources that have claims, or had when they were last looked at.
-    lines: BTreeMap<Resource, Ledger>,
-    /// The last fences of those that have none.
-    idle: HashMap<Resource, Fence>,
-    /// Above the last fence of every resource that is in neither map.
-    floor: Fence,
-    /// Who sleeps: on a claim, or on any change of a resource.
-    bells: HashMap<(Resource, Option<ClaimId>), Arc<Notify>>,
-    /// How many lines there were after the last sweep.
-    swept: usize,
-}
-
-impl Store {
-    fn line(&mut self, resource: &Resource, now: Moment) -> &mut Ledger {
-        if !self.lines.contains_key(resource) {
-            self.sweep(now);
-            let last = self.idle.remove(resource).unwrap_or(self.floor);
-            self.lines.insert(resource.clone(), Ledger::new(last));
-        }
-        self.lines.entry(resource.clone()).or_default()
-    }
-
-    /// Removes what nobody released, each time the number of lines has doubled: constant work per new line.
-    fn sweep(&mut self, now: Moment) {
-        if self.lines.len() < MIN_SWEEP.max(self.swept * 2) {
-            return;
-        }
-        let all: Vec<Resource> = self.lines.keys().cloned().collect();
-        all.iter().for_each(|resource| self.expire(resource, now));
-        self.swept = self.lines.len();
-    }
-
-    fn last_fence(&self, resource: &Resource) -> Option<Fence> {
-        let known =
-            self.lines.get(resource).map(Ledger::last_fence).or_else(|| self.idle.get(resource).copied());
-        known.filter(|fence| *fence != Fence::default())
-    }
-
-    fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
-        let Some(ledger) = self.lines.get_mut(&claim.resource) else { return false };
-        let renewed = ledger.renew(claim.id, claim.ttl, now);
-        self.settle(&claim.resource);
-        renewed
-    }
-
-    fn release(&mut self, resource: &Resource, id: ClaimId, now: Moment) -> bool {
-        let Some(ledger) = self.lines.get_mut(resource) else { return false };
-        let freed = ledger.release(id, now);
-        self.ring(resource, Some(id));
-        self.settle(resource);
-        freed
-    }
-
-    fn expire(&mut self, resource: &Resource, now: Moment) {
-        let Some(ledger) = self.lines.get_mut(resource) else { return };
-        let before = ledger.entries().len();
-        ledger.expire(now);
-        if ledger.entries().len() != before || before == 0 {
-            self.settle(resource);
-        }
-    }
-
-    fn list(&mut self, prefix: &str, after: Option<&Resource>, limit: usize, now: Moment) -> Vec<Summary> {
-        // Names with a common prefix stand together; a prefix that is no name itself is empty, or has no names.
-        let first = match (Resource::new(prefix), after) {
-            (Ok(first), Some(after)) if *after >= first => Bound::Excluded(after.clone()),
-            (Ok(first), _) => Bound::Included(first),
-            (Err(_), Some(after)) => Bound::Excluded(after.clone()),
-            (Err(_), None) => Bound::Unbounded,
-        };
-        let here = self.lines.range((first, Bound::Unbounded)).map(|(resource, _)| resource.clone());
-        let here: Vec<Resource> = here.take_while(|resource| resource.as_str().starts_with(prefix)).collect();
-        let mut found = Vec::new();
-        for resource in here {
-            if found.len() >= limit {
-                break;
-            }
-            self.expire(&resource, now);
-            let Some(ledger) = self.lines.get(&resource) else { continue };
-            let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
-            let waiting = ledger.entries().len() - holders;
-            let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
-            let (holders, waiting) = (holders.unwrap_or(u32::MAX), waiting.unwrap_or(u32::MAX));
-            found.push(Summary { resource, holders, waiting });
-        }
-        found
-    }
-
-    fn ring(&self, resource: &Resource, whom: Option<ClaimId>) {
-        if let Some(bell) = self.bells.get(&(resource.clone(), whom)) {
-            bell.notify_waiters();
-        }
-    }
-
-    /// Wakes whoever a change concerns, and puts the line away when nobody is left in it.
-    fn settle(&mut self, resource: &Resource) {
-        let Some(ledger) = self.lines.get(resource) else { return };
-        ledger.called().for_each(|entry| self.ring(resource, Some(entry.id)));
-        self.ring(resource, None);
-        if !ledger.entries().is_empty() {
-            return;
-        }
-        let last = ledger.last_fence();
-        self.lines.remove(resource);
-        if last > self.floor {
-            if self.idle.len() >= MemoryBackend::MAX_IDLE {
-                self.floor = self.idle.drain().map(|(_, fence)| fence).fold(self.floor, Fence::max);
-            }
-            self.idle.insert(resource.clone(), last);
-        }
-    }
-}
-
 /// The place where one call sleeps. Taking it down ends a place in line that nobody sleeps in any more.
 struct Bell<'a> {
     backend: &'a MemoryBackend,
-    at: (Resource, Option<ClaimId>),
+    at: At,
     notify: Arc<Notify>,
 }
 
 impl<'a> Bell<'a> {
-    fn hang(backend: &'a MemoryBackend, resource: &Resource, whom: Option<ClaimId>) -> Self {
-        let at = (resource.clone(), whom);
-        let notify = Arc::clone(backend.store().bells.entry(at.clone()).or_default());
+    fn hang(backend: &'a MemoryBackend, at: At) -> Self {
+        let notify = backend.store().bell(&at);
         Bell { backend, at, notify }
     }
 }
@@ -406,11 +290,11 @@ impl Drop for Bell<'_> {
         if Arc::strong_count(&self.notify) > 2 {
             return;
         }
-        store.bells.remove(&self.at);
+        store.take_down(&self.at);
         let (resource, Some(id)) = &self.at else { return };
         let waits =
             |entry: &Entry| entry.id == *id && entry.granted.is_none() && entry.until == Moment::NEVER;
-        if store.lines.get(resource).is_some_and(|ledger| ledger.entries().iter().any(waits)) {
+        if store.entries(resource).iter().any(waits) {
             store.release(resource, *id, self.backend.clock.now());
         }
     }
@@ -445,7 +329,6 @@ const POLL: Duration = Duration::from_millis(20);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// A day more or less changes nothing for one who is woken anyway, and keeps timers from overflowing.
 const MAX_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
-const MIN_SWEEP: usize = 64;
 
 #[cfg(test)]
 mod tests;

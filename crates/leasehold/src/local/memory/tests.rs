@@ -2,8 +2,9 @@
 
 use std::task::{Context, Poll, Waker};
 
-use leasehold_core::{ManualClock, Note, Share};
+use leasehold_core::{ClaimId, ManualClock, Note, Share};
 
+use super::store::MIN_SWEEP;
 use super::*;
 
 const TTL: Duration = Duration::from_secs(30);

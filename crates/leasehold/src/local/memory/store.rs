@@ -1,0 +1,153 @@
+//! The ledgers of all resources, and the bells of those who sleep.
+//!
+//! Ground rules: no time of its own, and no waiting. Whatever changes a ledger ends in [`Store::settle`], so that no
+//! change forgets the bells, and no line without claims is kept.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use leasehold_core::{Claim, ClaimId, Entry, Fence, Ledger, Moment, Resource, Summary};
+use tokio::sync::Notify;
+
+use super::MemoryBackend;
+
+/// Where a bell hangs: at a claim, or at a resource for all who look at it.
+pub(super) type At = (Resource, Option<ClaimId>);
+
+/// Everything behind the mutex.
+#[derive(Default)]
+pub(super) struct Store {
+    /// The resources that have claims, or had when they were last looked at.
+    pub(super) lines: BTreeMap<Resource, Ledger>,
+    /// The last fences of those that have none.
+    pub(super) idle: HashMap<Resource, Fence>,
+    /// Above the last fence of every resource that is in neither map.
+    floor: Fence,
+    /// Who sleeps: on a claim, or on any change of a resource.
+    pub(super) bells: HashMap<At, Arc<Notify>>,
+    /// How many lines there were after the last sweep.
+    swept: usize,
+}
+
+impl Store {
+    pub(super) fn line(&mut self, resource: &Resource, now: Moment) -> &mut Ledger {
+        if !self.lines.contains_key(resource) {
+            self.sweep(now);
+            let last = self.idle.remove(resource).unwrap_or(self.floor);
+            self.lines.insert(resource.clone(), Ledger::new(last));
+        }
+        self.lines.entry(resource.clone()).or_default()
+    }
+
+    /// Removes what nobody released, each time the number of lines has doubled: constant work per new line.
+    fn sweep(&mut self, now: Moment) {
+        if self.lines.len() < MIN_SWEEP.max(self.swept * 2) {
+            return;
+        }
+        let all: Vec<Resource> = self.lines.keys().cloned().collect();
+        all.iter().for_each(|resource| self.expire(resource, now));
+        self.swept = self.lines.len();
+    }
+
+    pub(super) fn entries(&self, resource: &Resource) -> &[Entry] {
+        self.lines.get(resource).map(Ledger::entries).unwrap_or_default()
+    }
+
+    pub(super) fn bell(&mut self, at: &At) -> Arc<Notify> {
+        Arc::clone(self.bells.entry(at.clone()).or_default())
+    }
+
+    pub(super) fn take_down(&mut self, at: &At) {
+        self.bells.remove(at);
+    }
+
+    pub(super) fn last_fence(&self, resource: &Resource) -> Option<Fence> {
+        let known =
+            self.lines.get(resource).map(Ledger::last_fence).or_else(|| self.idle.get(resource).copied());
+        known.filter(|fence| *fence != Fence::default())
+    }
+
+    pub(super) fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
+        let Some(ledger) = self.lines.get_mut(&claim.resource) else { return false };
+        let renewed = ledger.renew(claim.id, claim.ttl, now);
+        self.settle(&claim.resource);
+        renewed
+    }
+
+    pub(super) fn release(&mut self, resource: &Resource, id: ClaimId, now: Moment) -> bool {
+        let Some(ledger) = self.lines.get_mut(resource) else { return false };
+        let freed = ledger.release(id, now);
+        self.ring(resource, Some(id));
+        self.settle(resource);
+        freed
+    }
+
+    pub(super) fn expire(&mut self, resource: &Resource, now: Moment) {
+        let Some(ledger) = self.lines.get_mut(resource) else { return };
+        let before = ledger.entries().len();
+        ledger.expire(now);
+        if ledger.entries().len() != before || before == 0 {
+            self.settle(resource);
+        }
+    }
+
+    pub(super) fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+        now: Moment,
+    ) -> Vec<Summary> {
+        // Names with a common prefix stand together; a prefix that is no name itself is empty, or has no names.
+        let first = match (Resource::new(prefix), after) {
+            (Ok(first), Some(after)) if *after >= first => Bound::Excluded(after.clone()),
+            (Ok(first), _) => Bound::Included(first),
+            (Err(_), Some(after)) => Bound::Excluded(after.clone()),
+            (Err(_), None) => Bound::Unbounded,
+        };
+        let here = self.lines.range((first, Bound::Unbounded)).map(|(resource, _)| resource.clone());
+        let here: Vec<Resource> = here.take_while(|resource| resource.as_str().starts_with(prefix)).collect();
+        let mut found = Vec::new();
+        for resource in here {
+            if found.len() >= limit {
+                break;
+            }
+            self.expire(&resource, now);
+            let Some(ledger) = self.lines.get(&resource) else { continue };
+            let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
+            let waiting = ledger.entries().len() - holders;
+            let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
+            let (holders, waiting) = (holders.unwrap_or(u32::MAX), waiting.unwrap_or(u32::MAX));
+            found.push(Summary { resource, holders, waiting });
+        }
+        found
+    }
+
+    pub(super) fn ring(&self, resource: &Resource, whom: Option<ClaimId>) {
+        if let Some(bell) = self.bells.get(&(resource.clone(), whom)) {
+            bell.notify_waiters();
+        }
+    }
+
+    /// Wakes whoever a change concerns, and puts the line away when nobody is left in it.
+    pub(super) fn settle(&mut self, resource: &Resource) {
+        let Some(ledger) = self.lines.get(resource) else { return };
+        ledger.called().for_each(|entry| self.ring(resource, Some(entry.id)));
+        self.ring(resource, None);
+        if !ledger.entries().is_empty() {
+            return;
+        }
+        let last = ledger.last_fence();
+        self.lines.remove(resource);
+        if last > self.floor {
+            if self.idle.len() >= MemoryBackend::MAX_IDLE {
+                self.floor = self.idle.drain().map(|(_, fence)| fence).fold(self.floor, Fence::max);
+            }
+            self.idle.insert(resource.clone(), last);
+        }
+    }
+}
+
+/// Fewer lines than this are not worth a sweep.
+pub(super) const MIN_SWEEP: usize = 64;
