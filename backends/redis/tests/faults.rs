@@ -216,6 +216,19 @@ async fn evicted_keys_never_let_two_in() {
 }
 
 #[tokio::test]
+async fn a_dead_waiter_whose_end_was_evicted_blocks_nobody() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?wait=poll", server.url())).await;
+    let (holder, dead, living) = (mutex("job"), mutex("job"), mutex("job"));
+    try_take(&backend, &holder).await.unwrap();
+    backend.contend(&dead, &endless()).await.unwrap();
+    server.command(&["DEL", "{lh:job}:places"]).await.unwrap();
+    backend.contend(&living, &endless()).await.unwrap();
+    assert!(freed(&backend, &holder).await);
+    assert!(matches!(backend.contend(&living, &endless()).await.unwrap(), Step::Granted(_)));
+}
+
+#[tokio::test]
 async fn a_full_memory_refuses_new_claims_and_keeps_what_is_held() {
     let builder = RedisServer::builder().arg("--maxmemory-policy").arg("noeviction");
     let Some(server) = builder.start_or_skip().await else { return };

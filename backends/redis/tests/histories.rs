@@ -211,7 +211,8 @@ fn any_history_is_answered_as_the_rule_says() {
     let Some(server) = runtime.block_on(RedisServer::start_or_skip()) else { return };
     let (fifo, unordered) = runtime.block_on(backends(&server));
     let slow = std::cell::Cell::new(0);
-    proptest!(ProptestConfig::with_cases(400), |(history in histories(0, 60))| {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) };
+    proptest!(config, |(history in histories(0, 60))| {
         let name = format!("history {:?}", random_id().to_hex());
         if !runtime.block_on(run(&fifo, &unordered, &name, TTL, &history)) {
             slow.set(slow.get() + 1);

@@ -72,6 +72,25 @@ async fn a_share_is_fixed_when_it_is_first_asked_for() {
 }
 
 #[tokio::test]
+async fn a_lease_is_extended_and_never_shortened() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let claim = mutex("job");
+    let short = leasehold_core::Claim { ttl: Duration::from_millis(200), ..claim.clone() };
+    let long = leasehold_core::Claim { ttl: TTL * 3, ..claim.clone() };
+    let left = async || {
+        let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+        seen.holders[0].remaining.unwrap()
+    };
+    let fence = try_take(&backend, &claim).await;
+    assert_eq!(try_take(&backend, &short).await, fence);
+    assert!(renewed(&backend, &short).await && left().await > TTL / 2);
+    assert_eq!(try_take(&backend, &long).await, fence);
+    assert!(left().await > TTL * 2);
+    assert!(renewed(&backend, &claim).await && left().await > TTL * 2);
+}
+
+#[tokio::test]
 async fn a_lease_ends_by_itself_and_leaves_only_the_fence() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
