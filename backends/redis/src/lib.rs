@@ -1,5 +1,8 @@
-#![forbid(unsafe_code)]
+//! leasehold on one Redis (6.2 or later) or Valkey server.
+//!
+//! The server decides everything, by script; this crate asks, listens and reads.
 #![doc = include_str!("docs.md")]
+#![forbid(unsafe_code)]
 
 mod backend;
 mod config;
@@ -13,6 +16,7 @@ mod reply;
 mod scripts;
 mod server;
 mod subscriber;
+mod timer;
 mod waiting;
 mod wire;
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::reply;
 use crate::scripts;
+use crate::timer;
 use crate::wire::{Request, Wire};
 
 /// Watches waiting claims.
@@ -107,7 +108,7 @@ impl Drop for Watch {
 impl Watched {
     /// When to glance next. Those who are later in the line look later, so that they seldom have to at all.
     fn due(&self, first_end: Duration) -> Instant {
-        Instant::now() + (first_end.max(TICK) + TICK + self.stagger).min(self.at_least_every)
+        timer::after((first_end.max(TICK) + TICK + self.stagger).min(self.at_least_every))
     }
 }
 
@@ -154,7 +155,7 @@ impl Shared {
 
     fn take_due(&self) -> Vec<(u64, Entry)> {
         let mut board = self.board();
-        let horizon = Instant::now() + TOGETHER;
+        let horizon = timer::after(TOGETHER);
         let mut taken = Vec::new();
         while taken.len() < GLANCE_MAX
             && let Some(first) = board.queue.first_entry()

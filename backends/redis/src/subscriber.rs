@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::connection::Dialer;
 use crate::refusal;
+use crate::timer;
 
 /// Listens on channels for whoever waits.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl Drop for Ear {
     fn drop(&mut self) {
         if let Some(entry) = self.shared.board().channels.get_mut(&self.channel) {
             entry.listeners = entry.listeners.saturating_sub(1);
-            entry.quiet_since = Instant::now();
+            entry.quiet_since = timer::now();
         }
     }
 }
@@ -198,7 +199,7 @@ impl Channel {
             news: broadcast::Sender::new(BACKLOG),
             state: watch::Sender::new(State::Wanted),
             listeners: 0,
-            quiet_since: Instant::now(),
+            quiet_since: timer::now(),
         }
     }
 
@@ -320,7 +321,7 @@ enum Ended {
 async fn serve(shared: &Shared, connection: PubSub) -> Ended {
     let (mut sink, mut stream) = connection.split();
     let mut subscribed = HashSet::new();
-    let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
+    let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
     let mut sweeps = 0;
     shared.want_all();
     if subscribe(shared, &mut sink, &mut subscribed).await.is_err() {

@@ -11,7 +11,6 @@ use leasehold_core::{
     CALL_GRACE, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Grant, Hint, Order, Patience, Proof,
     Step,
 };
-use tokio::time::Instant;
 
 use crate::backend::RedisBackend;
 use crate::config::Wait;
@@ -21,6 +20,7 @@ use crate::reply::{self, Look};
 use crate::scripts;
 use crate::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::subscriber::{Ear, News};
+use crate::timer;
 use crate::wire::Request;
 
 impl RedisBackend {
@@ -174,7 +174,7 @@ impl Asking<'_> {
         let watch = self.backend.lookout.watch(watched, first_end);
         let mut unanswered = None;
         loop {
-            let deaf = (!ear.is_hearing()).then(|| Instant::now() + self.jittered(LAST_POLL, round));
+            let deaf = (!ear.is_hearing()).then(|| timer::after(self.jittered(LAST_POLL, round)));
             let look_at = [deaf, unanswered].into_iter().flatten().min();
             let timer = async {
                 match look_at {
@@ -194,7 +194,7 @@ impl Asking<'_> {
                 News::Called(called) => {
                     // Others go first. Should they be dead, those next to them look after the line.
                     behind = behind.saturating_sub(u32::try_from(called.len()).unwrap_or(u32::MAX));
-                    unanswered = Some(Instant::now() + CALL_GRACE + TICK + stagger(behind));
+                    unanswered = Some(timer::after(CALL_GRACE + TICK + stagger(behind)));
                 }
                 News::Freed => {}
             }

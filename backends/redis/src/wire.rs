@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::connection::{Dialer, Link, REDIAL_PAUSE};
 use crate::refusal;
 use crate::scripts::Script;
+use crate::timer;
 
 /// The shared connection for commands.
 #[derive(Debug)]
@@ -170,7 +171,7 @@ impl Wire {
             let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let dialed = slot.dialed.get_or_init(|| async {
                 let link = self.dialer.link().await;
-                Dialed { link, at: Instant::now() }
+                Dialed { link, at: timer::now() }
             });
             let dialed = dialed.await;
             match &dialed.link {
