@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
-use crate::exit::Exit;
 use crate::program::Program;
 
 /// A started command.
@@ -73,15 +72,6 @@ impl Child {
                 // It cannot be waited for: somebody else has done that, and nobody knows how it ended.
                 Err(_) => return Some(Change::Ended(Ending::Code(u8::MAX))),
             }
-        }
-    }
-}
-
-impl Ending {
-    pub(crate) fn exit(self) -> Exit {
-        match self {
-            Ending::Code(code) => Exit::Command(code),
-            Ending::Signal(signal) => Exit::Signal(signal),
         }
     }
 }

@@ -7,6 +7,9 @@ use std::fmt;
 
 use leasehold::core::{Failure, FailureKind};
 use leasehold::{Error, ErrorKind};
+use rustix::process::Signal;
+
+use crate::terminal::{Terminal, is_interactive};
 
 /// How this process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,9 @@ pub(crate) enum Exit {
     NotFound,
     /// A signal ended it, by its number.
     Signal(i32),
+    /// Ctrl-C at a terminal. The process ends by the signal itself, since only then does a shell script end, too; what
+    /// a shell shows for it is 130, as for [`Exit::Signal`].
+    Interrupted,
     /// The command's own code.
     Command(u8),
 }
@@ -51,7 +57,18 @@ impl Exit {
             Exit::NotStarted => 126,
             Exit::NotFound => 127,
             Exit::Signal(signal) => u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX),
+            Exit::Interrupted => Exit::Signal(Signal::INT.as_raw()).code(),
             Exit::Command(code) => code,
+        }
+    }
+
+    /// The end of this process by `signal`, which was sent to it while it held or waited.
+    pub(crate) fn by(signal: Signal) -> Exit {
+        let is_typed =
+            || is_interactive() && Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
+        match signal == Signal::INT && is_typed() {
+            true => Exit::Interrupted,
+            false => Exit::Signal(signal.as_raw()),
         }
     }
 
@@ -142,6 +159,7 @@ mod tests {
             (Exit::Signal(9), 137),
             (Exit::Signal(15), 143),
             (Exit::Signal(64), 192),
+            (Exit::Interrupted, 130),
             (Exit::Command(3), 3),
         ];
         for (exit, code) in table {

@@ -11,6 +11,7 @@ use leasehold::{Guard, State, SystemClock};
 use rustix::process::{Pid, Signal, kill_current_process_group};
 
 use crate::child::{Change, Child, Ending};
+use crate::exit::Exit;
 use crate::request::{Loss, Request};
 use crate::signals::{Heard, Signals};
 use crate::terminal::{Terminal, is_interactive};
@@ -35,9 +36,21 @@ pub(crate) struct Job<'a> {
 /// How it has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
-    pub(crate) ending: Ending,
+    ending: Ending,
     /// The lock was lost while the command ran.
     pub(crate) lost: bool,
+    /// Ctrl-C at our terminal has ended it.
+    interrupted: bool,
+}
+
+impl Outcome {
+    pub(crate) fn exit(&self) -> Exit {
+        match (self.interrupted, self.ending) {
+            (true, _) => Exit::Interrupted,
+            (false, Ending::Code(code)) => Exit::Command(code),
+            (false, Ending::Signal(signal)) => Exit::Signal(signal),
+        }
+    }
 }
 
 /// What wakes it up.
@@ -218,18 +231,14 @@ impl<'a> Job<'a> {
             // What the command has left behind may not go on without the lock either.
             self.warden.signal(Signal::KILL);
         }
-        let interrupted = [Signal::INT, Signal::QUIT].map(Signal::as_raw);
-        if let Ending::Signal(signal) = ending
-            && had_terminal
-            && interrupted.contains(&signal)
-            && let Some(signal) = Signal::from_named_raw(signal)
-        {
+        let interrupted = had_terminal && ending == Ending::Signal(Signal::INT.as_raw());
+        if interrupted {
             // Ctrl-C is meant for the whole job of the shell, a script around this process included. It reached only the
             // command, because that one had the terminal.
-            let _ = kill_current_process_group(signal);
+            let _ = kill_current_process_group(Signal::INT);
         }
         self.warden.end().await;
-        Outcome { ending, lost: self.lost }
+        Outcome { ending, lost: self.lost, interrupted }
     }
 
     fn take_terminal_back(&mut self) -> bool {

@@ -41,6 +41,7 @@ use clap::{CommandFactory, Parser};
 
 use args::{Args, CompletionsArgs, Verb};
 use exit::{Exit, Problem};
+use rustix::process::Signal;
 
 fn main() -> ExitCode {
     if warden::is_called_for() {
@@ -55,6 +56,10 @@ fn main() -> ExitCode {
         }),
         Err(error) => answer(&error),
     };
+    if exit == Exit::Interrupted {
+        // Comes back only where the signal has no effect; then the code says the same.
+        let _ = signal_hook::low_level::emulate_default_handler(Signal::INT.as_raw());
+    }
     exit.code().into()
 }
 

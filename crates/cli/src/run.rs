@@ -41,13 +41,13 @@ async fn hold_and_run(request: &Request, signals: &mut Signals, voice: &Voice) -
     let file = request.program.find()?;
     let opened = tokio::select! {
         biased;
-        signal = signals.sent() => return Ok(Exit::Signal(signal.as_raw())),
+        signal = signals.sent() => return Ok(Exit::by(signal)),
         opened = request.store.open(request.note.clone()) => opened,
     };
     let locks = opened?;
     let ended = match Hold::take(request, &locks, signals, voice).await {
         Ok(Taken::Held(hold)) => with_command(request, file, hold, signals, voice).await,
-        Ok(Taken::Interrupted(signal)) => Ok(Exit::Signal(signal.as_raw())),
+        Ok(Taken::Interrupted(signal)) => Ok(Exit::by(signal)),
         Err(problem) => Err(problem),
     };
     // What was given up while it was on its way is ended now, or the line would have to wait for its ttl.
@@ -75,7 +75,7 @@ async fn with_command(
     };
     let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
     let returned = hold.give_back(request, lost, voice).await;
-    let exit = interrupted.map_or(outcome?.ending.exit(), |signal| Exit::Signal(signal.as_raw()));
+    let exit = interrupted.map_or(outcome?.exit(), Exit::by);
     match (lost || returned == Returned::Lost, request.on_lost) {
         (true, Loss::Ignore) | (false, _) => Ok(exit),
         (true, _) => Ok(Exit::Lost),
