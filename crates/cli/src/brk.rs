@@ -54,7 +54,8 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         complain(&format!("{name} was given back meanwhile: nothing was broken"));
         return Ok(Exit::NothingBroken);
     }
-    if !args.json {
+    // Who was asked has read it already.
+    if args.yes && !args.json {
         writeln!(out, "{CONSEQUENCES}")?;
     }
     Ok(Exit::Done)
@@ -85,12 +86,18 @@ async fn break_all(locks: &Leasehold, name: &str, condemned: &[Standing]) -> Res
 fn is_confirmed(snapshot: &Snapshot, count: usize) -> Result<bool, Problem> {
     let mut err = io::stderr().lock();
     print(&mut err, snapshot, Paint::Plain)?;
-    write!(err, "{CONSEQUENCES}\nBreak {count}? [y/N] ")?;
+    write!(
+        err,
+        "{CONSEQUENCES}\nBreak {} [y/N] ",
+        if count == 1 { "it?".to_owned() } else { format!("all {count}?") }
+    )?;
     err.flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-const CONSEQUENCES: &str = "A holder learns of it at its next renewal, a third of its ttl later at most. Until then it \
-                            and the next holder both act; only what checks the fence can tell them apart.";
+const CONSEQUENCES: &str = "\
+A holder learns of it at its next renewal, a third of its ttl later at most.
+Until then it and the next holder both act; only what checks the fence can
+tell them apart.";

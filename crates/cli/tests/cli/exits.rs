@@ -1,0 +1,156 @@
+//! Exit codes, the streams and the words of the command.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use crate::support::{Place, Started};
+
+#[test]
+fn the_commands_own_code_comes_through() {
+    let place = Place::new();
+    for code in [0, 1, 3, 75, 255] {
+        place.run(&["job"], &format!("exit {code}")).expect(code);
+    }
+}
+
+#[test]
+fn a_signal_that_ended_the_command_is_128_and_its_number() {
+    let place = Place::new();
+    for signal in [1, 2, 9, 15, 34, 64] {
+        place.run(&["job"], &format!("kill -{signal} $$")).expect(128 + signal);
+    }
+}
+
+#[test]
+fn the_streams_are_passed_on_and_nothing_is_said() {
+    let place = Place::new();
+    let mut command = place.leasehold(&["run", "job", "--", "sh", "-c", "cat; echo err >&2"]);
+    command.stdin(Stdio::piped());
+    let mut running = Started::new(command);
+    running.tell("in\n");
+    let ended = running.end().expect(0);
+    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("in\n", "err\n"));
+}
+
+#[test]
+fn the_words_are_passed_on_as_they_are_without_a_shell() {
+    let place = Place::new();
+    let ended =
+        place.end(&["run", "job", "--", "printf", "%s|", "a b", "$HOME", "*", "", "--ttl", "--"]).expect(0);
+    assert_eq!(ended.out, "a b|$HOME|*||--ttl|--|");
+}
+
+#[test]
+fn the_command_knows_itself_by_the_name_that_was_written() {
+    let place = Place::new();
+    let ended = place.end(&["run", "job", "--", "sh", "-c", "echo $0"]).expect(0);
+    assert_eq!(ended.out, "sh\n");
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_refused_before_the_lock_is_taken() {
+    let place = Place::new();
+    let file = place.path("text");
+    std::fs::write(&file, "no program\n").unwrap();
+    let file = file.to_str().unwrap();
+    let folder = place.dir.path().to_str().unwrap();
+    // Held by another, the lock would be waited for if it were asked for.
+    let holder = place.hold(&["job"]);
+    for (command, code, text) in [
+        ("no-such-command", 127, "no such command"),
+        ("./no-such-file", 127, "no such file"),
+        ("", 127, "no such command"),
+        (file, 126, "Permission denied"),
+        (folder, 126, "directory"),
+    ] {
+        place.end(&["run", "job", "--", command]).expect(code).says(text);
+    }
+    holder.end().expect(0);
+}
+
+#[test]
+fn a_command_that_fails_to_start_under_the_lock_gives_it_back() {
+    let place = Place::new();
+    for (content, code) in [("#!/no/such/interpreter\n", 127), ("\u{7f}ELF nonsense", 126)] {
+        let file = place.path("broken");
+        std::fs::write(&file, content).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        place.end(&["run", "job", "--", file.to_str().unwrap()]).expect(code);
+        assert_eq!(place.show("job")["state"], "free");
+    }
+}
+
+#[test]
+fn busy_is_75_and_says_who_holds_it_and_since_when() {
+    let place = Place::new();
+    let holder = place.hold(&["--note", "the first one", "job"]);
+    for args in [&["--no-wait"][..], &["--wait", "0s"], &["--wait", "200ms"]] {
+        let ended = place.run(&[args, &["job"]].concat(), "echo never").expect(75);
+        let ended = ended.says("job").says("held by the first one since 20").says("ago)");
+        assert_eq!(ended.out, "");
+        assert!(ended.err.contains(if args.len() == 2 && args[1] == "200ms" {
+            "within 200ms"
+        } else {
+            "busy"
+        }));
+    }
+    place.wait_for_line("job", 1, 0);
+    holder.end().expect(0);
+    place.run(&["--no-wait", "job"], "exit 5").expect(5);
+}
+
+#[test]
+fn who_waits_is_let_in_when_the_holder_ends_and_says_nothing_meanwhile() {
+    let place = Place::new();
+    let holder = place.hold(&["job"]);
+    let waiters: Vec<_> = (0..3).map(|_| place.start(&["--wait", "1m", "job"], "echo in")).collect();
+    place.wait_for_line("job", 1, 3);
+    holder.end().expect(0);
+    for waiter in waiters {
+        let ended = waiter.end().expect(0);
+        assert_eq!((ended.out.as_str(), ended.err.as_str()), ("in\n", ""));
+    }
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_69_with_its_address() {
+    // Nobody listens on a port that was just given back.
+    let port = leasehold_testkit::Port::take().unwrap();
+    let place = Place::on(&format!("redis://{}", port.addr()));
+    for args in [
+        &["run", "job", "--", "true"][..],
+        &["show", "job"],
+        &["ls"],
+        &["break", "--yes", "job"],
+        &["watch", "job"],
+    ] {
+        place.end(args).expect(69).says(&port.addr().to_string()).says("LEASEHOLD_URL");
+    }
+}
+
+#[test]
+fn a_store_that_would_not_be_safe_is_78() {
+    let place = Place::new();
+    // What everybody may put somewhere else tomorrow is no place for locks.
+    let open = place.path("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).unwrap();
+    std::os::unix::fs::symlink(place.dir.path(), open.join("link")).unwrap();
+    let by_link = format!("file://{}", open.join("link").display());
+    for url in ["mem:", "mem:shared", &by_link] {
+        let ended = place.end(&["run", "--on", url, "job", "--", "true"]).expect(78);
+        assert!(ended.err.starts_with("leasehold: "), "{ended:?}");
+    }
+}
+
+#[test]
+fn without_any_store_named_it_is_a_file_store_of_this_user() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let mut command = place.leasehold(&["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_FENCE"]);
+        command.env_remove("LEASEHOLD_URL");
+        let ended = Started::new(command).end().expect(0);
+        assert!(ended.out.trim().parse::<u64>().unwrap() > 0);
+    }
+    assert!(place.path(".local/state/leasehold").is_dir());
+}

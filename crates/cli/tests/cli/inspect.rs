@@ -1,0 +1,162 @@
+//! `show`, `ls`, `watch` and `break`.
+
+use std::os::unix::process::ExitStatusExt;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Place, Redis, Started};
+
+fn places() -> (Option<Redis>, Vec<Place>) {
+    let redis = Redis::start_or_skip();
+    let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
+    (redis, places.into_iter().flatten().collect())
+}
+
+#[test]
+fn show_tells_who_holds_and_who_waits() {
+    let (_redis, places) = places();
+    for place in places {
+        assert_eq!(place.end(&["show", "job"]).expect(0).out, "job: free\n");
+        let holder = place.hold(&["--note", "ann", "job"]);
+        let waiter = place.start(&["--shared", "--note", "ben", "job"], "true");
+        place.wait_for_line("job", 1, 1);
+        let shown = place.end(&["show", "job"]).expect(0);
+        let lines: Vec<_> = shown.out.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (3, "job: held, 1 waiting"), "{shown:?}");
+        for part in ["holder", "mutex", "fence 0", "since 20", "ago)", "ann"] {
+            assert!(lines[1].contains(part), "{part} in {lines:?}");
+        }
+        assert!(lines[2].contains("waiter 1") && lines[2].contains("reader") && lines[2].ends_with("ben"));
+        assert!(!shown.out.contains('\x1b'));
+        holder.end().expect(0);
+        waiter.end().expect(0);
+        let shown = place.end(&["show", "job"]).expect(0);
+        assert!(shown.out.starts_with("job: free, last fence 0"), "{shown:?}");
+    }
+}
+
+#[test]
+fn the_json_of_show_has_its_documented_shape() {
+    let (_redis, places) = places();
+    for place in places {
+        let free = place.show("job");
+        assert_eq!((&free["name"], &free["state"]), (&Value::from("job"), &Value::from("free")));
+        assert_eq!((&free["holders"], &free["waiting"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+        let holder = place.hold(&["--note", "ann", "--ttl", "20s", "job"]);
+        let held = place.show("job");
+        let claim = &held["holders"][0];
+        assert_eq!(held["state"], "held");
+        assert_eq!(held["fence"], claim["fence"]);
+        assert_eq!(claim["share"], "mutex");
+        assert_eq!((claim["weight"].as_u64(), claim["capacity"].as_u64()), (Some(1), Some(1)));
+        assert_eq!(claim["tag"].as_str().unwrap().len(), 32);
+        assert!(claim["since"].as_str().unwrap().ends_with('Z'));
+        assert!(claim["since_unix_ms"].as_u64().unwrap() > 1_600_000_000_000);
+        assert!(claim["remaining_ms"].is_null() || claim["remaining_ms"].as_u64().unwrap() <= 20_000);
+        assert_eq!(claim["note"], "ann");
+        let mut keys: Vec<_> = claim.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        let all =
+            ["capacity", "fence", "note", "remaining_ms", "share", "since", "since_unix_ms", "tag", "weight"];
+        assert_eq!(keys, all);
+        holder.end().expect(0);
+    }
+}
+
+#[test]
+fn ls_lists_what_is_held_or_waited_for_by_prefix() {
+    let (_redis, places) = places();
+    for place in places {
+        assert_eq!(place.end(&["ls"]).expect(0).out, "");
+        let holders = [place.hold(&["a/1"]), place.hold(&["a/2"]), place.hold(&["b \u{202e}x"])];
+        let waiter = place.start(&["a/2"], "true");
+        place.wait_for_line("a/2", 1, 1);
+        let listed = place.end(&["ls"]).expect(0).out;
+        assert_eq!(listed, "a/1          1 held\na/2          1 held  1 waiting\nb \\u{202e}x  1 held\n");
+        assert_eq!(place.end(&["ls", "b"]).expect(0).out, "b \\u{202e}x  1 held\n");
+        let json = place.end(&["ls", "--json", "a/"]).expect(0).out;
+        let expected = "{\"name\":\"a/1\",\"holders\":1,\"waiting\":0}\n{\"name\":\"a/2\",\"holders\":1,\"waiting\":1}\n";
+        assert_eq!(json, expected);
+        for holder in holders {
+            holder.end().expect(0);
+        }
+        waiter.end().expect(0);
+        assert_eq!(place.end(&["ls"]).expect(0).out, "");
+    }
+}
+
+#[test]
+fn watch_prints_a_line_for_every_change_until_it_is_interrupted() {
+    let (_redis, places) = places();
+    for place in places {
+        let text = Started::new(place.leasehold(&["watch", "job"]));
+        let json = Started::new(place.leasehold(&["watch", "--json", "job"]));
+        text.line_with("free");
+        let first: Value = serde_json::from_str(&json.line_with("")).unwrap();
+        assert_eq!(first["state"], "free");
+        assert!(first["at"].as_str().unwrap().ends_with('Z'));
+        let holder = place.hold(&["--note", "ann", "job"]);
+        assert!(text.line_with("held by ann").contains("fence 0"));
+        let held: Value = serde_json::from_str(&json.line_with("ann")).unwrap();
+        assert_eq!(held["holders"][0]["note"], "ann");
+        holder.end().expect(0);
+        text.line_with("free");
+        json.line_with("\"free\"");
+        for watcher in [text, json] {
+            watcher.signal(Signal::INT);
+            let ended = watcher.end();
+            assert_eq!(ended.status.signal(), Some(2), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn watch_outlives_a_short_absence_of_the_server() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let watcher = Started::new(place.leasehold(&["watch", "job"]));
+    watcher.line_with("free");
+    redis.block_on(redis.server.restart(leasehold_testkit::Data::Keep)).unwrap();
+    let holder = place.hold(&["--note", "ann", "job"]);
+    watcher.line_with("held by ann");
+    drop(holder);
+}
+
+#[test]
+fn break_takes_it_from_the_holders_and_says_from_whom_and_what_that_means() {
+    let (_redis, places) = places();
+    for place in places {
+        place.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
+        let holder = place.start(&["--ttl", "1s", "--note", "ann\u{7}", "job"], "echo ready; sleep 1000");
+        holder.line_with("ready");
+        let waiter = place.start(&["job"], "echo in; sleep 0.1");
+        place.wait_for_line("job", 1, 1);
+        // Without a terminal it does not ask, and does nothing.
+        place.end(&["break", "job"]).expect(64).says("--yes");
+        let broken = place.end(&["break", "--yes", "job"]).expect(0);
+        assert!(broken.out.contains("ann\\u{7}") && broken.out.contains("fence"), "{broken:?}");
+        holder.end().expect(76);
+        waiter.line_with("in");
+        waiter.end().expect(0);
+    }
+}
+
+#[test]
+fn break_tells_programs_what_it_broke_and_turns_waiters_away_if_told_so() {
+    let (_redis, places) = places();
+    for place in places {
+        let holder = place.hold(&["--ttl", "1s", "--note", "ann", "job"]);
+        let waiter = place.start(&["--note", "ben", "--wait", "1m", "job"], "echo in");
+        place.wait_for_line("job", 1, 1);
+        let broken = place.end(&["break", "--yes", "--json", "--waiting", "job"]).expect(0);
+        let broken: Value = serde_json::from_str(&broken.out).unwrap();
+        let notes: Vec<_> =
+            broken["broken"].as_array().unwrap().iter().map(|one| one["note"].as_str()).collect();
+        assert_eq!(notes, [Some("ben"), Some("ann")]);
+        holder.end().expect(76);
+        drop(waiter);
+        let nothing = place.end(&["break", "--yes", "--json", "other"]).expect(1);
+        assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[]}\n");
+    }
+}

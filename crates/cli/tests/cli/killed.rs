@@ -1,0 +1,109 @@
+//! kill -9: of the holder, of a waiter, and what becomes of the command.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{LIMIT, Place, Redis, is_alive, number, wait_until_gone};
+
+#[test]
+fn the_command_dies_with_leasehold_and_so_does_all_that_it_has_started() {
+    let place = Place::new();
+    let script = "trap '' TERM INT HUP; sh -c 'echo $$; exec sleep 1000' & echo $$; echo ready; while :; do sleep 1; done";
+    let mut running = place.start(&["job"], script);
+    let pids = [number(&running.line_with("")), number(&running.line_with(""))];
+    running.line_with("ready");
+    assert!(pids.iter().all(|pid| is_alive(*pid)) && running.is_running());
+    running.signal(Signal::KILL);
+    pids.into_iter().for_each(wait_until_gone);
+}
+
+#[test]
+fn on_files_the_next_in_line_runs_at_once() {
+    let place = Place::new();
+    let holder = place.start(&["--ttl", "1h", "job"], "echo ready; sleep 1000");
+    holder.line_with("ready");
+    let waiter = place.start(&["job"], "echo in");
+    place.wait_for_line("job", 1, 1);
+    let began = Instant::now();
+    holder.signal(Signal::KILL);
+    waiter.line_with("in");
+    assert!(began.elapsed() < LIMIT / 2, "its ttl of an hour is not waited for");
+    waiter.end().expect(0);
+}
+
+#[test]
+fn on_redis_the_next_in_line_runs_when_the_ttl_is_over() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let holder = place.start(&["--ttl", "3s", "job"], "echo ready; sleep 1000");
+    holder.line_with("ready");
+    let waiter = place.start(&["--ttl", "3s", "job"], "echo in");
+    place.wait_for_line("job", 1, 1);
+    let began = Instant::now();
+    holder.signal(Signal::KILL);
+    waiter.end().expect(0);
+    // A busy machine may take longer; an hour would be another thing.
+    assert!(began.elapsed() < Duration::from_secs(3) + LIMIT / 2, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_waiter_that_is_killed_in_the_middle_of_the_line_blocks_nobody() {
+    let redis = Redis::start_or_skip();
+    let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
+    for place in places.into_iter().flatten() {
+        let holder = place.hold(&["job"]);
+        let waiters: Vec<_> = (1..=3)
+            .map(|count| {
+                let waiter = place.start(&["job"], &format!("echo in {count}"));
+                place.wait_for_line("job", 1, count);
+                waiter
+            })
+            .collect();
+        waiters[1].signal(Signal::KILL);
+        holder.end().expect(0);
+        let [first, second, third] = waiters.try_into().map_err(|_| "three").unwrap();
+        assert_eq!(first.end().expect(0).out, "in 1\n");
+        assert_eq!(third.end().expect(0).out, "in 3\n");
+        drop(second);
+    }
+}
+
+#[test]
+fn who_kills_by_name_does_not_kill_the_warden_with_it() {
+    let place = Place::new();
+    let running = place.start(&["job"], "ps -o pgid= -p $$; echo $$; sleep 1000");
+    let (warden, command) = (number(&running.line_with("")), number(&running.line_with("")));
+    let of = |what: &str| std::fs::read_to_string(format!("/proc/{warden}/{what}")).unwrap();
+    assert_eq!(of("comm").trim(), "lh-warden");
+    assert!(!of("cmdline").contains("leasehold"), "{}", of("cmdline"));
+    assert_eq!(of("environ"), "", "it has no secrets");
+    running.signal(Signal::KILL);
+    wait_until_gone(command);
+    wait_until_gone(warden);
+}
+
+#[test]
+fn signals_to_the_whole_group_do_not_end_the_warden() {
+    let place = Place::new();
+    let running = place.start(&["job"], "ps -o pgid= -p $$; trap 'echo alive' TERM INT HUP USR1 TSTP; kill -TERM 0; kill -INT 0; kill -HUP 0; kill -USR1 0; kill -TSTP 0; echo $$; while :; do sleep 1; done");
+    let warden = number(&running.line_with(""));
+    running.line_with("alive");
+    // The shell itself lives, its `sleep` does not matter.
+    assert!(is_alive(warden));
+    running.signal(Signal::KILL);
+    wait_until_gone(warden);
+}
+
+#[test]
+fn without_its_warden_a_command_goes_on_and_is_still_ended_in_order() {
+    let place = Place::new();
+    let mut command =
+        place.leasehold(&["run", "job", "--", "sh", "-c", "ps -o pgid= -p $$; read -r _; exit 8"]);
+    command.stdin(std::process::Stdio::piped());
+    let running = crate::support::Started::new(command);
+    let warden = Pid::from_raw(number(&running.line_with(""))).unwrap();
+    kill_process(warden, Signal::KILL).unwrap();
+    wait_until_gone(warden.as_raw_nonzero().get());
+    running.end().expect(8);
+}

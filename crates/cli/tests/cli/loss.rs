@@ -1,0 +1,192 @@
+//! The lock is lost while the command runs.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process_group};
+
+use crate::support::{Place, Redis, Started, number, wait_until_gone};
+
+/// Tells of TERM, and ends by it.
+const TELLS: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+/// Does not care.
+const STUBBORN: &str = "trap '' TERM; echo $$; echo ready; while :; do sleep 0.1; done";
+
+#[test]
+fn when_max_hold_is_over_the_command_is_told_and_the_code_is_76() {
+    let place = Place::new();
+    let ended =
+        place.run(&["--max-hold", "300ms", "job"], TELLS).expect(76).says("job was lost").says("max_hold");
+    assert_eq!(ended.out, "ready\nterminated\n");
+    assert_eq!(place.show("job")["state"], "free");
+}
+
+#[test]
+fn who_does_not_end_in_its_grace_is_killed_and_not_before() {
+    let place = Place::new();
+    let began = Instant::now();
+    let running = place.start(&["--max-hold", "300ms", "--grace", "700ms", "job"], STUBBORN);
+    let pid = number(&running.line_with(""));
+    running.end().expect(76).says("grace");
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    wait_until_gone(pid);
+}
+
+#[test]
+fn on_lost_kill_does_not_ask() {
+    let place = Place::new();
+    let ended =
+        place.run(&["--max-hold", "300ms", "--on-lost", "kill", "job"], TELLS).expect(76).says("killed");
+    assert_eq!(ended.out, "ready\n");
+}
+
+#[test]
+fn on_lost_ignore_lets_it_go_on_and_says_so() {
+    let place = Place::new();
+    let mut command = place.leasehold(&[
+        "run",
+        "--max-hold",
+        "300ms",
+        "--on-lost",
+        "ignore",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "read -r _; exit 4",
+    ]);
+    command.stdin(std::process::Stdio::piped());
+    let running = Started::new(command);
+    running.complaint_with("WITHOUT the lock");
+    running.end().expect(4);
+}
+
+#[test]
+fn what_a_lost_command_leaves_behind_is_killed() {
+    let place = Place::new();
+    let script =
+        "(trap '' TERM; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.1; done) & sleep 0.1; wait";
+    let running = place.start(&["--max-hold", "700ms", "job"], script);
+    let left = number(&running.line_with(""));
+    running.end().expect(76);
+    wait_until_gone(left);
+}
+
+#[test]
+fn a_broken_lock_is_lost() {
+    let redis = Redis::start_or_skip();
+    let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
+    for place in places.into_iter().flatten() {
+        let running = place.start(&["--ttl", "1s", "job"], TELLS);
+        running.line_with("ready");
+        place.end(&["break", "--yes", "job"]).expect(0);
+        running.end().expect(76).says("job was lost");
+    }
+}
+
+#[test]
+fn a_loss_that_only_the_release_finds_is_76_too() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    // With so long a ttl no renewal comes before the end.
+    let ended = place.run(&["--ttl", "1h", "job"], "leasehold break --yes job >&2; exit 0").expect(76);
+    ended.says("may not have been alone");
+}
+
+#[test]
+fn a_server_that_is_killed_costs_the_command_before_the_lease_is_over() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let running = place.start(&["--ttl", "3s", "job"], TELLS);
+    running.line_with("ready");
+    let began = Instant::now();
+    redis.server.kill().unwrap();
+    running.line_with("terminated");
+    // The lease ran for three seconds from the last renewal, which was before.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    running.end().expect(76).says("job was lost");
+}
+
+#[test]
+fn a_server_that_hangs_costs_the_command_too_and_ignore_keeps_it() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let lost = place.start(&["--ttl", "2s", "a"], TELLS);
+    lost.line_with("ready");
+    let mut command = place.leasehold(&[
+        "run",
+        "--ttl",
+        "2s",
+        "--on-lost",
+        "ignore",
+        "b",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read -r _; exit 4",
+    ]);
+    command.stdin(std::process::Stdio::piped());
+    let kept = Started::new(command);
+    kept.line_with("ready");
+    redis.server.stop().unwrap();
+    lost.line_with("terminated");
+    kept.complaint_with("WITHOUT the lock");
+    lost.end().expect(76);
+    kept.end().expect(4);
+}
+
+#[test]
+fn who_is_stopped_past_the_lease_acts_on_the_loss_first_and_touches_nobody_elses_lock() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let first = place.start(&["--ttl", "1s", "job"], &format!("ps -o pgid= -p $$; {TELLS}"));
+    let group = rustix::process::Pid::from_raw(number(&first.line_with(""))).unwrap();
+    first.line_with("ready");
+    // The warden and the command are stopped as well: all that is left to act is leasehold itself, when it wakes up.
+    first.signal(Signal::STOP);
+    kill_process_group(group, Signal::STOP).unwrap();
+    let second = place.hold(&["--ttl", "20s", "--note", "second", "job"]);
+    first.signal(Signal::CONT);
+    first.line_with("terminated");
+    first.end().expect(76).says("job was lost");
+    let shown = place.show("job");
+    assert_eq!(shown["holders"][0]["note"], "second", "{shown}");
+    second.end().expect(0);
+}
+
+#[test]
+fn while_leasehold_is_stopped_the_warden_ends_the_command_when_the_lease_is_over() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let told = place.start(&["--ttl", "1s", "a"], TELLS);
+    told.line_with("ready");
+    let stubborn = place.start(&["--ttl", "1s", "--grace", "500ms", "b"], STUBBORN);
+    let pid = number(&stubborn.line_with(""));
+    stubborn.line_with("ready");
+    for running in [&told, &stubborn] {
+        running.signal(Signal::STOP);
+    }
+    told.line_with("terminated");
+    wait_until_gone(pid);
+    for running in [told, stubborn] {
+        running.signal(Signal::CONT);
+        running.end().expect(76);
+    }
+}
+
+#[test]
+fn renewals_go_on_while_the_command_runs() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let ended = place.run(&["--ttl", "600ms", "job"], "sleep 3; exit 2").expect(2);
+    assert_eq!(ended.err, "");
+}
+
+#[test]
+fn a_stopped_holder_on_files_keeps_the_lock() {
+    let place = Place::new();
+    let holder = place.hold(&["--ttl", "1s", "job"]);
+    holder.signal(Signal::STOP);
+    place.run(&["--wait", "2s", "job"], "true").expect(75);
+    holder.signal(Signal::CONT);
+    holder.end().expect(0);
+}

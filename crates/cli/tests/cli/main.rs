@@ -1,0 +1,21 @@
+//! The real binary, run as a person, a script or a shell runs it.
+//!
+//! Ground rules: every test has a store of its own. What happens is waited for by what it prints, never by the clock; the
+//! limits are generous, because the machine may be busy. Processes are ended by their ids, also when a test fails.
+
+mod support;
+
+mod counter;
+mod descriptors;
+mod environment;
+mod exits;
+mod inspect;
+mod killed;
+mod kinds;
+mod loss;
+mod nested;
+mod redis;
+mod secrets;
+mod signals;
+mod terminal;
+mod usage;

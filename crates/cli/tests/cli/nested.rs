@@ -1,0 +1,62 @@
+//! A `run` inside a `run`.
+
+use crate::support::Place;
+
+#[test]
+fn the_same_name_goes_on_at_once_under_the_same_fence() {
+    let place = Place::new();
+    let inner = "leasehold run job -- sh -c 'echo inner $LEASEHOLD_FENCE $LEASEHOLD_NAME'";
+    let ended = place
+        .run(&["job"], &format!("echo outer $LEASEHOLD_FENCE $LEASEHOLD_NAME; {inner}; exit 3"))
+        .expect(3);
+    assert_eq!(ended.out, "outer 00000000000000000001 job\ninner 00000000000000000001 job\n");
+    assert_eq!(place.show("job")["state"], "free");
+}
+
+#[test]
+fn another_name_is_a_lock_of_its_own_and_the_outermost_is_known_three_levels_down() {
+    let place = Place::new();
+    let script =
+        "leasehold run b -- leasehold run a -- sh -c 'echo $LEASEHOLD_NAME $LEASEHOLD_FENCE; leasehold ls'";
+    place.run(&["a"], "true").expect(0);
+    let ended = place.run(&["a"], script).expect(0);
+    assert_eq!(ended.out, "a 00000000000000000002\na  1 held\nb  1 held\n");
+}
+
+#[test]
+fn the_end_of_the_inner_one_does_not_end_the_hold() {
+    let place = Place::new();
+    let script = "leasehold run job -- true; LEASEHOLD_OWNER= leasehold run --no-wait job -- true; echo $?";
+    assert_eq!(place.run(&["job"], script).expect(0).out, "75\n");
+}
+
+#[test]
+fn a_larger_share_than_is_held_is_refused_instead_of_waiting_for_oneself() {
+    let place = Place::new();
+    let ended = place.run(&["--shared", "job"], "leasehold run job -- true; echo $?").expect(0);
+    assert_eq!(ended.out, "78\n");
+    assert!(ended.err.contains("outer"), "{ended:?}");
+    assert_eq!(place.run(&["job"], "leasehold run --shared job -- echo in").expect(0).out, "in\n");
+    let same = "leasehold run --permits 3 job -- echo in";
+    assert_eq!(place.run(&["--permits", "3", "job"], same).expect(0).out, "in\n");
+}
+
+#[test]
+fn what_the_environment_claims_is_believed_only_where_the_store_confirms_it() {
+    let place = Place::new().with("LEASEHOLD_OWNER", &format!("nonsense,{}", "a".repeat(32)));
+    let holder = place.hold(&["job"]);
+    place.run(&["--no-wait", "job"], "true").expect(75);
+    holder.end().expect(0);
+    let ended = place.run(&["--no-wait", "job"], "echo $LEASEHOLD_OWNER").expect(0);
+    assert!(!ended.out.contains("nonsense") && ended.out.contains(&"a".repeat(32)), "{ended:?}");
+}
+
+#[test]
+fn another_store_is_another_lock() {
+    let (place, other) = (Place::new(), Place::new());
+    let script = format!("leasehold run --on {} --no-wait job -- sh -c 'echo $LEASEHOLD_FENCE'", other.url);
+    for fence in 1..3 {
+        let ended = place.run(&["job"], &script).expect(0);
+        assert_eq!(ended.out.trim().parse::<u64>().unwrap(), fence);
+    }
+}

@@ -1,0 +1,84 @@
+//! A password is shown nowhere and passed on to nobody.
+
+use leasehold_testkit::RedisServer;
+
+use crate::support::{Place, Redis, Started};
+
+const PASSWORD: &str = "hunter2-and-more";
+
+fn start_or_skip() -> Option<Redis> {
+    Redis::build_or_skip(RedisServer::builder().password(PASSWORD))
+}
+
+/// Whether the environment or the words of any process of the command's group hold the password. Reads the group of the
+/// shell that runs it, leasehold's own words, and every variable that the command has.
+const LOOK: &str = r#"
+group=$(ps -o pgid= -p $$ | tr -d ' ')
+for pid in $(ps -o pid= -o pgid= -e | awk -v group="$group" '$2 == group { print $1 }'); do
+    tr '\0' '\n' </proc/$pid/environ; tr '\0' ' ' </proc/$pid/cmdline; echo
+done 2>/dev/null
+tr '\0' ' ' </proc/$PPID/cmdline; echo
+echo looked
+"#;
+
+#[test]
+fn the_command_its_group_and_the_process_list_do_not_have_it() {
+    let Some(redis) = start_or_skip() else { return };
+    let (url, addr) = (redis.server.url(), redis.server.addr());
+    assert!(url.contains(PASSWORD));
+    for (place, shown) in [
+        (Place::on(&url), format!("LEASEHOLD_URL=redis://default@{addr}")),
+        (
+            Place::on(&format!("redis://{addr}")).with("LEASEHOLD_REDIS_PASSWORD", PASSWORD),
+            format!("LEASEHOLD_URL=redis://{addr}"),
+        ),
+    ] {
+        let ended = place.run(&["job"], LOOK).expect(0);
+        assert!(ended.out.contains("looked") && ended.out.contains("lh-warden"), "{ended:?}");
+        assert!(ended.out.contains(&shown), "{shown} in {}", ended.out);
+        assert!(!ended.out.contains(PASSWORD) && !ended.out.contains("hunter2"), "{}", ended.out);
+    }
+}
+
+#[test]
+fn no_error_shows_it() {
+    let Some(redis) = start_or_skip() else { return };
+    let wrong = format!("redis://default:hunter2@{}", redis.server.addr());
+    let gone = leasehold_testkit::Port::take().unwrap();
+    let gone = format!("redis://default:hunter2@{}/0", gone.addr());
+    let place = Place::new();
+    for (args, code) in [
+        (vec!["run", "--on", &wrong, "job", "--", "true"], 78),
+        (vec!["run", "--on", &gone, "job", "--", "true"], 69),
+        (vec!["ls", "--on", "redis://a:hunter2@h:port"], 64),
+        (vec!["ls", "--on", "redis://a:hunter2@h?nonsense=1"], 64),
+        (vec!["ls", "--on", "ftp://a:hunter2@h"], 64),
+        (vec!["ls", "--on", "redis+unix:///s?pass=hunter2"], 64),
+        (vec!["ls", "x", "redis://a:hunter2@h"], 64),
+        (vec!["run", "job", "redis://a:hunter2@h", "--", "true"], 64),
+        (vec!["show", "--json=redis://a:hunter2@h", "x"], 64),
+    ] {
+        let ended = place.end(&args).expect(code);
+        let said = format!("{}{}", ended.out, ended.err);
+        assert!(!said.is_empty() && !said.contains("hunter2"), "{args:?}: {said}");
+    }
+    // The refusal of a password says what may be missing.
+    let place = Place::on(&format!("redis://{}", redis.server.addr()));
+    place.run(&["job"], "true").expect(78).says("password-file");
+}
+
+#[test]
+fn a_password_file_is_passed_on_so_that_a_nested_run_can_log_in() {
+    let Some(redis) = start_or_skip() else { return };
+    let place = Place::new();
+    let file = place.path("secret");
+    std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+    let url = format!("redis://{}?password-file={}", redis.server.addr(), file.display());
+    let mut command =
+        place.leasehold(&["run", "job", "--", "leasehold", "run", "job", "--", "sh", "-c", "echo inner"]);
+    command.env("LEASEHOLD_URL", &url);
+    assert_eq!(Started::new(command).end().expect(0).out, "inner\n");
+    // By the password itself it cannot, and says so.
+    let place = Place::on(&redis.server.url());
+    place.run(&["job"], "leasehold run job -- echo inner").expect(64).says("password-file");
+}

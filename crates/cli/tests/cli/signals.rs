@@ -1,0 +1,88 @@
+//! Signals that are sent to leasehold: passed on while the command runs, the end of the wait before.
+
+use rustix::process::Signal;
+
+use crate::support::{Place, Started, number, wait_until_gone};
+
+const PASSED_ON: [(Signal, &str); 6] = [
+    (Signal::TERM, "TERM"),
+    (Signal::INT, "INT"),
+    (Signal::HUP, "HUP"),
+    (Signal::QUIT, "QUIT"),
+    (Signal::USR1, "USR1"),
+    (Signal::USR2, "USR2"),
+];
+
+#[test]
+fn signals_are_passed_on_to_the_command() {
+    let place = Place::new();
+    for (signal, name) in PASSED_ON {
+        let script = format!("trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 1; done");
+        let running = place.start(&["job"], &script);
+        running.line_with("ready");
+        running.signal(signal);
+        running.line_with(&format!("got {name}"));
+        running.end().expect(9);
+    }
+}
+
+#[test]
+fn signals_reach_what_the_command_has_started_too() {
+    let place = Place::new();
+    let running = place.start(&["job"], "sleep 1000 & echo $!; wait");
+    let grandchild = number(&running.line_with(""));
+    running.signal(Signal::TERM);
+    running.end().expect(143);
+    wait_until_gone(grandchild);
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_leaves_no_place_in_the_line() {
+    let place = Place::new();
+    let holder = place.hold(&["job"]);
+    for (signal, name) in PASSED_ON {
+        let waiter = place.start(&["job"], "echo never");
+        place.wait_for_line("job", 1, 1);
+        waiter.signal(signal);
+        let ended = waiter.end().expect(128 + signal.as_raw());
+        assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", ""), "{name}");
+        assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0, "{name}");
+    }
+    holder.end().expect(0);
+    place.run(&["--no-wait", "job"], "true").expect(0);
+}
+
+#[test]
+fn a_signal_that_was_ignored_at_the_start_stays_ignored_as_nohup_wants_it() {
+    let place = Place::new();
+    let mut command =
+        place.sh("trap '' HUP; exec leasehold run job -- sh -c 'echo ready; read -r _; exit 6'");
+    command.stdin(std::process::Stdio::piped());
+    let running = Started::new(command);
+    running.line_with("ready");
+    running.signal(Signal::HUP);
+    running.end().expect(6);
+}
+
+#[test]
+fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
+    let place = Place::new();
+    let mut command = place.leasehold(&[
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; trap 'echo heard' USR1; echo ready; read -r a; read -r b; exit 7",
+    ]);
+    command.stdin(std::process::Stdio::piped());
+    let mut running = Started::new(command);
+    running.line_with("ready");
+    running.signal(Signal::TERM);
+    // Signals of one process arrive in an order: when this one was passed on, so was that.
+    running.signal(Signal::USR1);
+    running.tell("a\n");
+    running.line_with("heard");
+    place.run(&["--no-wait", "job"], "true").expect(75);
+    running.end().expect(7);
+}

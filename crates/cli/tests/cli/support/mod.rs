@@ -1,0 +1,327 @@
+//! What the tests share: stores, started processes, and waiting for what they print.
+
+pub(crate) mod pty;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::{RedisBuilder, RedisServer};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// The longest that anything here is waited for.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A place for one test: a directory, with a file store in it.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) url: String,
+    /// Variables for every process of this place.
+    variables: Vec<(String, String)>,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", dir.path().join("store").display());
+        Place { dir, url, variables: Vec::new() }
+    }
+
+    /// The same with another store.
+    pub(crate) fn on(url: &str) -> Place {
+        Place { url: url.to_owned(), ..Place::new() }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Place {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The binary with an environment that holds nothing of this machine's user, and the store in `LEASEHOLD_URL`.
+    pub(crate) fn leasehold(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        self.prepare(&mut command);
+        command.args(args);
+        command
+    }
+
+    /// A shell script with `leasehold` in its PATH.
+    pub(crate) fn sh(&self, script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        self.prepare(&mut command);
+        command.args(["-c", script]);
+        command
+    }
+
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        let folder = Path::new(BINARY).parent().unwrap();
+        command.env_clear().env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display()));
+        command.env("HOME", self.dir.path()).env("LEASEHOLD_URL", &self.url).current_dir(self.dir.path());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn end(&self, args: &[&str]) -> Ended {
+        Started::new(self.leasehold(args)).end()
+    }
+
+    /// `leasehold run ARGS -- sh -c SCRIPT`, to its end.
+    pub(crate) fn run(&self, args: &[&str], script: &str) -> Ended {
+        Started::new(self.leasehold(&run_args(args, script))).end()
+    }
+
+    /// The same, started only.
+    pub(crate) fn start(&self, args: &[&str], script: &str) -> Started {
+        Started::new(self.leasehold(&run_args(args, script)))
+    }
+
+    /// Holds a lock until its stdin is closed; returns when it is held.
+    pub(crate) fn hold(&self, args: &[&str]) -> Started {
+        let mut command =
+            self.leasehold(&run_args(args, "echo held by $LEASEHOLD_FENCE; read -r _; echo over"));
+        command.stdin(Stdio::piped());
+        let holder = Started::new(command);
+        holder.line_with("held by");
+        holder
+    }
+
+    /// One line of `show --json`.
+    pub(crate) fn show(&self, name: &str) -> serde_json::Value {
+        let shown = self.end(&["show", "--json", name]);
+        assert_eq!(shown.code(), 0, "{shown:?}");
+        serde_json::from_str(&shown.out).unwrap()
+    }
+
+    /// Waits until so many hold the lock and so many wait for it.
+    pub(crate) fn wait_for_line(&self, name: &str, holders: usize, waiting: usize) {
+        let count = |shown: &serde_json::Value, field: &str| shown[field].as_array().unwrap().len();
+        eventually(|| {
+            let shown = self.show(name);
+            let now = (count(&shown, "holders"), count(&shown, "waiting"));
+            (now == (holders, waiting)).then_some(()).ok_or(format!("{shown}"))
+        });
+    }
+}
+
+fn run_args<'a>(args: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    [&["run"], args, &["--", "sh", "-c", script]].concat()
+}
+
+/// A process that is ended with its test.
+pub(crate) struct Started {
+    child: Child,
+    out: Lines,
+    err: Lines,
+}
+
+/// What a process has left.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) took: Duration,
+}
+
+impl Started {
+    pub(crate) fn new(mut command: Command) -> Started {
+        let mut child = command.spawn().unwrap();
+        let out = Lines::of(child.stdout.take());
+        let err = Lines::of(child.stderr.take());
+        Started { child, out, err }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Writes to its stdin.
+    pub(crate) fn tell(&mut self, text: &str) {
+        self.child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits for a line on stdout that holds this; the line.
+    pub(crate) fn line_with(&self, text: &str) -> String {
+        self.out.line_with(text)
+    }
+
+    /// Waits for a line on stderr that holds this; the line.
+    pub(crate) fn complaint_with(&self, text: &str) -> String {
+        self.err.line_with(text)
+    }
+
+    /// Closes its stdin and waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let began = Instant::now();
+        drop(self.child.stdin.take());
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < LIMIT, "it does not end: {:?} {:?}", self.out.rest(), self.err.rest());
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        Ended {
+            status,
+            took: began.elapsed(),
+            out: self.out.rest_until_closed(),
+            err: self.err.rest_until_closed(),
+        }
+    }
+
+    /// Whether it runs still.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Killed, it takes its command along.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Ended {
+    /// The exit code; a signal that ended it is a failure of the test.
+    pub(crate) fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| panic!("ended by signal {:?}: {self:?}", self.status.signal()))
+    }
+
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Ended {
+        assert_eq!(self.code(), code, "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn says(self, text: &str) -> Ended {
+        assert!(self.err.contains(text), "no «{text}» in {self:?}");
+        self
+    }
+}
+
+/// Lines as they come, from a thread.
+struct Lines {
+    lines: Receiver<String>,
+    seen: std::cell::RefCell<String>,
+}
+
+impl Lines {
+    fn of(stream: Option<impl Read + Send + 'static>) -> Lines {
+        let (sender, lines) = channel();
+        if let Some(stream) = stream {
+            std::thread::spawn(move || {
+                let mut stream = BufReader::new(stream);
+                let mut line = Vec::new();
+                while stream.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                    if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+        Lines { lines, seen: Default::default() }
+    }
+
+    #[track_caller]
+    fn line_with(&self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            match self.lines.recv_timeout(LIMIT.saturating_sub(began.elapsed())) {
+                Ok(line) => {
+                    self.seen.borrow_mut().push_str(&line);
+                    if line.contains(text) {
+                        return line.trim_end().to_owned();
+                    }
+                }
+                Err(error) => panic!("no line with «{text}» ({error}) in {:?}", self.seen.borrow()),
+            }
+        }
+    }
+
+    /// Everything so far.
+    fn rest(&self) -> String {
+        self.lines.try_iter().for_each(|line| self.seen.borrow_mut().push_str(&line));
+        self.seen.borrow().clone()
+    }
+
+    /// Everything, until nobody holds the stream open any more; or a moment, where a process that was left behind does.
+    fn rest_until_closed(&self) -> String {
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
+            self.seen.borrow_mut().push_str(&line);
+        }
+        self.seen.borrow().clone()
+    }
+}
+
+/// Asks again and again until it is so.
+#[track_caller]
+pub(crate) fn eventually<T>(mut ask: impl FnMut() -> Result<T, String>) -> T {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Ok(value) => return value,
+            Err(last) => assert!(began.elapsed() < LIMIT, "never so; last: {last}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until no such process exists, or only what is left of it.
+#[track_caller]
+pub(crate) fn wait_until_gone(pid: i32) {
+    eventually(|| if is_alive(pid) { Err(format!("{pid} lives")) } else { Ok(()) });
+}
+
+pub(crate) fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// A number that a script printed.
+#[track_caller]
+pub(crate) fn number(text: &str) -> i32 {
+    let digits = text.trim().rsplit(' ').next().unwrap();
+    digits.parse().unwrap_or_else(|_| panic!("no number in «{text}»"))
+}
+
+/// A Redis server, with a runtime for its methods.
+pub(crate) struct Redis {
+    pub(crate) server: RedisServer,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Redis {
+    /// Starts one, or ends the test as skipped.
+    pub(crate) fn start_or_skip() -> Option<Redis> {
+        Redis::build_or_skip(RedisServer::builder())
+    }
+
+    pub(crate) fn build_or_skip(builder: RedisBuilder) -> Option<Redis> {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let server = runtime.block_on(builder.start_or_skip())?;
+        Some(Redis { server, runtime })
+    }
+
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+}
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_leasehold");

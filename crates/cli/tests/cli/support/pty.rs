@@ -1,0 +1,125 @@
+//! A pseudo-terminal with a session of its own: what is typed goes in, what is on the screen comes out.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use super::{LIMIT, Place};
+
+/// A process that leads a session on a terminal of its own.
+pub(crate) struct Pty {
+    child: Child,
+    typed: File,
+    screen: Receiver<Vec<u8>>,
+    seen: String,
+    /// Up to where the screen was read by [`Pty::see`].
+    read: usize,
+}
+
+impl Pty {
+    /// Starts a program on a terminal.
+    pub(crate) fn start(place: &Place, program: &str, args: &[&str]) -> Pty {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = || -> OwnedFd {
+            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+        };
+        tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        // It makes a session and takes the terminal of its stdin; no code between fork and exec is needed for that.
+        let mut command = Command::new("setsid");
+        place.prepare(&mut command);
+        command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
+        command.stdin(Stdio::from(slave())).stdout(Stdio::from(slave())).stderr(Stdio::from(slave()));
+        let child = command.spawn().unwrap();
+        let typed = File::from(master);
+        let mut output = typed.try_clone().unwrap();
+        let (sender, screen) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // When the last process on the other side has gone, this is an error.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                if sender.send(bytes[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Pty { child, typed, screen, seen: String::new(), read: 0 }
+    }
+
+    /// Starts an interactive shell with job control, and waits for its prompt.
+    pub(crate) fn shell(place: &Place) -> Pty {
+        let mut shell = Pty::start(place, "bash", &["--norc", "--noprofile", "-i"]);
+        shell.see(PROMPT);
+        shell
+    }
+
+    /// Types this.
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.typed.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Types a command line, and reads past its echo.
+    pub(crate) fn enter(&mut self, line: &str) {
+        self.press(&format!("{line}\r"));
+        self.see(line);
+    }
+
+    /// Waits until this appears behind what was seen before; what came up to its end.
+    #[track_caller]
+    pub(crate) fn see(&mut self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            if let Some(at) = self.seen[self.read..].find(text) {
+                let end = self.read + at + text.len();
+                let before = self.seen[self.read..end].to_owned();
+                self.read = end;
+                return before;
+            }
+            match self.screen.recv_timeout(LIMIT.saturating_sub(began.elapsed())) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(error) => panic!("no «{text}» ({error}) behind byte {} of {:?}", self.read, self.seen),
+            }
+        }
+    }
+
+    /// Waits for the prompt; what came up to it.
+    #[track_caller]
+    pub(crate) fn prompt(&mut self) -> String {
+        self.see(PROMPT)
+    }
+
+    /// Waits until the process has ended; its status, and all that was on the screen.
+    pub(crate) fn end(mut self) -> (std::process::ExitStatus, String) {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < LIMIT, "it does not end: {:?}", self.seen);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        while let Ok(bytes) = self.screen.recv_timeout(std::time::Duration::from_millis(500)) {
+            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        (status, std::mem::take(&mut self.seen))
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        // The end of a session's leader hangs up its terminal, and so ends what runs there.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+const PROMPT: &str = "prompt> ";

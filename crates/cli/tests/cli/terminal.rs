@@ -1,0 +1,229 @@
+//! Inside a pseudo-terminal: Ctrl-C, job control, the line while it waits, and questions.
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::support::pty::Pty;
+use crate::support::{Place, number};
+
+#[test]
+fn ctrl_c_ends_the_command_and_leasehold_by_the_same_signal() {
+    let place = Place::new();
+    let mut pty =
+        Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    pty.see("ready");
+    pty.press("\x03");
+    let (status, screen) = pty.end();
+    assert_eq!(status.signal(), Some(2), "{status:?} {screen:?}");
+    assert_eq!(place.show("job")["state"], "free");
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_alone_which_may_go_on() {
+    let place = Place::new();
+    let script =
+        "trap 'echo caught' INT; echo ready; until read -r line; do :; done; echo \"got $line\"; exit 5";
+    let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
+    pty.see("ready");
+    pty.press("\x03");
+    pty.see("caught");
+    pty.press("words\r");
+    pty.see("got words");
+    let (status, _) = pty.end();
+    assert_eq!(status.code(), Some(5));
+}
+
+#[test]
+fn a_shell_sees_130_and_a_script_around_it_ends() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    shell.enter("leasehold run job -- sh -c 'echo rea''dy; exec sleep 1000'");
+    shell.see("ready");
+    shell.press("\x03");
+    shell.prompt();
+    shell.enter("echo code $?");
+    shell.see("code 130");
+    shell.prompt();
+    shell.enter("sh -c 'for i in 1 2 3; do leasehold run job -- sh -c \"echo rea\"\"dy; exec sleep 1000\"; echo ne''xt; done'");
+    shell.see("ready");
+    shell.press("\x03");
+    let rest = shell.prompt();
+    assert!(!rest.contains("next"), "the loop has ended: {rest:?}");
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_the_lock_and_the_script_around_it() {
+    let place = Place::new();
+    let holder = place.hold(&["--note", "ann", "job"]);
+    let mut shell = Pty::shell(&place);
+    shell.enter("sh -c 'for i in 1 2 3; do leasehold run job -- true; echo ne''xt; done'; echo code $?");
+    shell.see("waiting for job");
+    shell.press("\x03");
+    let rest = shell.prompt();
+    assert!(!rest.contains("next"), "{rest:?}");
+    assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0);
+    holder.end().expect(0);
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_continues_both() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    shell.enter("leasehold run job -- sh -c 'echo rea''dy; read -r line; echo \"got $line\"; exit 5'");
+    shell.see("ready");
+    shell.press("\x1a");
+    shell.see("Stopped");
+    shell.prompt();
+    // The shell has its terminal back, and the lock is held.
+    shell.enter("leasehold run --no-wait job -- true; echo code $?");
+    shell.see("code 75");
+    shell.prompt();
+    shell.enter("fg");
+    shell.press("words\r");
+    shell.see("got words");
+    shell.prompt();
+    shell.enter("echo code $?");
+    shell.see("code 5");
+}
+
+#[test]
+fn a_job_in_the_background_gets_the_terminal_when_it_is_brought_to_the_front() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    shell.enter("leasehold run job -- sh -c 'read -r line; echo \"got $line\"' &");
+    // It reads from the background, is stopped for that, and the shell is told.
+    shell.prompt();
+    loop {
+        shell.enter("jobs");
+        if shell.prompt().contains("Stopped") {
+            break;
+        }
+    }
+    shell.enter("fg");
+    shell.press("words\r");
+    shell.see("got words");
+    shell.prompt();
+}
+
+#[test]
+fn bg_lets_it_go_on_without_the_terminal() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    shell.enter(
+        "leasehold run job -- sh -c 'echo rea''dy; while [ ! -e go ]; do sleep 0.05; done; echo do''ne'",
+    );
+    shell.see("ready");
+    shell.press("\x1a");
+    shell.see("Stopped");
+    shell.prompt();
+    shell.enter("bg");
+    shell.prompt();
+    // The shell keeps its terminal while the job goes on, and when it ends.
+    shell.enter("echo he''re");
+    shell.see("here");
+    shell.prompt();
+    std::fs::write(place.path("go"), "").unwrap();
+    shell.see("done");
+    shell.enter("wait; echo still he''re");
+    shell.see("still here");
+}
+
+#[test]
+fn what_is_lost_while_it_is_stopped_is_seen_first_when_it_goes_on() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    let script = "trap \"echo terminated; exit\" TERM; echo rea\"\"dy; while :; do sleep 0.1; echo ti\"\"ck >>ticks; done";
+    shell.enter(&format!("leasehold run --max-hold 1s job -- sh -c '{script}'"));
+    shell.see("ready");
+    shell.press("\x1a");
+    shell.see("Stopped");
+    shell.prompt();
+    shell.enter("sleep 1.2; rm -f ticks; fg");
+    shell.see("terminated");
+    shell.prompt();
+    shell.enter("echo code $?; [ -e ticks ] || echo it was told fi''rst");
+    shell.see("code 76");
+    shell.see("it was told first");
+}
+
+#[test]
+fn while_it_waits_a_line_says_who_holds_it_and_how_many_are_ahead() {
+    let place = Place::new();
+    let holder = place.hold(&["--note", "ann\u{1b}[2J", "job"]);
+    let other = place.start(&["job"], "true");
+    place.wait_for_line("job", 1, 1);
+    let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "echo", "in"]);
+    pty.see("waiting for job, 2 ahead; held for ");
+    pty.see("by ann\\u{1b}[2J");
+    holder.end().expect(0);
+    other.end().expect(0);
+    let (status, screen) = pty.end();
+    assert_eq!(status.code(), Some(0));
+    assert!(!screen.contains("\x1b[2J"), "{screen:?}");
+    // The line is removed before the command starts.
+    assert!(screen.ends_with("\r\x1b[Kin\r\n"), "{screen:?}");
+}
+
+#[test]
+fn in_the_background_no_line_is_drawn() {
+    let place = Place::new();
+    let holder = place.hold(&["job"]);
+    let mut shell = Pty::shell(&place);
+    shell.enter("leasehold run job -- true &");
+    shell.prompt();
+    place.wait_for_line("job", 1, 1);
+    shell.enter("sleep 0.5; jobs");
+    assert!(!shell.prompt().contains("waiting for"));
+    holder.end().expect(0);
+}
+
+#[test]
+fn break_asks_and_does_as_it_is_told() {
+    let place = Place::new();
+    let holder = place.hold(&["--ttl", "1s", "--note", "ann", "job"]);
+    let mut shell = Pty::shell(&place);
+    for (answer, code) in [("n", 1), ("", 1), ("y", 0)] {
+        shell.enter("leasehold break job; echo code $?");
+        let question = shell.see("[y/N]");
+        assert!(question.contains("ann") && question.contains("fence"), "{question:?}");
+        shell.press(&format!("{answer}\r"));
+        shell.see(&format!("code {code}"));
+        shell.prompt();
+    }
+    holder.end().expect(76);
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    let place = Place::new();
+    let (_, coloured) = Pty::start(&place, "leasehold", &["show", "job"]).end();
+    assert!(coloured.contains("\x1b[32mfree\x1b[0m"), "{coloured:?}");
+    let plain = Place::new().with("NO_COLOR", "1");
+    let (_, screen) = Pty::start(&plain, "leasehold", &["show", "job"]).end();
+    assert_eq!(screen, "job: free\r\n");
+}
+
+#[test]
+fn a_command_on_a_terminal_is_in_its_foreground_from_its_first_moment() {
+    let place = Place::new();
+    let script = "echo $(ps -o tpgid= -p $$) $(ps -o pgid= -p $$) end";
+    for _ in 0..5 {
+        let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
+        let line = pty.see(" end");
+        let groups: Vec<_> = line.trim_end_matches(" end").split(' ').map(number).collect();
+        assert_eq!(groups[0], groups[1], "{line:?}");
+    }
+}
+
+#[test]
+fn where_no_shell_could_continue_it_ctrl_z_does_not_strand_it() {
+    let place = Place::new();
+    // A leader of a session has no shell above it: its group is an orphan, which the kernel does not stop.
+    let script = "echo ready; read -r line; echo \"got $line\"";
+    let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
+    pty.see("ready");
+    pty.press("\x1a");
+    pty.see("^Z");
+    pty.press("words\r");
+    pty.see("got words");
+    assert_eq!(pty.end().0.code(), Some(0));
+}

@@ -1,0 +1,94 @@
+//! What cannot be understood is 64, and says what to write; help and version are no errors.
+
+use crate::support::Place;
+
+#[test]
+fn what_cannot_be_understood_is_64() {
+    let place = Place::new();
+    let long_name = "x".repeat(513);
+    let long_note = "x".repeat(1025);
+    let run = |args: &[&'static str]| [&["run"], args, &["--", "true"]].concat();
+    for (args, text) in [
+        (vec![], "Usage"),
+        (vec!["nonsense"], "nonsense"),
+        (run(&["--nonsense", "job"]), "--nonsense"),
+        (run(&[]), "<NAME>"),
+        (vec!["run", "job"], "COMMAND"),
+        (vec!["run", "job", "true"], "true"),
+        (run(&[""]), "name is empty"),
+        (run(&["a\nb"]), "control character"),
+        (vec!["run", &long_name, "--", "true"], "512"),
+        (vec!["run", "--note", &long_note, "job", "--", "true"], "1024"),
+        (run(&["--wait", "30", "job"]), "30s"),
+        (run(&["--ttl", "soon", "job"]), "30s"),
+        (run(&["--ttl", "1ms", "job"]), "too short"),
+        (run(&["--max-hold", "0s", "job"]), "max_hold"),
+        (run(&["--wait", "1s", "--no-wait", "job"]), "cannot be used with"),
+        (run(&["--shared", "--permits", "2", "job"]), "cannot be used with"),
+        (run(&["--permits", "0", "job"]), "permits"),
+        (run(&["--on-lost", "weep", "job"]), "term"),
+        (run(&["--on", "nonsense", "job"]), "redis://"),
+        (run(&["--on", "ftp://x", "job"]), "redis://"),
+        (run(&["--on", "redis://", "job"]), "host is missing"),
+        (run(&["--on", "redis://h?tiemout=1s", "job"]), "timeout"),
+        (run(&["--on", "", "job"]), "URL"),
+        (vec!["show"], "<NAME>"),
+        (vec!["show", ""], "name is empty"),
+        (vec!["break", "--json", "job"], "--yes"),
+        (vec!["break", "job"], "--yes"),
+        (vec!["completions", "cmd.exe"], "bash"),
+    ] {
+        place.end(&args).expect(64).says(text);
+    }
+}
+
+#[test]
+fn an_environment_that_is_no_text_is_64_and_an_empty_one_is_none() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let mut command = place.leasehold(&["ls"]);
+    command.env("LEASEHOLD_URL", std::ffi::OsStr::from_bytes(b"file:///\xff"));
+    crate::support::Started::new(command).end().expect(64).says("LEASEHOLD_URL");
+    let mut command = place.leasehold(&["ls"]);
+    command.env("LEASEHOLD_URL", "");
+    crate::support::Started::new(command).end().expect(0);
+}
+
+#[test]
+fn help_and_version_are_no_errors_and_teach() {
+    let place = Place::new();
+    for (args, texts) in [
+        (&["--help"][..], &["Exit codes:", "75", "Examples:", "LEASEHOLD_URL"][..]),
+        (&["-h"], &["Examples:"]),
+        (&["help"], &["Examples:"]),
+        (&["run", "--help"], &["LEASEHOLD_FENCE", "Ctrl-C", "--at-least", "redis://", "Examples:"]),
+        (&["run", "-h"], &["--no-wait", "Examples:"]),
+        (&["show", "--help"], &["--json", "jq", "Examples:"]),
+        (&["ls", "--help"], &["--json", "Examples:"]),
+        (&["watch", "--help"], &["--json", "Examples:"]),
+        (&["break", "--help"], &["--yes", "fence", "Examples:"]),
+        (&["completions", "--help"], &["bash", "Examples:"]),
+    ] {
+        let ended = place.end(args).expect(0);
+        assert_eq!(ended.err, "");
+        for text in texts {
+            assert!(ended.out.contains(text), "no «{text}» in {args:?}: {}", ended.out);
+        }
+        assert!(!ended.out.contains('\x1b'), "no colours without a terminal");
+    }
+    let version = place.end(&["--version"]).expect(0).out;
+    assert_eq!(version.trim(), format!("leasehold {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_are_scripts_that_shells_accept() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.end(&["completions", shell]).expect(0).out;
+        assert!(script.contains("leasehold") && script.contains("no-wait"), "{shell}");
+    }
+    let mut bash =
+        place.sh("leasehold completions bash >script && bash -c '. ./script && complete -p leasehold'");
+    bash.env_remove("LEASEHOLD_URL");
+    crate::support::Started::new(bash).end().expect(0);
+}
