@@ -42,6 +42,17 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// Removes the line, and waits until it is gone: what follows on the screen is the command's.
+    pub(crate) async fn end(self) {
+        let voice = self.goes_on.is_some().then(|| self.voice.clone());
+        drop(self);
+        if let Some(voice) = voice {
+            voice.settle().await;
+        }
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.goes_on.take().is_some() {

@@ -33,7 +33,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
     if let Err(problem) = &ended {
         voice.say(&problem.to_string());
     }
-    voice.finish();
+    voice.settle().await;
     Ok(ended.unwrap_or_else(|problem| problem.exit))
 }
 
@@ -167,7 +167,9 @@ impl Hold {
             signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
             taken = request.take(locks) => taken,
         };
-        drop(progress);
+        if let Some(progress) = progress {
+            progress.end().await;
+        }
         match taken {
             Ok(Some(guard)) => Ok(Taken::Held(Hold::Own(Box::new(guard), tags))),
             Ok(None) => Err(busy(request, locks, "is busy").await),

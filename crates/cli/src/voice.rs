@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::termios::tcgetwinsize;
+use tokio::sync::oneshot;
 
 use crate::store::redacted;
 use crate::terminal::without_ttou;
@@ -27,7 +28,7 @@ enum Word {
     /// A line that is replaced by the next; an empty one removes it.
     Show(String),
     /// Everything before this was said.
-    Done(SyncSender<()>),
+    Done(oneshot::Sender<()>),
 }
 
 impl Voice {
@@ -56,11 +57,11 @@ impl Voice {
         self.show(String::new());
     }
 
-    /// Waits until everything was said, up to a limit. Blocks.
-    pub(crate) fn finish(&self) {
-        let (done, told) = sync_channel(1);
+    /// Waits until everything was said, up to a limit: a terminal that takes no output must not keep us for ever.
+    pub(crate) async fn settle(&self) {
+        let (done, told) = oneshot::channel();
         if self.words.try_send(Word::Done(done)).is_ok() {
-            let _ = told.recv_timeout(LAST_WORDS);
+            drop(tokio::time::timeout(SETTLE_LIMIT, told).await);
         }
     }
 }
@@ -85,7 +86,7 @@ fn speak(heard: &Receiver<Word>) {
                 write!(stderr, "{clear}{}", clipped(&text, width()))
             }
             Word::Done(done) => {
-                let _ = done.try_send(());
+                let _ = done.send(());
                 Ok(())
             }
         };
@@ -109,4 +110,4 @@ fn width() -> usize {
 
 const CLEAR_LINE: &str = "\r\x1b[K";
 const BACKLOG: usize = 64;
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const SETTLE_LIMIT: Duration = Duration::from_secs(1);

@@ -9,9 +9,12 @@ use crate::support::{LIMIT, Place, Redis, is_alive, number, wait_until_gone};
 #[test]
 fn the_command_dies_with_leasehold_and_so_does_all_that_it_has_started() {
     let place = Place::new();
-    let script = "trap '' TERM INT HUP; sh -c 'echo $$; exec sleep 1000' & echo $$; echo ready; while :; do sleep 1; done";
+    let script =
+        "trap '' TERM INT HUP; sleep 1000 & echo command $$ and $!; echo ready; while :; do sleep 1; done";
     let mut running = place.start(&["job"], script);
-    let pids = [number(&running.line_with("")), number(&running.line_with(""))];
+    let line = running.line_with("command");
+    let (command, started) = line.split_once(" and ").unwrap();
+    let pids = [number(command), number(started)];
     running.line_with("ready");
     assert!(pids.iter().all(|pid| is_alive(*pid)) && running.is_running());
     running.signal(Signal::KILL);
@@ -86,10 +89,12 @@ fn who_kills_by_name_does_not_kill_the_warden_with_it() {
 #[test]
 fn signals_to_the_whole_group_do_not_end_the_warden() {
     let place = Place::new();
-    let running = place.start(&["job"], "ps -o pgid= -p $$; trap 'echo alive' TERM INT HUP USR1 TSTP; kill -TERM 0; kill -INT 0; kill -HUP 0; kill -USR1 0; kill -TSTP 0; echo $$; while :; do sleep 1; done");
-    let warden = number(&running.line_with(""));
-    running.line_with("alive");
-    // The shell itself lives, its `sleep` does not matter.
+    let script = "echo warden $(ps -o pgid= -p $$); trap : TERM INT HUP USR1 QUIT ALRM TSTP; \
+                  for name in TERM INT HUP USR1 QUIT ALRM TSTP; do kill -$name 0; done; echo sent; read -r _ </dev/null; \
+                  while :; do sleep 1; done";
+    let running = place.start(&["job"], script);
+    let warden = number(&running.line_with("warden"));
+    running.line_with("sent");
     assert!(is_alive(warden));
     running.signal(Signal::KILL);
     wait_until_gone(warden);

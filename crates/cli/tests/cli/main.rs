@@ -3,6 +3,8 @@
 //! Ground rules: every test has a store of its own. What happens is waited for by what it prints, never by the clock; the
 //! limits are generous, because the machine may be busy. Processes are ended by their ids, also when a test fails.
 
+#![allow(clippy::unwrap_used, reason = "all of it is tests, which the lint does not see in helper functions")]
+
 mod support;
 
 mod counter;

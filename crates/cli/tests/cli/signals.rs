@@ -73,7 +73,7 @@ fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
         "--",
         "sh",
         "-c",
-        "trap '' TERM; trap 'echo heard' USR1; echo ready; read -r a; read -r b; exit 7",
+        "trap '' TERM; trap 'echo heard' USR1; echo ready; until read -r _; do :; done; exit 7",
     ]);
     command.stdin(std::process::Stdio::piped());
     let mut running = Started::new(command);
@@ -81,8 +81,8 @@ fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
     running.signal(Signal::TERM);
     // Signals of one process arrive in an order: when this one was passed on, so was that.
     running.signal(Signal::USR1);
-    running.tell("a\n");
     running.line_with("heard");
     place.run(&["--no-wait", "job"], "true").expect(75);
+    running.tell("\n");
     running.end().expect(7);
 }
