@@ -18,6 +18,8 @@ struct Tool {
 /// A new backend adds the programs of its server here.
 const TOOLS: &[Tool] = &[
     Tool { program: "git", package: "git", needed_by: &["tidy"] },
+    Tool { program: "etcd", package: "etcd-server", needed_by: &["etcd"] },
+    Tool { program: "etcdctl", package: "etcd-client", needed_by: &["etcd"] },
     Tool { program: "redis-server", package: "redis-server", needed_by: &["redis"] },
     Tool { program: "redis-cli", package: "redis-tools", needed_by: &["redis"] },
 ];

@@ -75,6 +75,7 @@
 mod certificates;
 mod directory;
 mod error;
+mod etcd;
 mod port;
 mod process;
 mod proxy;
@@ -84,6 +85,7 @@ pub mod require;
 pub use certificates::{Certificates, Identity};
 pub use directory::Directory;
 pub use error::Error;
+pub use etcd::{EtcdBuilder, EtcdCluster};
 pub use port::Port;
 pub use process::Process;
 pub use proxy::{Proxy, Way};

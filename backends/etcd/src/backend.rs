@@ -1,0 +1,129 @@
+//! The seam: which file answers which verb, and what is promised.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Admission, Backend, Claim, Effect, Failure, FailureKind, Grade, Liveness, Order, Patience, Profile,
+    Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+};
+
+use crate::cluster::Cluster;
+use crate::config::EtcdConfig;
+use crate::core::Core;
+use crate::refusal::Refusal;
+use crate::wire::{Layout, look_up};
+use crate::{contending, ending, looking, renewing, roster, tending};
+
+/// Locks on one etcd cluster.
+///
+/// See the crate's page for what it promises and what it does not.
+///
+/// # Cancel safety
+/// A dropped `contend` leaves its place in line for two seconds at most, after which this client gives it up. The other
+/// calls have then been carried out or not; all may be repeated.
+pub struct EtcdBackend {
+    profile: Profile,
+    core: Arc<Core>,
+}
+
+impl EtcdBackend {
+    /// Connects, logs in, and looks at the keys once.
+    ///
+    /// It has to be called inside a tokio runtime, in which its tasks live until the backend is dropped.
+    ///
+    /// # Errors
+    /// `Unavailable` where no server answers or the cluster has no quorum, within the timeout; `Denied` where the
+    /// login or the permission is refused; `Invalid` where a file that the URL names cannot be used.
+    pub async fn connect(config: EtcdConfig) -> Result<EtcdBackend, Failure> {
+        if config.exposes_password() {
+            tracing::warn!("the password for etcd crosses the network in the clear: write etcds://");
+        }
+        let layout = Layout::new(&config.prefix);
+        let cluster = Arc::new(Cluster::new(config)?);
+        let probe = look_up(&layout.probe());
+        let asked = cluster.ask(|line| {
+            let probe = probe.clone();
+            async move { line.range(probe).await }
+        });
+        asked.await.map_err(Refusal::of_a_look)?;
+        let core = Arc::new(Core::new(cluster, layout));
+        tending::start(&core);
+        Ok(EtcdBackend { profile: profile(), core })
+    }
+
+    fn accept(&self, claim: &Claim) -> Result<(), Failure> {
+        if (MIN_TTL..=MAX_TTL).contains(&claim.ttl) {
+            return Ok(());
+        }
+        let detail =
+            format!("a ttl of {:?} cannot be kept: choose between {MIN_TTL:?} and {MAX_TTL:?}", claim.ttl);
+        Err(Failure::new(FailureKind::Invalid, Effect::None, detail))
+    }
+}
+
+#[async_trait]
+impl Backend for EtcdBackend {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.accept(claim)?;
+        contending::contend(&self.core, claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        renewing::renew(&self.core, batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        ending::release(&self.core, batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        looking::inspect(&self.core, resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        looking::list(&self.core, prefix, after, limit).await
+    }
+}
+
+impl fmt::Debug for EtcdBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdBackend").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
+fn profile() -> Profile {
+    Profile {
+        name: "etcd",
+        admission: Admission::Counted,
+        order: Order::Fifo,
+        waiting: Waiting::Notifies,
+        liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+        fencing: Grade::Strict,
+        safety: Safety::Strict,
+        place_ttl: roster::KEPT_PLACE,
+        // The server counts in whole seconds, but it is asked for more of them than the holder relies on.
+        granularity: Duration::ZERO,
+        renew_batch_max: RENEW_BATCH_MAX,
+    }
+}
+
+const MIN_TTL: Duration = Duration::from_secs(1);
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const RENEW_BATCH_MAX: usize = 128;

@@ -1,0 +1,207 @@
+//! The cluster as one: which server is asked, for how long, and who is asked next.
+//!
+//! Ground rules: every request of this backend may be repeated, so it is, until the time for it is over. A server that
+//! does not answer in its part of that time is left for the next one, and gets a new connection. Whether an earlier try
+//! may have been carried out is never forgotten: it comes back as `Effect::Unknown`, or with the answer as `doubt`.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::metadata::{Ascii, MetadataValue};
+
+use crate::config::{EtcdConfig, invalid, reveal};
+use crate::member::{Line, Member};
+use crate::proto::AuthenticateRequest;
+use crate::refusal::{Advice, Refusal, judge};
+
+/// All servers.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    config: EtcdConfig,
+    members: Vec<Member>,
+    /// The one that is asked first.
+    preferred: AtomicUsize,
+    login: Mutex<Arc<Login>>,
+}
+
+/// One login. Whoever needs the token while it is fetched waits for the same answer.
+type Login = OnceCell<Option<MetadataValue<Ascii>>>;
+
+/// An answer, and whether the same request may also have been carried out once before, or may still be later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) value: T,
+    pub(crate) doubt: bool,
+}
+
+/// A server with its number, for going on to the next.
+pub(crate) struct Chosen<'a> {
+    number: usize,
+    member: &'a Member,
+    login: Arc<Login>,
+}
+
+impl Cluster {
+    pub(crate) fn new(config: EtcdConfig) -> Result<Cluster, Failure> {
+        let members = Member::all(&config)?;
+        Ok(Cluster { config, members, preferred: AtomicUsize::new(0), login: Mutex::default() })
+    }
+
+    /// How long one request may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.config.timeout
+    }
+
+    /// Asks until there is an answer, at most for the configured time.
+    pub(crate) async fn ask<T, F>(&self, ask: impl Fn(Line) -> F) -> Result<Answer<T>, Refusal>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.ask_within(self.config.timeout, ask).await
+    }
+
+    /// Asks until there is an answer or `limit` is over.
+    pub(crate) async fn ask_within<T, F>(
+        &self,
+        limit: Duration,
+        ask: impl Fn(Line) -> F,
+    ) -> Result<Answer<T>, Refusal>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let part = (limit / TRIES).max(MIN_PART);
+        let mut over = std::pin::pin!(tokio::time::sleep(limit));
+        let (mut doubt, mut logins, mut tries) = (false, 0, 0);
+        loop {
+            let chosen = self.choose();
+            let asked = tokio::select! {
+                asked = timeout(part, self.ask_one(&chosen, &ask)) => asked.ok(),
+                () = &mut over => None,
+            };
+            let failure = match asked {
+                Some(Ok(value)) => return Ok(Answer { value, doubt }),
+                Some(Err(Advice::GiveUp(refusal))) => return Err(given_up(refusal, doubt)),
+                Some(Err(Advice::LogInAgain(failure))) => {
+                    self.forget_login(&chosen.login);
+                    logins += 1;
+                    if logins <= LOGINS {
+                        continue;
+                    }
+                    return Err(given_up(Refusal::Failed(failure), doubt));
+                }
+                Some(Err(Advice::TryElsewhere(failure))) => failure,
+                None => {
+                    chosen.member.reconnect();
+                    Failure::unanswered(format!("{} did not answer in time", chosen.member.name()))
+                }
+            };
+            self.leave(&chosen);
+            doubt |= failure.effect == Effect::Unknown;
+            tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
+            tries += 1;
+            if !over.is_elapsed() && tries % self.members.len() == 0 {
+                // All servers were asked. An election takes about a second.
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = &mut over => {}
+                }
+            }
+            if over.is_elapsed() {
+                return Err(given_up(Refusal::Failed(failure), doubt));
+            }
+        }
+    }
+
+    /// The server that is asked first now.
+    pub(crate) fn choose(&self) -> Chosen<'_> {
+        let number = self.preferred.load(Ordering::Relaxed) % self.members.len();
+        let login = self.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Chosen { number, member: &self.members[number], login }
+    }
+
+    /// A connection to a chosen server, logged in.
+    pub(crate) async fn line(&self, chosen: &Chosen<'_>) -> Result<Line, Advice> {
+        let token = chosen.login.get_or_try_init(|| self.log_in(chosen.member)).await?;
+        Ok(chosen.member.line(token.clone()))
+    }
+
+    /// Asks another server first from now on, unless somebody else has seen to that.
+    pub(crate) fn leave(&self, chosen: &Chosen<'_>) {
+        let next = (chosen.number + 1) % self.members.len();
+        let _ = self.preferred.compare_exchange(chosen.number, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Drops the connection to a server that hangs.
+    pub(crate) fn reconnect(&self, chosen: &Chosen<'_>) {
+        chosen.member.reconnect();
+        self.leave(chosen);
+    }
+
+    /// Makes the next request log in anew, unless somebody else has seen to that.
+    pub(crate) fn forget_login(&self, old: &Arc<Login>) {
+        let mut login = self.login.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&login, old) {
+            *login = Arc::default();
+        }
+    }
+
+    async fn ask_one<T, F>(&self, chosen: &Chosen<'_>, ask: &impl Fn(Line) -> F) -> Result<T, Advice>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let line = self.line(chosen).await?;
+        ask(line).await.map_err(|status| judge(&status))
+    }
+
+    async fn log_in(&self, member: &Member) -> Result<Option<MetadataValue<Ascii>>, Advice> {
+        let failed = |failure| Advice::GiveUp(Refusal::Failed(failure));
+        let Some((name, password)) = self.config.login().map_err(failed)? else { return Ok(None) };
+        let request = AuthenticateRequest { name, password: reveal(&password).to_owned() };
+        let answer =
+            member.line(None).authenticate(request).await.map_err(|status| match judge(&status) {
+                // Nothing else was sent yet, and a login changes nothing.
+                Advice::TryElsewhere(mut failure) => {
+                    failure.effect = Effect::None;
+                    Advice::TryElsewhere(failure)
+                }
+                Advice::LogInAgain(failure) => failed(failure),
+                advice => advice,
+            })?;
+        let token = answer.token.parse().map_err(|_| failed(invalid("the cluster's token is no text")))?;
+        Ok(Some(token))
+    }
+}
+
+/// A request that an earlier try may have brought about did perhaps happen, whatever the last try says.
+fn given_up(refusal: Refusal, doubt: bool) -> Refusal {
+    match refusal {
+        Refusal::Failed(mut failure) if doubt => {
+            failure.effect = Effect::Unknown;
+            Refusal::Failed(failure)
+        }
+        refusal => refusal,
+    }
+}
+
+impl Chosen<'_> {
+    pub(crate) fn login(&self) -> &Arc<Login> {
+        &self.login
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.member.name()
+    }
+}
+
+/// Into how many parts the time for one request is cut: a server that hangs costs one of them.
+const TRIES: u32 = 3;
+const MIN_PART: Duration = Duration::from_millis(100);
+/// The most logins for one request.
+const LOGINS: u32 = 2;
+const PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,293 @@
+//! How a claim comes to hold: stand in line, look who is ahead, wait for the nearest of those who block.
+//!
+//! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter whose key or lease
+//! went away never believes that it holds. A claim without patience takes no place at all: its key is put only under the
+//! condition that it is admitted. One transaction takes what is free.
+
+use leasehold_core::{
+    Claim, Effect, Failure, FailureKind, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Step,
+};
+
+use crate::core::{Core, Visit, created_at, into_range, nothing_since, op, version_is};
+use crate::line::{Entry, admits, blockers};
+use crate::member::term;
+use crate::proof::EtcdProof;
+use crate::proto::{Compare, PutRequest, RangeResponse, Request, TxnRequest, TxnResponse};
+use crate::refusal::Refusal;
+use crate::roster::Lease;
+use crate::watcher::Target;
+use crate::wire::{look_along, look_up};
+
+/// The line as one answer showed it.
+#[derive(Debug)]
+struct Seen {
+    line: Vec<Entry>,
+    /// There were more than can be judged.
+    endless: bool,
+    /// Where the claim itself stands in it.
+    own: Option<usize>,
+    revision: i64,
+    asked_at: Moment,
+}
+
+/// One call of `contend`.
+pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    core.adopt(patience.clock());
+    end_leftover(core, claim).await?;
+    let visit = Visit::enter(core, claim).await.map_err(Refusal::into_failure)?;
+    let call = Call { core, claim, visit: &visit };
+    let step = if patience.is_ended() { call.glance().await } else { call.wait(patience).await };
+    step.map_err(|mut failure| {
+        // The place of a former try is kept for a while, for the next one.
+        if !core.roster().is_clear(claim.id) {
+            failure.effect = Effect::Unknown;
+        }
+        failure
+    })
+}
+
+/// What the same claim held until its ttl ended, and nobody took away yet, is not granted once more.
+async fn end_leftover(core: &Core, claim: &Claim) -> Result<(), Failure> {
+    let view = core.roster().view(claim.id, core.now());
+    if view.is_some_and(|view| view.expired) {
+        crate::ending::end(core, &[claim.id], &[core.layout.key(claim)]).await?;
+    }
+    Ok(())
+}
+
+struct Call<'a> {
+    core: &'a Core,
+    claim: &'a Claim,
+    visit: &'a Visit<'a>,
+}
+
+impl Call<'_> {
+    /// Stands in line until the claim is admitted or patience ends.
+    async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
+        let mut place = None;
+        for _ in 0..STANDS {
+            let seen = match place {
+                None => self.stand().await?,
+                Some(place) => self.look(place).await?,
+            };
+            let Some(own) = seen.own else {
+                // Its key is gone: the lease ended, or somebody took it out of the line. It stands at the end again.
+                place = None;
+                if patience.is_ended() {
+                    return self.leave(0).await;
+                }
+                continue;
+            };
+            let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
+            let waits_for = blockers(ahead, entry.share);
+            if waits_for.is_empty() {
+                return self.granted(entry, seen.asked_at);
+            }
+            if patience.is_ended() {
+                return self.leave(ahead.len()).await;
+            }
+            place = Some(entry.place);
+            let keys = waits_for.iter().map(|blocker| blocker.key.clone()).chain([entry.key.clone()]);
+            let watch = self.core.watcher.watch(keys.map(Target::Gone), seen.revision + 1);
+            self.core.roster().hang(self.claim.id, watch.bell());
+            tokio::select! {
+                rung = watch.rung() => rung?,
+                () = patience.ended() => {}
+            }
+            if patience.is_ended() {
+                return self.leave(ahead.len()).await;
+            }
+        }
+        // The caller asks again; its place is kept meanwhile.
+        Ok(busy(0))
+    }
+
+    /// Puts the claim's key where it is not there, and looks.
+    async fn stand(&self) -> Result<Seen, Failure> {
+        let key = self.core.layout.key(self.claim);
+        for _ in 0..ATTEMPTS {
+            let seen = self.place(vec![created_at(&key, 0)]).await?;
+            if seen.own.is_some() {
+                return Ok(seen);
+            }
+            if seen.endless {
+                self.leave(MAX_LINE).await?;
+                let detail = format!("{MAX_LINE} claims stand in line for it already: try again later");
+                return Err(Failure::unavailable(detail));
+            }
+        }
+        Err(self.restless())
+    }
+
+    /// Takes what is free at once, or nothing.
+    async fn glance(&self) -> Result<Step, Failure> {
+        let line = self.core.layout.line(&self.claim.resource);
+        // At first nobody at all may be there; later, nobody may have come since the line was seen.
+        let mut since = 1;
+        for _ in 0..ATTEMPTS {
+            let seen = self.place(vec![nothing_since(&line, since)]).await?;
+            if let Some(own) = seen.own {
+                let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
+                return match admits(ahead, entry.share) {
+                    true => self.granted(entry, seen.asked_at),
+                    false => self.leave(own).await,
+                };
+            }
+            if !admits(&seen.line, self.claim.share) {
+                return Ok(busy(seen.line.len()));
+            }
+            since = seen.revision + 1;
+        }
+        // So many come and go that no look is up to date: to stand in line for a moment is certain.
+        let seen = self.stand().await?;
+        match seen.own {
+            Some(own) if admits(&seen.line[..own], seen.line[own].share) => {
+                self.granted(&seen.line[own], seen.asked_at)
+            }
+            own => self.leave(own.unwrap_or_default()).await,
+        }
+    }
+
+    /// Puts the key under conditions, and sees the line in the same transaction.
+    async fn place(&self, conditions: Vec<Compare>) -> Result<Seen, Failure> {
+        let (core, claim) = (self.core, self.claim);
+        let lease = self.visit.lease(claim).await.map_err(Refusal::into_failure)?;
+        let (key, line) = (core.layout.key(claim), core.layout.line(&claim.resource));
+        let mark = core.layout.mark(lease.id);
+        let put = PutRequest {
+            key: key.clone(),
+            value: core.layout.value(claim),
+            lease: lease.id,
+            ..PutRequest::default()
+        };
+        let mut request = TxnRequest { compare: conditions, ..TxnRequest::default() };
+        request.compare.extend([created_at(&key, 0), version_is(&mark, lease.mark)]);
+        request.compare.dedup();
+        request.success = vec![op(Request::Put(put)), op(Request::Range(look_along(&line, 0)))];
+        request.failure = vec![op(Request::Range(look_along(&line, 0))), op(Request::Range(look_up(&mark)))];
+        let before = core.roster().sending(claim.id, lease.mark);
+        let stepped = core.step(claim, &lease, request).await;
+        match stepped {
+            Ok((answer, asked_at)) => {
+                if !answer.doubt {
+                    core.roster().answered(claim.id, before);
+                }
+                let mut ranges = answer.value.responses.iter().cloned().filter_map(into_range);
+                let found = ranges.next().unwrap_or_default();
+                if let Some(kv) = ranges.next().and_then(|found| found.kvs.first().cloned()) {
+                    core.roster().marked(lease.id, kv.version);
+                }
+                let mut seen = self.read(&answer.value, found, asked_at)?;
+                self.move_in(&mut seen, &lease).await?;
+                if seen.own.is_none() && !seen.endless {
+                    core.roster().absent(claim.id, asked_at);
+                }
+                Ok(seen)
+            }
+            Err(Refusal::NoSuchLease) => {
+                let now = core.now();
+                core.roster().lease_ended(lease.id, now);
+                Ok(Seen { line: Vec::new(), endless: false, own: None, revision: 0, asked_at: now })
+            }
+            Err(refusal) => {
+                let failure = refusal.into_failure();
+                if failure.effect == Effect::None {
+                    core.roster().answered(claim.id, before);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Looks at those ahead of a claim that stands in line, and at itself.
+    async fn look(&self, place: i64) -> Result<Seen, Failure> {
+        let line = self.core.layout.line(&self.claim.resource);
+        let request = TxnRequest {
+            success: vec![op(Request::Range(look_along(&line, place)))],
+            ..TxnRequest::default()
+        };
+        let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
+        let (answer, asked_at) = self.core.step(self.claim, &lease, request).await.map_err(|refusal| {
+            // Looking changes nothing, but the place in the line is still there.
+            let mut failure = refusal.into_failure();
+            failure.effect = Effect::Unknown;
+            failure
+        })?;
+        let found = answer.value.responses.iter().cloned().find_map(into_range).unwrap_or_default();
+        let mut seen = self.read(&answer.value, found, asked_at)?;
+        // Another place than the one that was waited at is another claim's history.
+        seen.own = seen.own.filter(|own| seen.line[*own].place == place);
+        self.move_in(&mut seen, &lease).await?;
+        Ok(seen)
+    }
+
+    fn read(&self, done: &TxnResponse, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
+        let line = self.core.layout.read_line(&self.claim.resource, &found.kvs)?;
+        let key = self.core.layout.key(self.claim);
+        let own = line.iter().position(|entry| entry.key == key);
+        tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(done.header), "seen");
+        let revision = done.header.map_or(0, |header| header.revision);
+        Ok(Seen { line, endless: found.more, own, revision, asked_at })
+    }
+
+    /// Moves a key that another client of the same claim has put onto the lease that this client keeps alive.
+    async fn move_in(&self, seen: &mut Seen, lease: &Lease) -> Result<(), Failure> {
+        let Some(entry) = seen.own.map(|own| &seen.line[own]) else { return Ok(()) };
+        if entry.lease == lease.id {
+            return Ok(());
+        }
+        let put = PutRequest {
+            key: entry.key.clone(),
+            lease: lease.id,
+            ignore_value: true,
+            ..PutRequest::default()
+        };
+        let request = TxnRequest {
+            compare: vec![created_at(&entry.key, entry.place)],
+            success: vec![op(Request::Put(put))],
+            ..TxnRequest::default()
+        };
+        let moved = self.core.step(self.claim, lease, request).await.map_err(Refusal::into_failure)?;
+        if !moved.0.value.succeeded {
+            seen.own = None;
+        }
+        Ok(())
+    }
+
+    fn granted(&self, entry: &Entry, asked_at: Moment) -> Result<Step, Failure> {
+        let mut roster = self.core.roster();
+        let Some(lease) = roster.lease_of(self.claim.id) else {
+            drop(roster);
+            return Err(Failure::unanswered("the lease of the claim ended as it was granted"));
+        };
+        let asked_at = lease.covers_from(self.claim.ttl, asked_at);
+        let lost = roster.granted(self.claim.id, entry.place, asked_at.after(self.claim.ttl));
+        drop(roster);
+        let seq = u64::try_from(entry.place).map_err(|_| {
+            Failure::new(FailureKind::Foreign, Effect::Unknown, "the cluster's revision is below zero")
+        })?;
+        let proof = EtcdProof { key: entry.key.clone(), create_revision: entry.place };
+        let fence = Some(Fence { epoch: 0, seq, sub: 0 });
+        Ok(Step::Granted(Grant { asked_at, fence, lost, proof: Proof::of(proof) }))
+    }
+
+    /// Gives the place up.
+    async fn leave(&self, ahead: usize) -> Result<Step, Failure> {
+        let key = self.core.layout.key(self.claim);
+        crate::ending::end(self.core, &[self.claim.id], &[key]).await?;
+        Ok(busy(ahead))
+    }
+
+    fn restless(&self) -> Failure {
+        Failure::unanswered("its lease or its key was taken away each time that it stood in line")
+    }
+}
+
+fn busy(ahead: usize) -> Step {
+    Step::Busy(Hint { ask_again_in: None, ahead: Some(u32::try_from(ahead).unwrap_or(u32::MAX)) })
+}
+
+/// How often one call looks before it comes back all the same.
+const STANDS: u32 = 1_000;
+/// How often a condition that others made untrue is tried again.
+const ATTEMPTS: u32 = 4;

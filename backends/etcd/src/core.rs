@@ -1,0 +1,421 @@
+//! What all calls of one client share, and the steps that more than one of them takes.
+//!
+//! Ground rules: whatever extends a lease is counted from before it was asked, and only when the raft term proves that the
+//! leader that extended it was the leader (see [`Core::round`]). No lock is held while anything is asked.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all, try_join_all};
+use leasehold_core::{Claim, ClaimId, Clock, Moment};
+use tokio::sync::Notify;
+use tonic::Status;
+
+use crate::cluster::{Answer, Cluster};
+use crate::member::{Kept, Line, term};
+use crate::proto::{
+    Compare, DeleteRangeRequest, LeaseGrantRequest, Operand, PutRequest, RangeRequest, RangeResponse,
+    Request, RequestOp, Response, ResponseOp, TxnRequest, TxnResponse, compare,
+};
+use crate::refusal::Refusal;
+use crate::roster::{Lease, Room, Roster, length_for};
+use crate::watcher::Watcher;
+use crate::wire::{Layout, Span, look_up};
+
+/// The state of one client.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) layout: Layout,
+    pub(crate) watcher: Watcher,
+    /// Wakes the tender, when something is due earlier than it knows.
+    pub(crate) nudge: Arc<Notify>,
+    roster: Mutex<Roster>,
+    /// The engine's clock; known from the first claim on, and before that there is nothing to count.
+    clock: OnceLock<Arc<dyn Clock>>,
+    /// A lease was opened, or was not.
+    opened: Notify,
+    operations_max: AtomicUsize,
+}
+
+/// What one round of keeping and looking found.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// The leases that do not exist any more.
+    pub(crate) ended: Vec<i64>,
+    /// What each check answered, in order.
+    pub(crate) found: Vec<RangeResponse>,
+    /// Whether the leases that do exist are extended for certain.
+    pub(crate) confirmed: bool,
+}
+
+impl Core {
+    pub(crate) fn new(cluster: Arc<Cluster>, layout: Layout) -> Core {
+        Core {
+            watcher: Watcher::start(cluster.clone()),
+            cluster,
+            layout,
+            nudge: Arc::default(),
+            roster: Mutex::default(),
+            clock: OnceLock::new(),
+            opened: Notify::new(),
+            operations_max: AtomicUsize::new(OPERATIONS_MAX),
+        }
+    }
+
+    pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
+        // No invariant spans a panic that does not fail the whole call.
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over the engine's clock.
+    pub(crate) fn adopt(&self, clock: &Arc<dyn Clock>) {
+        self.clock.get_or_init(|| clock.clone());
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.get().map_or(Moment::START, |clock| clock.now())
+    }
+
+    /// A lease for a claim of this ttl.
+    pub(crate) async fn lease_for(&self, ttl: Duration) -> Result<Lease, Refusal> {
+        let length = length_for(ttl);
+        loop {
+            let opened = self.opened.notified();
+            let room = self.roster().room(length, self.now());
+            match room {
+                Room::On(lease) => return Ok(lease),
+                Room::Open => return self.open_lease(length).await,
+                // Bounded by the limit of the request that they wait for.
+                Room::Soon => tokio::select! {
+                    () = opened => {}
+                    () = tokio::time::sleep(GLANCE) => {}
+                },
+            }
+        }
+    }
+
+    async fn open_lease(&self, length: u64) -> Result<Lease, Refusal> {
+        // Given back in whatever way this ends, after the lease is known to others.
+        let _reservation = Reservation { core: self, length };
+        let mut last = Refusal::LeaseExists;
+        for _ in 0..OPENINGS {
+            // A number of our own makes the request repeatable.
+            let id = (getrandom::u64().unwrap_or(length) >> 1).max(1) as i64;
+            let request = LeaseGrantRequest { ttl: length as i64, id };
+            let asked_at = self.now();
+            let granted = self.cluster.ask(|line| {
+                let request = request.clone();
+                async move { line.grant(request).await }
+            });
+            match granted.await {
+                Ok(granted) => {
+                    let ttl = Duration::from_secs(granted.value.ttl.unsigned_abs());
+                    return Ok(self.roster().opened(granted.value.id, length, ttl, asked_at));
+                }
+                // It was granted to an earlier try, or the number was taken: its ttl is not known, so another is asked for.
+                Err(Refusal::LeaseExists) => last = Refusal::LeaseExists,
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(last)
+    }
+
+    /// One transaction of one claim on its lease, which is kept alive beside it where it would not cover the claim.
+    ///
+    /// Answers when it was asked, too.
+    pub(crate) async fn step(
+        &self,
+        claim: &Claim,
+        lease: &Lease,
+        request: TxnRequest,
+    ) -> Result<(Answer<TxnResponse>, Moment), Refusal> {
+        let asked_at = self.now();
+        let keep = lease.is_short_of(claim.ttl, asked_at);
+        let id = lease.id;
+        let answer = self.cluster.ask(|line| {
+            let request = request.clone();
+            async move {
+                if !keep {
+                    return Ok((line.txn(request).await?, None));
+                }
+                let (done, kept) = join(line.txn(request), line.keep(vec![id])).await;
+                Ok((done?, kept.ok()))
+            }
+        });
+        let Answer { value: (done, kept), doubt } = answer.await?;
+        if let Some(kept) = kept {
+            let term = term(done.header);
+            self.take_in(&kept, term, asked_at);
+        }
+        Ok((Answer { value: done, doubt }, asked_at))
+    }
+
+    /// Keeps leases alive and looks at keys, in one go.
+    ///
+    /// A leader that was deposed without knowing it answers keep-alives as before, while its successor counts the
+    /// leases down. So a keep-alive counts only if a request that needs a quorum was answered *under the same term*
+    /// by the same server, and was asked no earlier: had another leader been elected before the quorum answered, the term would
+    /// have risen; one that is elected afterwards begins by giving every lease its full ttl.
+    pub(crate) async fn round(
+        &self,
+        leases: &[i64],
+        checks: &[RangeRequest],
+        limit: Duration,
+    ) -> Result<Round, Refusal> {
+        // A lease without anything to look at is confirmed by a look at nothing.
+        let idle = [look_up(&self.layout.probe())];
+        let checks = if checks.is_empty() { &idle[..] } else { checks };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let asked_at = self.now();
+            let most = self.operations_max.load(Ordering::Relaxed);
+            let asked = self.cluster.ask_within(limit, |line| round_on(line, leases, checks, most)).await;
+            let (kept, looked) = match asked {
+                Ok(answer) => answer.value,
+                Err(Refusal::TooManyOperations) if self.fewer_operations(most) => continue,
+                Err(refusal) => return Err(refusal),
+            };
+            let mut terms = looked.iter().map(|done| term(done.header));
+            let first = terms.next().unwrap_or_default();
+            let term = if terms.all(|term| term == first) { first } else { 0 };
+            let found = looked.into_iter().flat_map(|done| done.responses).filter_map(into_range).collect();
+            let Some(kept) = kept else { return Ok(Round { ended: Vec::new(), found, confirmed: true }) };
+            let confirmed = self.take_in(&kept, term, asked_at);
+            if confirmed || tries == ROUNDS {
+                let gone = kept.ttls.iter().filter(|(_, ttl)| confirmed && **ttl <= 0);
+                return Ok(Round { ended: gone.map(|(id, _)| *id).collect(), found, confirmed });
+            }
+        }
+    }
+
+    /// Notes what a keep-alive did. Answers whether it counts.
+    fn take_in(&self, kept: &Kept, term: u64, asked_at: Moment) -> bool {
+        let confirmed = kept.term == term && term != 0;
+        if !confirmed {
+            return false;
+        }
+        let now = self.now();
+        let mut roster = self.roster();
+        for (id, ttl) in &kept.ttls {
+            match *ttl {
+                ..=0 => roster.lease_ended(*id, now),
+                ttl => roster.kept(*id, asked_at, Duration::from_secs(ttl.unsigned_abs())),
+            }
+        }
+        true
+    }
+
+    /// Moves the marks of leases on, so that requests that were sent under the old ones do nothing when they arrive.
+    pub(crate) async fn move_marks(&self, leases: impl IntoIterator<Item = i64>) -> Result<(), Refusal> {
+        for lease in leases {
+            let mark = self.layout.mark(lease);
+            let put = PutRequest { key: mark.clone(), lease, ..PutRequest::default() };
+            let request = TxnRequest {
+                success: vec![op(Request::Put(put)), op(Request::Range(look_up(&mark)))],
+                ..TxnRequest::default()
+            };
+            let moved = self.cluster.ask(|line| {
+                let request = request.clone();
+                async move { line.txn(request).await }
+            });
+            match moved.await {
+                Ok(answer) => {
+                    let found = answer.value.responses.into_iter().filter_map(into_range).next();
+                    let version = found.and_then(|found| found.kvs.first().map(|kv| kv.version));
+                    self.roster().marked(lease, version.unwrap_or_default());
+                }
+                // Nothing can be put under a lease that ended.
+                Err(Refusal::NoSuchLease) => {
+                    let now = self.now();
+                    self.roster().lease_ended(lease, now);
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes keys. Answers in order how many of each there were, and whether that may be the work of an earlier try.
+    pub(crate) async fn delete(&self, keys: &[Vec<u8>]) -> Vec<Result<Answer<bool>, Refusal>> {
+        let most = self.operations_max.load(Ordering::Relaxed);
+        let chunks = keys.chunks(most).map(|keys| self.delete_together(keys, most));
+        join_all(chunks).await.into_iter().flatten().collect()
+    }
+
+    async fn delete_together(&self, keys: &[Vec<u8>], most: usize) -> Vec<Result<Answer<bool>, Refusal>> {
+        let delete = |key: &Vec<u8>| op(Request::Delete(DeleteRangeRequest { key: key.clone() }));
+        let request = TxnRequest { success: keys.iter().map(delete).collect(), ..TxnRequest::default() };
+        let asked = self.cluster.ask(|line| {
+            let request = request.clone();
+            async move { line.txn(request).await }
+        });
+        match asked.await {
+            Ok(answer) => {
+                let was_there = |response: ResponseOp| match response.response {
+                    Some(Response::Delete(deleted)) => deleted.deleted > 0,
+                    _ => false,
+                };
+                let responses = answer.value.responses.into_iter();
+                responses
+                    .map(|response| Ok(Answer { value: was_there(response), doubt: answer.doubt }))
+                    .collect()
+            }
+            Err(Refusal::TooManyOperations) if keys.len() > 1 && self.fewer_operations(most) => {
+                Box::pin(self.delete(keys)).await
+            }
+            Err(refusal) => keys.iter().map(|_| Err(refusal.clone())).collect(),
+        }
+    }
+
+    /// Halves the size of transactions, for servers that were told to allow less than etcd does by itself. Answers
+    /// `false` where that does not help any more.
+    fn fewer_operations(&self, most: usize) -> bool {
+        let fewer = most / 2;
+        self.operations_max.fetch_min(fewer.max(1), Ordering::Relaxed);
+        fewer > 0
+    }
+}
+
+/// A lease that is being opened.
+struct Reservation<'a> {
+    core: &'a Core,
+    length: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.core.roster().opening_ended(self.length);
+        self.core.opened.notify_waiters();
+    }
+}
+
+/// Counts a visit of a claim; the claim ends with its last visit unless it was granted.
+pub(crate) struct Visit<'a> {
+    core: &'a Core,
+    claim: ClaimId,
+}
+
+impl<'a> Visit<'a> {
+    /// Enters, and seats a claim that has no seat yet.
+    pub(crate) async fn enter(core: &'a Core, claim: &Claim) -> Result<Visit<'a>, Refusal> {
+        let seated = core.roster().visit(claim.id);
+        if !seated {
+            let lease = core.lease_for(claim.ttl).await?;
+            let mut roster = core.roster();
+            // A second call of the same claim may have come first meanwhile.
+            if !roster.visit(claim.id) {
+                roster.seat(claim.id, core.layout.key(claim), lease.id);
+            }
+        }
+        core.nudge.notify_one();
+        Ok(Visit { core, claim: claim.id })
+    }
+
+    /// The lease of the claim; another one where it ended.
+    pub(crate) async fn lease(&self, claim: &Claim) -> Result<Lease, Refusal> {
+        if let Some(lease) = self.core.roster().lease_of(claim.id) {
+            return Ok(lease);
+        }
+        let lease = self.core.lease_for(claim.ttl).await?;
+        self.core.roster().reseat(claim.id, lease.id);
+        Ok(lease)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let now = self.core.now();
+        self.core.roster().leave(self.claim, now);
+        self.core.nudge.notify_one();
+    }
+}
+
+/// One server's part of a round.
+fn round_on(
+    line: Line,
+    leases: &[i64],
+    checks: &[RangeRequest],
+    most: usize,
+) -> impl Future<Output = Result<(Option<Kept>, Vec<TxnResponse>), Status>> + use<> {
+    let txns: Vec<TxnRequest> = checks
+        .chunks(most)
+        .map(|checks| TxnRequest {
+            success: checks.iter().map(|check| op(Request::Range(check.clone()))).collect(),
+            ..TxnRequest::default()
+        })
+        .collect();
+    let leases = leases.to_vec();
+    async move {
+        let looking = try_join_all(txns.into_iter().map(|txn| line.txn(txn)));
+        if leases.is_empty() {
+            return Ok((None, looking.await?));
+        }
+        let keeping = try_join_all(leases.chunks(KEPT_TOGETHER).map(|leases| line.keep(leases.to_vec())));
+        let (kept, looked) = join(keeping, looking).await;
+        let mut all = Kept { term: u64::MAX, ttls: HashMap::new() };
+        for kept in kept? {
+            all.term = all.term.min(kept.term);
+            all.ttls.extend(kept.ttls);
+        }
+        Ok((Some(all), looked?))
+    }
+}
+
+/// One operation of a transaction.
+pub(crate) fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// The keys that an operation found.
+pub(crate) fn into_range(response: ResponseOp) -> Option<RangeResponse> {
+    match response.response {
+        Some(Response::Range(found)) => Some(found),
+        _ => None,
+    }
+}
+
+/// That a key was created at this revision; 0 where there must be none.
+pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        result: compare::EQUAL,
+        target: compare::CREATE,
+        key: key.to_vec(),
+        operand: Some(Operand::CreateRevision(revision)),
+        range_end: Vec::new(),
+    }
+}
+
+/// That nothing in a line was created at or after this revision.
+pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
+    Compare {
+        result: compare::LESS,
+        target: compare::CREATE,
+        key: line.start.clone(),
+        operand: Some(Operand::CreateRevision(revision)),
+        range_end: line.end.clone(),
+    }
+}
+
+/// That a key has this version; 0 where there must be none.
+pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
+    Compare {
+        result: compare::EQUAL,
+        target: compare::VERSION,
+        key: key.to_vec(),
+        operand: Some(Operand::Version(version)),
+        range_end: Vec::new(),
+    }
+}
+
+/// What etcd allows in one transaction unless it is told otherwise.
+const OPERATIONS_MAX: usize = 128;
+/// The most leases on one keep-alive stream: a server takes them one after the other.
+const KEPT_TOGETHER: usize = 64;
+const OPENINGS: usize = 4;
+/// How often a round is repeated because the term changed.
+const ROUNDS: u32 = 3;
+const GLANCE: Duration = Duration::from_millis(50);

@@ -1,0 +1,25 @@
+//! leasehold on etcd.
+#![forbid(unsafe_code)]
+#![doc = include_str!("docs.md")]
+
+mod backend;
+mod cluster;
+mod config;
+mod contending;
+mod core;
+mod ending;
+mod line;
+mod looking;
+mod member;
+mod proof;
+mod proto;
+mod refusal;
+mod renewing;
+mod roster;
+mod tending;
+mod watcher;
+mod wire;
+
+pub use backend::EtcdBackend;
+pub use config::EtcdConfig;
+pub use proof::EtcdProof;

@@ -1,0 +1,184 @@
+//! The line of claims on one resource, and what it means for one of them. Pure code.
+//!
+//! A claim is admitted iff the weights of all claims ahead of it plus its own fit the smallest capacity among them. Ahead is
+//! whoever's key was created earlier. Claims ahead only leave, so standing in line is the grant: no server
+//! has to write down who holds.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::{ClaimId, Share};
+
+/// One claim in the line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: Vec<u8>,
+    pub(crate) id: ClaimId,
+    pub(crate) share: Share,
+    /// The revision that created its key: its place in the line, and its fence.
+    pub(crate) place: i64,
+    /// The lease that its key is attached to.
+    pub(crate) lease: i64,
+}
+
+/// Whether a claim whose turn is behind `ahead` is admitted.
+pub(crate) fn admits(ahead: &[Entry], share: Share) -> bool {
+    let load: u64 = ahead.iter().map(|entry| u64::from(entry.share.weight())).sum();
+    let capacity = ahead.iter().map(|entry| entry.share.capacity()).min().unwrap_or(u32::MAX);
+    load + u64::from(share.weight()) <= u64::from(capacity.min(share.capacity()))
+}
+
+/// How many of a line, from its head, hold.
+pub(crate) fn holders(line: &[Entry]) -> usize {
+    let (mut load, mut capacity) = (0, u32::MAX);
+    let blocked = line.iter().position(|entry| {
+        load += u64::from(entry.share.weight());
+        capacity = capacity.min(entry.share.capacity());
+        load > u64::from(capacity)
+    });
+    blocked.unwrap_or(line.len())
+}
+
+/// Of those ahead, a smallest set that blocks this share by itself: while all of it stands, the claim cannot be admitted.
+///
+/// It is as near to the claim as possible, so that few wait for the same one: in a line of mutexes each waits for its
+/// predecessor alone, readers wait for the last writer before them, and of n permits each waits for n predecessors.
+/// Empty where the claim is admitted.
+pub(crate) fn blockers(ahead: &[Entry], share: Share) -> Vec<&Entry> {
+    if admits(ahead, share) {
+        return Vec::new();
+    }
+    let mut load: u64 = ahead.iter().map(|entry| u64::from(entry.share.weight())).sum();
+    let mut capacities: BTreeMap<u32, usize> = BTreeMap::new();
+    for entry in ahead {
+        *capacities.entry(entry.share.capacity()).or_default() += 1;
+    }
+    let mut kept = Vec::new();
+    for entry in ahead {
+        // Without this one, would the rest still block? Then its leaving alone changes nothing.
+        let weight = u64::from(entry.share.weight());
+        let last_of_its_capacity = capacities.get(&entry.share.capacity()) == Some(&1);
+        let smallest = capacities
+            .keys()
+            .find(|capacity| **capacity != entry.share.capacity() || !last_of_its_capacity)
+            .map_or(share.capacity(), |capacity| share.capacity().min(*capacity));
+        if load - weight + u64::from(share.weight()) > u64::from(smallest) {
+            load -= weight;
+            if last_of_its_capacity {
+                capacities.remove(&entry.share.capacity());
+            } else if let Some(count) = capacities.get_mut(&entry.share.capacity()) {
+                *count -= 1;
+            }
+        } else {
+            kept.push(entry);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Ask, Ledger, Moment, Note, Verdict, Wait};
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn id(n: usize) -> ClaimId {
+        ClaimId::from_bytes((n as u128 + 1).to_be_bytes())
+    }
+
+    fn line(shares: &[Share]) -> Vec<Entry> {
+        let entry = |(n, share): (usize, &Share)| Entry {
+            key: format!("k{n}").into_bytes(),
+            id: id(n),
+            share: *share,
+            place: n as i64 + 1,
+            lease: 1,
+        };
+        shares.iter().enumerate().map(entry).collect()
+    }
+
+    fn places(ahead: &[Entry], share: Share) -> Vec<i64> {
+        blockers(ahead, share).iter().map(|entry| entry.place).collect()
+    }
+
+    #[test]
+    fn each_waits_for_as_few_as_possible_and_for_the_nearest() {
+        let mutexes = line(&[Share::MUTEX; 200]);
+        assert_eq!(places(&mutexes, Share::MUTEX), [200]);
+        let readers = [Share::READER, Share::WRITER, Share::READER, Share::READER];
+        assert_eq!(places(&line(&readers), Share::READER), [2]);
+        assert_eq!(places(&line(&readers), Share::WRITER), [4]);
+        let one = Share::permits(1, 3).unwrap();
+        assert_eq!(places(&line(&[one; 50]), one), [48, 49, 50]);
+        assert_eq!(places(&line(&[one; 2]), one), [0i64; 0]);
+        // Who names the smallest capacity is waited for, however far ahead it stands.
+        let five = Share::permits(1, 5).unwrap();
+        let two = Share::permits(1, 2).unwrap();
+        assert_eq!(places(&line(&[two, five]), five), [1, 2]);
+    }
+
+    fn share() -> impl Strategy<Value = Share> {
+        prop_oneof![
+            Just(Share::MUTEX),
+            Just(Share::READER),
+            Just(Share::WRITER),
+            (1u32..6).prop_flat_map(|capacity| {
+                (1..=capacity).prop_map(move |weight| Share::permits(weight, capacity).unwrap())
+            }),
+        ]
+    }
+
+    proptest! {
+        /// The ledger is the oracle: stood in line one after the other, the same claims hold.
+        #[test]
+        fn who_holds_is_what_the_ledger_says(shares in proptest::collection::vec(share(), 1..12)) {
+            let mut ledger = Ledger::default();
+            let mut granted = Vec::new();
+            for (n, share) in shares.iter().enumerate() {
+                let ask = Ask {
+                    id: id(n),
+                    share: *share,
+                    lease: Duration::MAX,
+                    wait: Wait::InLine(Duration::MAX),
+                    note: Note::default(),
+                };
+                granted.push(matches!(ledger.contend(&ask, Moment::START), Verdict::Granted(_)));
+            }
+            let line = line(&shares);
+            let admitted: Vec<bool> =
+                (0..line.len()).map(|n| admits(&line[..n], line[n].share)).collect();
+            prop_assert_eq!(&admitted, &granted);
+            prop_assert_eq!(holders(&line), granted.iter().filter(|granted| **granted).count());
+        }
+
+        /// Whatever leaves, nobody is admitted before one of those that it waits for has left.
+        #[test]
+        fn no_wake_up_is_missed(
+            shares in proptest::collection::vec(share(), 1..10),
+            own in share(),
+            leaves in proptest::collection::vec(any::<bool>(), 10),
+        ) {
+            let line = line(&shares);
+            let waits_for = places(&line, own);
+            prop_assert_eq!(waits_for.is_empty(), admits(&line, own));
+            let left: Vec<Entry> = line
+                .iter()
+                .zip(&leaves)
+                .filter(|(entry, leaves)| !**leaves || waits_for.contains(&entry.place))
+                .map(|(entry, _)| entry.clone())
+                .collect();
+            if !waits_for.is_empty() {
+                prop_assert!(!admits(&left, own));
+            }
+            // And the set is minimal: without any one of it, the rest of it does not block.
+            for place in &waits_for {
+                let rest: Vec<Entry> = line
+                    .iter()
+                    .filter(|entry| waits_for.contains(&entry.place) && entry.place != *place)
+                    .cloned()
+                    .collect();
+                prop_assert!(admits(&rest, own));
+            }
+        }
+    }
+}

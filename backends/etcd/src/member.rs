@@ -1,0 +1,213 @@
+//! One server of the cluster, and the calls that it answers.
+//!
+//! Ground rules: nothing is tried twice here, and nothing here waits for a limited time: that is `cluster.rs`. A request names
+//! no claim and no lock; it is etcd's.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use leasehold_core::Failure;
+use prost::Message;
+use tokio::sync::mpsc;
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{IntoRequest, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::config::{EtcdConfig, Host, invalid, read_file};
+use crate::proto::{
+    AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+};
+
+/// A server that may be connected.
+#[derive(Debug)]
+pub(crate) struct Member {
+    name: String,
+    endpoint: Endpoint,
+    channel: Mutex<Channel>,
+}
+
+impl Member {
+    /// All servers of a cluster. Nothing is sent before the first call.
+    pub(crate) fn all(config: &EtcdConfig) -> Result<Vec<Member>, Failure> {
+        let tls = tls(config)?;
+        config.hosts.iter().map(|host| Member::new(host, tls.clone(), config.timeout)).collect()
+    }
+
+    fn new(host: &Host, tls: Option<ClientTlsConfig>, timeout: Duration) -> Result<Member, Failure> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let unusable = |error| invalid(format!("{host} cannot be used as a server: {error}"));
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
+            .map_err(unusable)?
+            .connect_timeout(timeout)
+            .tcp_keepalive(Some(TCP_KEEPALIVE))
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PONG);
+        if let Some(tls) = tls {
+            endpoint = endpoint.tls_config(tls).map_err(unusable)?;
+        }
+        let channel = Mutex::new(endpoint.connect_lazy());
+        Ok(Member { name: host.to_string(), endpoint, channel })
+    }
+
+    /// The server as the URL names it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The connection as it is now.
+    pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
+        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Line { channel, token }
+    }
+
+    /// Begins with a new connection: the present one may hang for as long as the system's own limits.
+    pub(crate) fn reconnect(&self) {
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = self.endpoint.connect_lazy();
+    }
+}
+
+/// A connection with what every request on it carries.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+}
+
+/// What a keep-alive answered: the term of the server that passed it on, and the ttl of each lease, 0 where there is none.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) term: u64,
+    pub(crate) ttls: HashMap<i64, i64>,
+}
+
+impl Line {
+    pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+        self.unary("/etcdserverpb.KV/Range", request).await
+    }
+
+    pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
+        self.unary("/etcdserverpb.KV/Txn", request).await
+    }
+
+    pub(crate) async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
+        self.unary("/etcdserverpb.Lease/LeaseGrant", request).await
+    }
+
+    pub(crate) async fn time_to_live(
+        &self,
+        request: LeaseTimeToLiveRequest,
+    ) -> Result<LeaseTimeToLiveResponse, Status> {
+        self.unary("/etcdserverpb.Lease/LeaseTimeToLive", request).await
+    }
+
+    pub(crate) async fn authenticate(
+        &self,
+        request: AuthenticateRequest,
+    ) -> Result<AuthenticateResponse, Status> {
+        self.unary("/etcdserverpb.Auth/Authenticate", request).await
+    }
+
+    /// Keeps leases alive: all of them on one stream, which ends with its last answer.
+    pub(crate) async fn keep(&self, leases: Vec<i64>) -> Result<Kept, Status> {
+        let count = leases.len();
+        let requests = stream::iter(leases.into_iter().map(|id| LeaseKeepAliveRequest { id }));
+        let mut answers: Streaming<LeaseKeepAliveResponse> =
+            self.streaming("/etcdserverpb.Lease/LeaseKeepAlive", requests).await?;
+        let mut kept = Kept { term: u64::MAX, ttls: HashMap::with_capacity(count) };
+        while kept.ttls.len() < count {
+            let Some(answer) = answers.next().await.transpose()? else {
+                return Err(Status::unavailable("the keep-alive stream ended early"));
+            };
+            // The oldest term that any of the answers was given under.
+            kept.term = kept.term.min(term(answer.header));
+            kept.ttls.insert(answer.id, answer.ttl);
+        }
+        Ok(kept)
+    }
+
+    /// Opens a stream of watches.
+    pub(crate) async fn watch(
+        &self,
+        orders: mpsc::Receiver<WatchRequest>,
+    ) -> Result<Streaming<WatchResponse>, Status> {
+        let orders = stream::unfold(orders, |mut orders| async {
+            let order = orders.recv().await?;
+            Some((order, orders))
+        });
+        self.streaming("/etcdserverpb.Watch/Watch", orders).await
+    }
+
+    async fn unary<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let path = http::uri::PathAndQuery::from_static(path);
+        let answer = grpc.unary(self.request(question), path, ProstCodec::<Q, A>::default()).await?;
+        Ok(answer.into_inner())
+    }
+
+    async fn streaming<Q, A>(
+        &self,
+        path: &'static str,
+        questions: impl stream::Stream<Item = Q> + Send + 'static,
+    ) -> Result<Streaming<A>, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let path = http::uri::PathAndQuery::from_static(path);
+        let answers = grpc.streaming(self.request(questions), path, ProstCodec::<Q, A>::default()).await?;
+        Ok(answers.into_inner())
+    }
+
+    async fn grpc(&self) -> Result<Grpc<Channel>, Status> {
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        Ok(grpc)
+    }
+
+    fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = message.into_request();
+        // A server that knows no leader says so at once instead of letting the request wait.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        request
+    }
+}
+
+/// The term of an answer; one that has none agrees with no other.
+pub(crate) fn term(header: Option<Header>) -> u64 {
+    header.map_or(0, |header| header.raft_term)
+}
+
+fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
+    let Some(files) = &config.tls else { return Ok(None) };
+    let mut tls = ClientTlsConfig::new();
+    tls = match &files.ca {
+        Some(path) => tls.ca_certificate(Certificate::from_pem(read_file(path, "ca")?)),
+        None => tls.with_native_roots(),
+    };
+    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+        tls = tls.identity(Identity::from_pem(read_file(cert, "cert")?, read_file(key, "key")?));
+    }
+    Ok(Some(tls))
+}
+
+/// Servers refuse clients that ping more often than every five seconds.
+const PING: Duration = Duration::from_secs(10);
+const PONG: Duration = Duration::from_secs(5);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
+/// A line of the most claims that are allowed, with the longest names.
+const MAX_ANSWER: usize = 64 << 20;

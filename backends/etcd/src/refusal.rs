@@ -1,0 +1,221 @@
+//! What a server's error means: try another server, log in again, or tell the caller.
+//!
+//! Ground rules: a request that may have reached a server that could have carried it out is `Effect::Unknown`, unless the
+//! server says that it did not. etcd tells its errors apart by text only, so the texts are matched here and nowhere else.
+
+use std::error::Error;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use tonic::{Code, ConnectError, Status};
+
+/// An answer that is not a yes, after all that could be tried was tried.
+#[derive(Clone, Debug)]
+pub(crate) enum Refusal {
+    /// The lease ran out, was revoked, or never was.
+    NoSuchLease,
+    /// The id of a new lease is taken: most likely by this very request, sent before.
+    LeaseExists,
+    /// The server allows fewer operations in one transaction.
+    TooManyOperations,
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl Refusal {
+    /// The failure that the caller of the seam is told.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Refusal::Failed(failure) => failure,
+            Refusal::NoSuchLease => Failure::unavailable("the lease ended while the request was under way"),
+            Refusal::LeaseExists => Failure::unavailable("no free number for a lease was found"),
+            Refusal::TooManyOperations => Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                "the server allows too few operations in one transaction: raise its --max-txn-ops to 8 at least",
+            ),
+        }
+    }
+
+    /// The same for a request that changes nothing, whatever became of it.
+    pub(crate) fn of_a_look(self) -> Failure {
+        let mut failure = self.into_failure();
+        failure.effect = Effect::None;
+        failure
+    }
+}
+
+/// What to do about one answer of one server.
+#[derive(Clone, Debug)]
+pub(crate) enum Advice {
+    /// Another server, or the same one later, may do better.
+    TryElsewhere(Failure),
+    /// The token is no longer good.
+    LogInAgain(Failure),
+    /// The same request will be refused by every server.
+    GiveUp(Refusal),
+}
+
+/// Reads one error of one server.
+pub(crate) fn judge(status: &Status) -> Advice {
+    let text = status.message();
+    let told = |kind, effect, advice: &str| {
+        let detail =
+            if advice.is_empty() { format!("etcd: {text}") } else { format!("etcd: {text}: {advice}") };
+        Failure::new(kind, effect, detail)
+    };
+    let has = |part: &str| text.contains(part);
+    match status.code() {
+        _ if never_left(status) => Advice::TryElsewhere(Failure::unavailable(format!(
+            "no etcd server can be reached: {}",
+            root_cause(status)
+        ))),
+        Code::NotFound if has("requested lease not found") => Advice::GiveUp(Refusal::NoSuchLease),
+        Code::FailedPrecondition if has("lease already exists") => Advice::GiveUp(Refusal::LeaseExists),
+        Code::InvalidArgument if has("too many operations") => Advice::GiveUp(Refusal::TooManyOperations),
+        Code::Unauthenticated => {
+            Advice::LogInAgain(told(FailureKind::Denied, Effect::None, "the login was not accepted"))
+        }
+        Code::InvalidArgument if has("revision of auth store is old") => Advice::LogInAgain(told(
+            FailureKind::Denied,
+            Effect::None,
+            "roles changed while this was under way",
+        )),
+        Code::InvalidArgument if has("user name is empty") => Advice::GiveUp(Refusal::Failed(told(
+            FailureKind::Denied,
+            Effect::None,
+            "this cluster wants a login: write etcd://user:password@host",
+        ))),
+        Code::InvalidArgument if has("authentication failed") => Advice::GiveUp(Refusal::Failed(told(
+            FailureKind::Denied,
+            Effect::None,
+            "check user and password",
+        ))),
+        Code::FailedPrecondition if has("authentication is not enabled") => {
+            Advice::GiveUp(Refusal::Failed(told(
+                FailureKind::Denied,
+                Effect::None,
+                "this cluster knows no users: leave the user out of the URL",
+            )))
+        }
+        Code::PermissionDenied => Advice::GiveUp(Refusal::Failed(told(
+            FailureKind::Denied,
+            Effect::None,
+            "give the user's role readwrite permission on the prefix",
+        ))),
+        Code::ResourceExhausted if has("database space exceeded") => Advice::GiveUp(Refusal::Failed(told(
+            FailureKind::Unavailable,
+            Effect::None,
+            "compact and defragment the cluster, then `etcdctl alarm disarm`",
+        ))),
+        // The server says this before it does anything.
+        Code::ResourceExhausted => Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::None, "")),
+        Code::Unavailable if has("no leader") || has("not capable") => {
+            Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::None, "the cluster has no quorum"))
+        }
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted | Code::Unknown => {
+            Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::Unknown, ""))
+        }
+        Code::Unimplemented => Advice::GiveUp(Refusal::Failed(told(
+            FailureKind::Unsupported,
+            Effect::None,
+            "etcd 3.4 or later is needed",
+        ))),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+            Advice::GiveUp(Refusal::Failed(told(FailureKind::Invalid, Effect::None, "")))
+        }
+        _ => Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::Unknown, "")),
+    }
+}
+
+/// Whether there was no connection that the request could have left on.
+fn never_left(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn root_cause(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_happened_is_told_as_such() {
+        let effect = |code, text: &str| match judge(&Status::new(code, text)) {
+            Advice::TryElsewhere(failure) => failure.effect,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(effect(Code::Unavailable, "etcdserver: request timed out"), Effect::Unknown);
+        assert_eq!(effect(Code::Unavailable, "etcdserver: leader changed"), Effect::Unknown);
+        assert_eq!(effect(Code::Unknown, "transport error"), Effect::Unknown);
+        assert_eq!(effect(Code::Internal, "h2 protocol error"), Effect::Unknown);
+        assert_eq!(effect(Code::Unavailable, "etcdserver: no leader"), Effect::None);
+        assert_eq!(effect(Code::ResourceExhausted, "etcdserver: too many requests"), Effect::None);
+    }
+
+    #[test]
+    fn what_a_person_has_to_do_is_said() {
+        for (code, text, kind, hint) in [
+            (Code::PermissionDenied, "etcdserver: permission denied", FailureKind::Denied, "readwrite"),
+            (Code::InvalidArgument, "etcdserver: user name is empty", FailureKind::Denied, "user:password"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                FailureKind::Denied,
+                "check user",
+            ),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+                FailureKind::Unavailable,
+                "defragment",
+            ),
+            (Code::Unimplemented, "unknown method", FailureKind::Unsupported, "3.4"),
+        ] {
+            let Advice::GiveUp(Refusal::Failed(failure)) = judge(&Status::new(code, text)) else {
+                panic!("{text}");
+            };
+            assert_eq!(failure.kind, kind, "{text}");
+            assert!(failure.detail().contains(hint), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_has_a_remedy_of_its_own_is_told_apart() {
+        let advice = |code, text: &str| judge(&Status::new(code, text));
+        assert!(matches!(
+            advice(Code::NotFound, "etcdserver: requested lease not found"),
+            Advice::GiveUp(Refusal::NoSuchLease)
+        ));
+        assert!(matches!(
+            advice(Code::FailedPrecondition, "etcdserver: lease already exists"),
+            Advice::GiveUp(Refusal::LeaseExists)
+        ));
+        assert!(matches!(
+            advice(Code::InvalidArgument, "etcdserver: too many operations in txn request"),
+            Advice::GiveUp(Refusal::TooManyOperations)
+        ));
+        assert!(matches!(
+            advice(Code::Unauthenticated, "etcdserver: invalid auth token"),
+            Advice::LogInAgain(_)
+        ));
+        assert!(matches!(
+            advice(Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            Advice::LogInAgain(_)
+        ));
+    }
+}

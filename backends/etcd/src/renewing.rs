@@ -1,0 +1,137 @@
+//! How leases are renewed: each lease once, however many claims are on it, and each claim's key looked at beside it.
+//!
+//! Ground rules: `Renewed` says that the claim's own key was there, created when it was granted, and that the lease it is
+//! attached to runs for another ttl from before the question. The look at the keys is also the quorum that makes the
+//! keep-alive count, so it costs nothing extra, and a claim that somebody broke is found out by its next renewal.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind, LossCause, Moment, Renew, Renewal};
+
+use crate::core::Core;
+use crate::proof::EtcdProof;
+use crate::proto::KeyValue;
+use crate::wire::look_up;
+
+/// One renewal under way.
+struct Item<'a, 'b> {
+    renew: &'a Renew<'b>,
+    key: Vec<u8>,
+    /// The revision that created its key, where that is known.
+    place: i64,
+    /// The lease that its key is believed to be on; 0 where that has to be seen first.
+    lease: i64,
+    /// Whether this client keeps a seat for it.
+    seated: bool,
+    answer: Option<Renewal>,
+}
+
+pub(crate) async fn renew(core: &Core, batch: &[Renew<'_>]) -> Vec<Renewal> {
+    let asked_at = core.now();
+    let mut items: Vec<Item<'_, '_>> = batch.iter().map(|renew| item(core, renew, asked_at)).collect();
+    // The shortest ttl bounds the wait: a later answer would help nobody.
+    let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or_default();
+    let limit = core.cluster.limit().min(shortest).max(MIN_LIMIT);
+    // A key may turn out to be on another lease, which is then kept in the next turn.
+    for _ in 0..TURNS {
+        if items.iter().all(|item| item.answer.is_some()) {
+            break;
+        }
+        turn(core, &mut items, asked_at, limit).await;
+    }
+    let unsteady =
+        || Renewal::Unknown(Failure::unavailable("its key was moved from lease to lease meanwhile"));
+    items.into_iter().map(|item| item.answer.unwrap_or_else(unsteady)).collect()
+}
+
+fn item<'a, 'b>(core: &Core, renew: &'a Renew<'b>, now: Moment) -> Item<'a, 'b> {
+    let key = core.layout.key(renew.claim);
+    let view = core.roster().view(renew.claim.id, now);
+    let proven = renew.proof.get::<EtcdProof>().filter(|proof| proof.key == key);
+    let (mut place, mut lease, mut answer) = (0, 0, None);
+    let seated = view.is_some();
+    match (view, proven) {
+        (Some(view), proven) => match view.place {
+            Some(granted) if !view.expired && proven.is_none_or(|proof| proof.create_revision == granted) => {
+                (place, lease) = (granted, view.lease);
+            }
+            // It waits, its time is over, or it was lost and granted once more under another fence.
+            _ => answer = Some(Renewal::Lost),
+        },
+        // Granted by another client of the same process or before a restart of this one.
+        (None, Some(proof)) => place = proof.create_revision,
+        (None, None) => answer = Some(Renewal::Lost),
+    }
+    Item { renew, key, place, lease, seated, answer }
+}
+
+async fn turn(core: &Core, items: &mut [Item<'_, '_>], asked_at: Moment, limit: Duration) {
+    let mut open: Vec<&mut Item<'_, '_>> = items.iter_mut().filter(|item| item.answer.is_none()).collect();
+    let leases: BTreeSet<i64> = open.iter().map(|item| item.lease).filter(|lease| *lease != 0).collect();
+    let leases: Vec<i64> =
+        leases.into_iter().filter(|lease| is_short(core, *lease, &open, asked_at)).collect();
+    let checks: Vec<_> = open.iter().map(|item| look_up(&item.key)).collect();
+    let round = match core.round(&leases, &checks, limit).await {
+        Ok(round) => round,
+        Err(refusal) => {
+            let failure = refusal.into_failure();
+            open.iter_mut().for_each(|item| item.answer = Some(Renewal::Unknown(failure.clone())));
+            return;
+        }
+    };
+    let mut found = round.found.into_iter();
+    for item in open {
+        let kv = found.next().and_then(|found| found.kvs.into_iter().next());
+        judge(core, item, kv, &round.ended, round.confirmed, asked_at);
+    }
+}
+
+/// Whether the lease has to be extended for any of these; one that was extended a moment ago covers them already.
+fn is_short(core: &Core, lease: i64, open: &[&mut Item<'_, '_>], asked_at: Moment) -> bool {
+    let roster = core.roster();
+    let Some(lease) = roster.lease(lease) else { return true };
+    open.iter().any(|item| item.lease == lease.id && lease.is_short_of(item.renew.claim.ttl, asked_at))
+}
+
+fn judge(
+    core: &Core,
+    item: &mut Item<'_, '_>,
+    kv: Option<KeyValue>,
+    ended: &[i64],
+    confirmed: bool,
+    asked_at: Moment,
+) {
+    let claim = item.renew.claim;
+    let Some(kv) = kv.filter(|kv| kv.create_revision == item.place && !ended.contains(&kv.lease)) else {
+        core.roster().lost(claim.id, LossCause::Gone, asked_at);
+        item.answer = Some(Renewal::Lost);
+        return;
+    };
+    if !confirmed {
+        let detail = "the cluster was electing a leader, so it is not certain that the lease was extended";
+        item.answer = Some(Renewal::Unknown(Failure::unanswered(detail)));
+        return;
+    }
+    if kv.lease != item.lease {
+        item.lease = kv.lease;
+        return;
+    }
+    let covered = core.roster().lease(item.lease).map(|lease| !lease.is_short_of(claim.ttl, asked_at));
+    item.answer = Some(match covered {
+        Some(false) => {
+            let detail = format!(
+                "it was taken with a shorter ttl than {:?} and cannot be renewed for that",
+                claim.ttl
+            );
+            Renewal::Unknown(Failure::new(FailureKind::Invalid, Effect::Unknown, detail))
+        }
+        _ if !item.seated || core.roster().renewed(claim, asked_at) => Renewal::Renewed,
+        // Its end by the local clock came while the answer was under way, and it may be swept out already.
+        _ => Renewal::Lost,
+    });
+}
+
+/// How often a batch is looked at in one call.
+const TURNS: u32 = 3;
+const MIN_LIMIT: Duration = Duration::from_millis(200);

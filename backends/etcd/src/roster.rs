@@ -1,0 +1,607 @@
+//! The claims of this client and the leases that they are attached to. Pure code: time is passed in.
+//!
+//! Many claims share few leases. A claim that is not renewed ends by its own ttl all the same, because the client that
+//! shares the lease out also ends it: each claim has a seat with its end. Ground rules: what a lease covers is counted
+//! from before the request that last extended it; a seat on a lease that ended is gone; a request that may still be
+//! under way is remembered with the mark of its lease, until the mark was moved on.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment};
+
+use crate::watcher::Bell;
+
+/// All seats and leases.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    leases: HashMap<i64, Lease>,
+    seats: HashMap<ClaimId, Seat>,
+    /// When seats that nobody visits end, the earliest first.
+    ends: BTreeSet<(Moment, ClaimId)>,
+    /// Leases that are being opened, by length.
+    opening: HashMap<u64, usize>,
+}
+
+/// One lease of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: i64,
+    /// What was asked for, in seconds: leases of one length are interchangeable.
+    length: u64,
+    /// What the server gave, at least as long.
+    ttl: Duration,
+    kept_at: Moment,
+    /// The version of its mark: late requests carry an older one.
+    pub(crate) mark: i64,
+    seats: usize,
+    waiters: usize,
+    keep_again_at: Moment,
+}
+
+/// One claim.
+#[derive(Debug)]
+struct Seat {
+    key: Vec<u8>,
+    lease: i64,
+    /// The revision that created its key, where it is granted.
+    place: Option<i64>,
+    until: Moment,
+    visitors: usize,
+    /// The mark under which a request that may still arrive was sent.
+    doubt: Option<i64>,
+    bell: Option<Arc<Bell>>,
+    loss: Option<(LossTrigger, LossSignal)>,
+    /// Nothing of it is on the server, and nothing is under way.
+    clear: bool,
+}
+
+/// What a seat looks like to those who renew and release.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct View {
+    pub(crate) lease: i64,
+    pub(crate) place: Option<i64>,
+    pub(crate) expired: bool,
+    pub(crate) doubt: bool,
+}
+
+/// Where a claim can be seated.
+#[derive(Clone, Debug)]
+pub(crate) enum Room {
+    /// On this lease.
+    On(Lease),
+    /// On a lease that has to be opened first.
+    Open,
+    /// Others are opening the first lease of this length.
+    Soon,
+}
+
+/// What is to be done now, and when to look again at the latest.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Chores {
+    pub(crate) keep: Vec<i64>,
+    pub(crate) end: Vec<(ClaimId, Vec<u8>)>,
+    pub(crate) next: Option<Moment>,
+}
+
+impl Seat {
+    /// Whether a late request could still create the key: it was sent under the present mark of a lease that lives.
+    fn is_unsettled(&self, mark: Option<i64>) -> bool {
+        self.doubt.is_some() && self.doubt == mark
+    }
+}
+
+impl Lease {
+    /// Up to when it surely runs.
+    pub(crate) fn covers(&self) -> Moment {
+        self.kept_at.after(self.ttl)
+    }
+
+    /// Whether a claim that is granted now would outlive it.
+    pub(crate) fn is_short_of(&self, ttl: Duration, now: Moment) -> bool {
+        self.covers() < now.after(ttl)
+    }
+
+    /// The latest moment from which it covers a whole ttl, not after `asked_at`.
+    pub(crate) fn covers_from(&self, ttl: Duration, asked_at: Moment) -> Moment {
+        self.covers().before(ttl).min(asked_at)
+    }
+}
+
+/// The length of the lease for claims of this ttl, in seconds.
+///
+/// At least one second longer, so that a lease that is kept alive once a second covers every new claim; and one of a few
+/// lengths, so that the number of leases is bounded whatever ttls are used.
+pub(crate) fn length_for(ttl: Duration) -> u64 {
+    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0) + 1;
+    if seconds < EXACT_BELOW {
+        return seconds;
+    }
+    let step = 1 << (seconds.ilog2() - STEPS_LOG2);
+    seconds.div_ceil(step) * step
+}
+
+impl Roster {
+    /// Finds room for a claim, on the emptiest lease that still runs.
+    ///
+    /// [`Room::Open`] has to be followed by [`Roster::opening_ended`], after [`Roster::opened`] where that succeeds.
+    pub(crate) fn room(&mut self, length: u64, now: Moment) -> Room {
+        self.leases.retain(|_, lease| lease.seats > 0 || lease.covers() > now);
+        let same = self.leases.values().filter(|lease| lease.length == length && lease.covers() > now);
+        let open = same.clone().count();
+        let emptiest = same.min_by_key(|lease| (lease.seats, lease.id));
+        let opening = self.opening.entry(length).or_default();
+        match emptiest {
+            Some(lease) if lease.seats == 0 || open + *opening >= MAX_LEASES => Room::On(lease.clone()),
+            None if *opening > 0 => Room::Soon,
+            _ => {
+                *opening += 1;
+                Room::Open
+            }
+        }
+    }
+
+    pub(crate) fn opened(&mut self, id: i64, length: u64, ttl: Duration, asked_at: Moment) -> Lease {
+        let lease = Lease {
+            id,
+            length,
+            ttl,
+            kept_at: asked_at,
+            mark: 0,
+            seats: 0,
+            waiters: 0,
+            keep_again_at: Moment::START,
+        };
+        self.leases.insert(id, lease.clone());
+        lease
+    }
+
+    pub(crate) fn opening_ended(&mut self, length: u64) {
+        if let Some(opening) = self.opening.get_mut(&length) {
+            *opening = opening.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn lease(&self, id: i64) -> Option<&Lease> {
+        self.leases.get(&id)
+    }
+
+    /// The lease that a claim is seated on, while it is known to the server.
+    pub(crate) fn lease_of(&self, claim: ClaimId) -> Option<Lease> {
+        let seat = self.seats.get(&claim)?;
+        self.leases.get(&seat.lease).cloned()
+    }
+
+    /// Somebody contends for the claim. Its seat does not end meanwhile. Answers `false` where it has none.
+    pub(crate) fn visit(&mut self, claim: ClaimId) -> bool {
+        let Some(seat) = self.seats.get_mut(&claim) else { return false };
+        self.ends.remove(&(seat.until, claim));
+        seat.visitors += 1;
+        if seat.visitors == 1
+            && let Some(lease) = self.leases.get_mut(&seat.lease)
+        {
+            lease.waiters += 1;
+        }
+        true
+    }
+
+    /// Seats a claim that has no seat, with one visitor.
+    pub(crate) fn seat(&mut self, claim: ClaimId, key: Vec<u8>, lease: i64) {
+        debug_assert!(!self.seats.contains_key(&claim), "seated twice: {claim:?}");
+        if let Some(lease) = self.leases.get_mut(&lease) {
+            lease.seats += 1;
+            lease.waiters += 1;
+        }
+        let seat = Seat {
+            key,
+            lease,
+            place: None,
+            until: Moment::START,
+            visitors: 1,
+            doubt: None,
+            bell: None,
+            loss: None,
+            clear: true,
+        };
+        self.seats.insert(claim, seat);
+    }
+
+    /// A visit ends. A claim that was not granted and that nobody comes back for ends soon.
+    pub(crate) fn leave(&mut self, claim: ClaimId, now: Moment) {
+        let Some(seat) = self.seats.get_mut(&claim) else { return };
+        seat.visitors = seat.visitors.saturating_sub(1);
+        if seat.visitors > 0 {
+            return;
+        }
+        seat.bell = None;
+        if let Some(lease) = self.leases.get_mut(&seat.lease) {
+            lease.waiters = lease.waiters.saturating_sub(1);
+        }
+        if seat.clear {
+            return self.remove(claim);
+        }
+        if seat.place.is_none() {
+            seat.until = now.after(KEPT_PLACE);
+        }
+        self.ends.insert((seat.until, claim));
+    }
+
+    /// Gives a visited claim whose lease ended a place on another one.
+    pub(crate) fn reseat(&mut self, claim: ClaimId, lease: i64) {
+        let Some(seat) = self.seats.get_mut(&claim) else { return };
+        let old = std::mem::replace(&mut seat.lease, lease);
+        seat.doubt = None;
+        for (id, step) in [(old, false), (lease, true)] {
+            if let Some(lease) = self.leases.get_mut(&id) {
+                let change = |count: usize| if step { count + 1 } else { count.saturating_sub(1) };
+                (lease.seats, lease.waiters) = (change(lease.seats), change(lease.waiters));
+            }
+        }
+    }
+
+    /// A request that creates the key is about to be sent. Answers what [`Roster::answered`] is to be told.
+    pub(crate) fn sending(&mut self, claim: ClaimId, mark: i64) -> Option<i64> {
+        let seat = self.seats.get_mut(&claim)?;
+        seat.clear = false;
+        seat.doubt.replace(mark)
+    }
+
+    /// The request was answered and was sent once only.
+    pub(crate) fn answered(&mut self, claim: ClaimId, before: Option<i64>) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            seat.doubt = before;
+        }
+    }
+
+    /// The claim holds, up to `until` unless it is renewed.
+    pub(crate) fn granted(&mut self, claim: ClaimId, place: i64, until: Moment) -> Option<LossSignal> {
+        let seat = self.seats.get_mut(&claim)?;
+        seat.place = Some(place);
+        seat.until = seat.until.max(until);
+        Some(seat.loss.get_or_insert_with(LossTrigger::new).1.clone())
+    }
+
+    /// What rings while its visitor waits.
+    pub(crate) fn hang(&mut self, claim: ClaimId, bell: &Arc<Bell>) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            seat.bell = Some(bell.clone());
+        }
+    }
+
+    pub(crate) fn view(&self, claim: ClaimId, now: Moment) -> Option<View> {
+        let seat = self.seats.get(&claim)?;
+        let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
+        Some(View {
+            lease: seat.lease,
+            place: seat.place,
+            expired: seat.place.is_some() && seat.until <= now,
+            doubt: seat.is_unsettled(mark),
+        })
+    }
+
+    /// The claim was renewed: its seat lasts for another ttl from when that was asked. Answers `false` where its end
+    /// came first.
+    pub(crate) fn renewed(&mut self, claim: &Claim, asked_at: Moment) -> bool {
+        let Some(seat) = self.seats.get_mut(&claim.id) else { return false };
+        if seat.until <= asked_at {
+            return false;
+        }
+        let until = seat.until.max(asked_at.after(claim.ttl));
+        if self.ends.remove(&(seat.until, claim.id)) {
+            self.ends.insert((until, claim.id));
+        }
+        seat.until = until;
+        true
+    }
+
+    /// The key of the claim is gone. What may still be under way for it is not: then the claim is ended once more.
+    pub(crate) fn ended(&mut self, claim: ClaimId, now: Moment) {
+        let Some(seat) = self.seats.get_mut(&claim) else { return };
+        (seat.place, seat.loss) = (None, None);
+        let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
+        seat.clear = !seat.is_unsettled(mark);
+        match (seat.visitors, seat.clear) {
+            (0, true) => self.remove(claim),
+            (0, false) => self.end_later(claim, now),
+            // Whoever contends for it sees to the rest.
+            _ => {}
+        }
+    }
+
+    /// The claim was found gone.
+    pub(crate) fn lost(&mut self, claim: ClaimId, cause: LossCause, now: Moment) {
+        if let Some((trigger, _)) = self.seats.get_mut(&claim).and_then(|seat| seat.loss.take()) {
+            trigger.fire(cause);
+        }
+        self.ended(claim, now);
+    }
+
+    /// A look found that nothing of the claim is in the line, and put nothing there.
+    pub(crate) fn absent(&mut self, claim: ClaimId, now: Moment) {
+        self.lost(claim, LossCause::Gone, now);
+    }
+
+    /// Whether nothing of the claim is on the server or under way.
+    pub(crate) fn is_clear(&self, claim: ClaimId) -> bool {
+        self.seats.get(&claim).is_none_or(|seat| seat.clear)
+    }
+
+    /// An attempt to end the claim failed; it is tried again.
+    pub(crate) fn end_later(&mut self, claim: ClaimId, at: Moment) {
+        if let Some(seat) = self.seats.get_mut(&claim)
+            && seat.visitors == 0
+        {
+            self.ends.remove(&(seat.until, claim));
+            seat.until = at;
+            self.ends.insert((at, claim));
+        }
+    }
+
+    /// The lease runs from `asked_at` for `ttl`.
+    pub(crate) fn kept(&mut self, id: i64, asked_at: Moment, ttl: Duration) {
+        if let Some(lease) = self.leases.get_mut(&id)
+            && asked_at.after(ttl) >= lease.covers()
+        {
+            (lease.kept_at, lease.ttl) = (asked_at, ttl);
+        }
+    }
+
+    /// The mark of the lease was moved on.
+    pub(crate) fn marked(&mut self, id: i64, mark: i64) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.mark = lease.mark.max(mark);
+        }
+    }
+
+    /// The server does not know the lease any more: whoever holds on it has lost, whoever waits has to stand again.
+    pub(crate) fn lease_ended(&mut self, id: i64, now: Moment) {
+        if self.leases.remove(&id).is_none() {
+            return;
+        }
+        let on_it: Vec<ClaimId> =
+            self.seats.iter().filter(|(_, seat)| seat.lease == id).map(|(claim, _)| *claim).collect();
+        for claim in on_it {
+            self.lost(claim, LossCause::SessionEnded, now);
+            if let Some(seat) = self.seats.get(&claim)
+                && let Some(bell) = &seat.bell
+            {
+                bell.ring(None);
+            }
+        }
+    }
+
+    /// What is to be done now. Leases are kept for those that wait; for those that hold, their renewals do it.
+    pub(crate) fn chores(&mut self, now: Moment, max_ends: usize) -> Chores {
+        let mut chores = Chores::default();
+        for lease in self.leases.values_mut().filter(|lease| lease.waiters > 0) {
+            let due = lease.kept_at.after(lease.ttl / 3).max(lease.keep_again_at);
+            if due <= now {
+                lease.keep_again_at = now.after(lease.ttl / 20);
+                chores.keep.push(lease.id);
+            }
+            let due = due.max(lease.keep_again_at);
+            chores.next = Some(chores.next.map_or(due, |next| next.min(due)));
+        }
+        while let Some((until, claim)) = self.ends.first().copied() {
+            if until > now || chores.end.len() >= max_ends {
+                chores.next = Some(chores.next.map_or(until, |next| next.min(until)));
+                break;
+            }
+            self.ends.pop_first();
+            let Some(seat) = self.seats.get_mut(&claim) else { continue };
+            if let Some((trigger, _)) = seat.loss.take() {
+                trigger.fire(LossCause::Expired);
+            }
+            chores.end.push((claim, seat.key.clone()));
+        }
+        chores
+    }
+
+    /// Leases that waiters depend on and that may have ended by now: those waiters have to be told.
+    pub(crate) fn ring_lapsed(&self, now: Moment) {
+        for seat in self.seats.values() {
+            if let Some(bell) = &seat.bell
+                && self.leases.get(&seat.lease).is_some_and(|lease| lease.covers() <= now)
+            {
+                bell.ring(None);
+            }
+        }
+    }
+
+    fn remove(&mut self, claim: ClaimId) {
+        let Some(seat) = self.seats.remove(&claim) else { return };
+        self.ends.remove(&(seat.until, claim));
+        if let Some(lease) = self.leases.get_mut(&seat.lease) {
+            lease.seats = lease.seats.saturating_sub(1);
+        }
+    }
+}
+
+/// The most leases of one length, beyond a few that are opened at the same moment.
+const MAX_LEASES: usize = 8;
+/// How long a place in line is kept for a claim whose last call failed.
+pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
+/// Shorter leases, in seconds, are made to measure.
+const EXACT_BELOW: u64 = 64;
+/// Of the longer ones there are two to this power for each doubling.
+const STEPS_LOG2: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Note, Resource, Share};
+
+    fn id(n: u8) -> ClaimId {
+        ClaimId::from_bytes([n; 16])
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    fn claim(n: u8, ttl: Duration) -> Claim {
+        let resource = Resource::new("job").unwrap();
+        Claim { id: id(n), resource, share: Share::MUTEX, ttl, note: Note::default() }
+    }
+
+    const TEN: Duration = Duration::from_secs(10);
+
+    fn roster() -> Roster {
+        let mut roster = Roster::default();
+        assert!(matches!(roster.room(11, at(0)), Room::Open));
+        roster.opened(1, 11, Duration::from_secs(11), at(0));
+        roster.opening_ended(11);
+        roster
+    }
+
+    #[test]
+    fn a_lease_outlives_its_claims_by_a_second_at_least_and_an_eighth_at_most() {
+        for millis in (100..200_000).step_by(37).chain([86_400_000]) {
+            let ttl = Duration::from_millis(millis);
+            let length = Duration::from_secs(length_for(ttl));
+            assert!(length >= ttl + Duration::from_secs(1), "{ttl:?} {length:?}");
+            assert!(length <= ttl + Duration::from_secs(2) + ttl / 8, "{ttl:?} {length:?}");
+        }
+        let lengths: std::collections::HashSet<u64> =
+            (1..=86_400).map(|seconds| length_for(Duration::from_secs(seconds))).collect();
+        assert!(lengths.len() < 160, "{}", lengths.len());
+    }
+
+    #[test]
+    fn claims_spread_over_a_bounded_number_of_leases() {
+        let mut roster = Roster::default();
+        let mut next = 0;
+        for n in 0..100 {
+            let lease = match roster.room(11, at(0)) {
+                Room::On(lease) => lease.id,
+                Room::Open => {
+                    next += 1;
+                    roster.opening_ended(11);
+                    roster.opened(next, 11, TEN, at(0)).id
+                }
+                Room::Soon => panic!("nothing is being opened"),
+            };
+            roster.seat(id(n), vec![n], lease);
+        }
+        assert_eq!(next, MAX_LEASES as i64);
+        let counts: Vec<usize> = roster.leases.values().map(|lease| lease.seats).collect();
+        assert!(counts.iter().all(|count| (12..=13).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_first_lease_is_opened_once_and_a_free_one_is_used_again() {
+        let mut roster = Roster::default();
+        assert!(matches!(roster.room(11, at(0)), Room::Open));
+        assert!(matches!(roster.room(11, at(0)), Room::Soon));
+        roster.opening_ended(11);
+        assert!(matches!(roster.room(11, at(0)), Room::Open));
+        roster.opened(1, 11, TEN, at(0));
+        roster.opening_ended(11);
+        assert!(matches!(roster.room(11, at(5)), Room::On(lease) if lease.id == 1));
+        assert!(matches!(roster.room(11, at(10_000)), Room::Open), "it ran out");
+    }
+
+    #[test]
+    fn a_grant_that_nobody_renews_ends_by_its_own_ttl() {
+        let mut roster = roster();
+        roster.seat(id(1), b"k".to_vec(), 1);
+        roster.sending(id(1), 0);
+        roster.answered(id(1), None);
+        let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
+        roster.leave(id(1), at(5));
+        assert_eq!(roster.chores(at(9_999), 10).end, []);
+        assert!(roster.renewed(&claim(1, TEN), at(9_000)));
+        assert_eq!(roster.chores(at(18_999), 10).end, []);
+        assert!(!roster.view(id(1), at(18_999)).unwrap().expired);
+        assert!(roster.view(id(1), at(19_000)).unwrap().expired);
+        assert!(!roster.renewed(&claim(1, TEN), at(19_000)), "what has ended is not renewed");
+        assert_eq!(roster.chores(at(19_000), 10).end, [(id(1), b"k".to_vec())]);
+        assert_eq!(signal.cause(), Some(LossCause::Expired));
+        roster.end_later(id(1), at(20_000));
+        assert_eq!(roster.chores(at(20_000), 10).end.len(), 1);
+        roster.ended(id(1), at(20_000));
+        assert_eq!(roster.view(id(1), at(20_000)), None);
+    }
+
+    #[test]
+    fn a_wait_that_was_dropped_ends_and_one_that_left_nothing_is_forgotten() {
+        let mut roster = roster();
+        roster.seat(id(1), vec![1], 1);
+        roster.sending(id(1), 0);
+        roster.leave(id(1), at(5));
+        assert_eq!(roster.chores(at(2_004), 10).end, [], "it may be asked for again");
+        assert_eq!(roster.chores(at(2_005), 10).end, [(id(1), vec![1])]);
+        roster.seat(id(2), vec![2], 1);
+        roster.leave(id(2), at(5));
+        assert_eq!(roster.view(id(2), at(5)), None);
+    }
+
+    #[test]
+    fn a_request_under_way_is_remembered_until_the_mark_moves() {
+        let mut roster = roster();
+        roster.seat(id(1), vec![1], 1);
+        let before = roster.sending(id(1), 0);
+        roster.answered(id(1), before);
+        assert!(!roster.view(id(1), at(0)).unwrap().doubt);
+        // One is not answered, the next one is: the first may still arrive.
+        roster.sending(id(1), 0);
+        let before = roster.sending(id(1), 0);
+        roster.answered(id(1), before);
+        assert!(roster.view(id(1), at(0)).unwrap().doubt);
+        roster.ended(id(1), at(0));
+        assert!(!roster.is_clear(id(1)), "its key is gone, a request may still come");
+        roster.marked(1, 1);
+        assert!(!roster.view(id(1), at(0)).unwrap().doubt);
+        roster.ended(id(1), at(0));
+        assert!(roster.is_clear(id(1)));
+    }
+
+    #[test]
+    fn a_lease_that_ended_takes_its_grants_and_rings_its_waiters() {
+        let mut roster = roster();
+        roster.seat(id(1), vec![1], 1);
+        roster.sending(id(1), 0);
+        let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
+        roster.leave(id(1), at(5));
+        roster.seat(id(2), vec![2], 1);
+        let bell = Arc::new(Bell::default());
+        roster.hang(id(2), &bell);
+        roster.lease_ended(1, at(6));
+        assert_eq!(signal.cause(), Some(LossCause::SessionEnded));
+        assert_eq!(roster.view(id(1), at(5)), None);
+        assert!(roster.lease(1).is_none());
+        roster.opened(2, 11, TEN, at(10));
+        roster.reseat(id(2), 2);
+        assert_eq!(roster.view(id(2), at(10)).map(|view| view.lease), Some(2));
+        assert_eq!(roster.leases[&2].waiters, 1);
+        roster.leave(id(2), at(11));
+        assert_eq!((roster.leases[&2].waiters, roster.leases[&2].seats), (0, 0));
+    }
+
+    #[test]
+    fn leases_are_kept_while_somebody_waits_on_them() {
+        let mut roster = roster();
+        roster.seat(id(1), vec![1], 1);
+        assert_eq!(roster.chores(at(3_000), 10).keep, [0i64; 0]);
+        assert_eq!(roster.chores(at(3_667), 10).keep, [1]);
+        assert_eq!(roster.chores(at(3_668), 10).keep, [0i64; 0], "it is being done");
+        roster.kept(1, at(3_667), Duration::from_secs(11));
+        assert_eq!(roster.lease(1).unwrap().covers(), at(14_667));
+        roster.kept(1, at(2_000), Duration::from_secs(11));
+        assert_eq!(roster.lease(1).unwrap().covers(), at(14_667), "never shortened");
+        roster.leave(id(1), at(4_000));
+        assert_eq!(roster.chores(at(60_000), 10).keep, [0i64; 0]);
+    }
+
+    #[test]
+    fn a_grant_counts_from_when_its_lease_covers_it() {
+        let mut roster = roster();
+        let lease = roster.lease(1).unwrap().clone();
+        assert_eq!(lease.covers_from(TEN, at(500)), at(500));
+        assert_eq!(lease.covers_from(TEN, at(5_000)), at(1_000));
+        assert!(lease.is_short_of(TEN, at(1_001)) && !lease.is_short_of(TEN, at(1_000)));
+        roster.kept(1, at(5_000), Duration::from_secs(11));
+        assert_eq!(roster.lease(1).unwrap().covers_from(TEN, at(5_000)), at(5_000));
+    }
+}

@@ -1,0 +1,65 @@
+//! The task that sees to what is due: leases that waiters need, claims whose own ttl has ended, places nobody came back for.
+//!
+//! Ground rules: it decides nothing, the roster does. What it asks of the server runs in tasks of their own, so that a
+//! server that hangs delays neither the next look nor another chore.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::ClaimId;
+
+use crate::core::Core;
+
+/// Starts the task. It ends when the client is gone.
+pub(crate) fn start(core: &Arc<Core>) {
+    drop(tokio::spawn(tend(Arc::downgrade(core))));
+}
+
+async fn tend(core: Weak<Core>) {
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        let now = core.now();
+        let chores = core.roster().chores(now, ENDS_TOGETHER);
+        if !chores.keep.is_empty() {
+            drop(tokio::spawn(keep(core.clone(), chores.keep)));
+        }
+        if !chores.end.is_empty() {
+            drop(tokio::spawn(end(core.clone(), chores.end)));
+        }
+        let pause = chores.next.map_or(LONGEST, |next| now.until(next)).clamp(SHORTEST, LONGEST);
+        let nudge = core.nudge.clone();
+        // The client may go meanwhile: this task does not keep it alive.
+        drop(core);
+        let nudged = tokio::time::timeout(pause, nudge.notified()).await.is_ok();
+        if nudged {
+            // Many nudges at once are one.
+            tokio::time::sleep(SHORTEST).await;
+        }
+    }
+}
+
+async fn keep(core: Arc<Core>, leases: Vec<i64>) {
+    let round = core.round(&leases, &[], core.cluster.limit()).await;
+    if !matches!(round, Ok(ref round) if round.confirmed) {
+        tracing::debug!(?round, "leases of waiting claims were not confirmed");
+        // Who waits on a lease that may have ended must not sleep on.
+        let now = core.now();
+        core.roster().ring_lapsed(now);
+    }
+}
+
+async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Vec<u8>)>) {
+    let (ids, keys): (Vec<ClaimId>, Vec<Vec<u8>>) = claims.into_iter().unzip();
+    if let Err(failure) = crate::ending::end(&core, &ids, &keys).await {
+        tracing::debug!(%failure, "claims at their end are still there");
+        let again = core.now().after(AGAIN);
+        let mut roster = core.roster();
+        ids.iter().for_each(|claim| roster.end_later(*claim, again));
+    }
+}
+
+/// The most claims that are ended in one go; what is left follows at once.
+const ENDS_TOGETHER: usize = 1_024;
+const SHORTEST: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_secs(1);

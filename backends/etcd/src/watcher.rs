@@ -1,0 +1,356 @@
+//! The one stream of watches of a client.
+//!
+//! Ground rules: a watch says that something may have changed, once, and never what: whoever is woken looks for
+//! himself. So whatever goes wrong with a watch (compacted, cancelled) is answered by waking. A watch begins at the
+//! revision behind the look that it follows, also on a new stream, so nothing is missed in between. Thousands of
+//! watches share the stream; a stream that is silent although it was asked for a sign of life is opened anew elsewhere.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tonic::Streaming;
+
+use crate::cluster::Cluster;
+use crate::proto::{
+    WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use crate::refusal::{Advice, judge};
+use crate::wire::Span;
+
+/// The client's end of the stream.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    orders: mpsc::UnboundedSender<Order>,
+    last: AtomicI64,
+}
+
+/// What is to be watched.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// The end of one key.
+    Gone(Vec<u8>),
+    /// Any change in a range.
+    Any(Span),
+}
+
+/// Some watches with one bell. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    numbers: Vec<i64>,
+    bell: Arc<Bell>,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+/// What wakes one waiter.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    notify: Notify,
+    refused: Mutex<Option<Failure>>,
+}
+
+/// Each watch causes two orders, so that waiters bound the queue.
+#[derive(Debug)]
+enum Order {
+    Watch(i64, Watched),
+    Forget(Vec<i64>),
+}
+
+#[derive(Debug)]
+struct Watched {
+    target: Target,
+    from: i64,
+    bell: Arc<Bell>,
+    created: bool,
+}
+
+impl Watcher {
+    /// Needs a runtime. The task ends with the last end of the channel.
+    pub(crate) fn start(cluster: Arc<Cluster>) -> Watcher {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let watchman = Watchman { cluster, inbox, watches: HashMap::new() };
+        drop(tokio::spawn(watchman.run()));
+        Watcher { orders, last: AtomicI64::new(0) }
+    }
+
+    /// Watches targets for what happens at or after the revision `from`, until the first change of any of them.
+    pub(crate) fn watch(&self, targets: impl IntoIterator<Item = Target>, from: i64) -> Watch {
+        let bell = Arc::new(Bell::default());
+        let mut numbers = Vec::new();
+        for target in targets {
+            let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+            let watched = Watched { target, from, bell: bell.clone(), created: false };
+            if self.orders.send(Order::Watch(number, watched)).is_err() {
+                // The runtime is going down with the task.
+                bell.ring(None);
+            }
+            numbers.push(number);
+        }
+        Watch { numbers, bell, orders: self.orders.clone() }
+    }
+}
+
+impl Watch {
+    /// Waits for the first change, or for anything that makes it necessary to look again.
+    ///
+    /// # Errors
+    /// What makes watching impossible.
+    pub(crate) async fn rung(&self) -> Result<(), Failure> {
+        self.bell.notify.notified().await;
+        match self.bell.refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// Something else that may ring it.
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.orders.send(Order::Forget(std::mem::take(&mut self.numbers))));
+    }
+}
+
+impl Bell {
+    /// Wakes its waiter, now or when it begins to wait.
+    pub(crate) fn ring(&self, refused: Option<Failure>) {
+        if refused.is_some() {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        }
+        self.notify.notify_one();
+    }
+}
+
+/// The task.
+struct Watchman {
+    cluster: Arc<Cluster>,
+    inbox: mpsc::UnboundedReceiver<Order>,
+    watches: HashMap<i64, Watched>,
+}
+
+/// Why a stream was left.
+enum Left {
+    /// Nobody can order a watch any more.
+    Unwanted,
+    /// It is to be opened anew.
+    Broken,
+}
+
+impl Watchman {
+    async fn run(mut self) {
+        loop {
+            while self.watches.is_empty() {
+                match self.inbox.recv().await {
+                    None => return,
+                    Some(order) => drop(self.obey(order)),
+                }
+            }
+            if let Left::Unwanted = self.watch().await {
+                return;
+            }
+            tokio::time::sleep(REOPEN).await;
+        }
+    }
+
+    /// Opens a stream and stays with it.
+    async fn watch(&mut self) -> Left {
+        let cluster = self.cluster.clone();
+        let chosen = cluster.choose();
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let mut outbox = self.all();
+        // A server opens its side of the stream with its first answer, so it has to be asked something before.
+        while let Some(request) = outbox.pop_front() {
+            if let Err(full) = sender.try_send(request) {
+                outbox.push_front(full.into_inner());
+                break;
+            }
+        }
+        let opened = timeout(SILENCE, async {
+            let line = cluster.line(&chosen).await?;
+            line.watch(receiver).await.map_err(|status| judge(&status))
+        });
+        let stream = match opened.await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(Advice::GiveUp(refusal))) => {
+                let failure = refusal.of_a_look();
+                self.watches.drain().for_each(|(_, watched)| watched.bell.ring(Some(failure.clone())));
+                return Left::Broken;
+            }
+            Ok(Err(Advice::LogInAgain(_))) => {
+                cluster.forget_login(chosen.login());
+                return Left::Broken;
+            }
+            Ok(Err(Advice::TryElsewhere(failure))) => {
+                tracing::debug!(server = chosen.name(), %failure, "no stream of watches");
+                cluster.leave(&chosen);
+                return Left::Broken;
+            }
+            Err(_) => {
+                cluster.reconnect(&chosen);
+                return Left::Broken;
+            }
+        };
+        match self.attend(stream, sender, outbox).await {
+            Ended::Unwanted => return Left::Unwanted,
+            Ended::Failed(Advice::LogInAgain(_)) => cluster.forget_login(chosen.login()),
+            Ended::Failed(_) => cluster.leave(&chosen),
+            Ended::Silent => cluster.reconnect(&chosen),
+        }
+        tracing::debug!(server = chosen.name(), "the stream of watches is opened anew");
+        Left::Broken
+    }
+
+    /// Sends orders and takes in what comes, never waiting for one of them alone: a server that cannot deliver
+    /// stops reading.
+    async fn attend(
+        &mut self,
+        mut stream: Streaming<WatchResponse>,
+        sender: mpsc::Sender<WatchRequest>,
+        mut outbox: VecDeque<WatchRequest>,
+    ) -> Ended {
+        let mut beat = interval(SILENCE / 2);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silent_beats = 0;
+        loop {
+            tokio::select! {
+                order = self.inbox.recv() => match order {
+                    Some(order) => outbox.extend(self.obey(order)),
+                    None => return Ended::Unwanted,
+                },
+                permit = sender.reserve(), if !outbox.is_empty() => match (permit, outbox.pop_front()) {
+                    (Ok(permit), Some(request)) => permit.send(request),
+                    _ => return Ended::Silent,
+                },
+                message = stream.message() => match message {
+                    Ok(Some(message)) => {
+                        silent_beats = 0;
+                        match self.take_in(message) {
+                            Ok(request) => outbox.extend(request),
+                            Err(advice) => return Ended::Failed(advice),
+                        }
+                    }
+                    Ok(None) => return Ended::Silent,
+                    Err(status) => return Ended::Failed(judge(&status)),
+                },
+                _ = beat.tick(), if !self.watches.is_empty() => {
+                    silent_beats += 1;
+                    if silent_beats > 2 {
+                        return Ended::Silent;
+                    }
+                    outbox.push_back(order(WatchOrder::Progress(WatchProgressRequest {})));
+                }
+            }
+        }
+    }
+
+    /// All watches, for a server that knows none of them.
+    fn all(&mut self) -> VecDeque<WatchRequest> {
+        let create = |(number, watched): (&i64, &mut Watched)| {
+            watched.created = false;
+            create(*number, watched)
+        };
+        self.watches.iter_mut().map(create).collect()
+    }
+
+    /// What the server is to be told.
+    fn obey(&mut self, order: Order) -> Vec<WatchRequest> {
+        match order {
+            Order::Watch(number, watched) => {
+                let request = create(number, &watched);
+                self.watches.insert(number, watched);
+                vec![request]
+            }
+            Order::Forget(numbers) => {
+                let ended = numbers.into_iter().filter(|number| self.watches.remove(number).is_some());
+                ended.map(cancel).collect()
+            }
+        }
+    }
+
+    /// Wakes whom a message concerns.
+    fn take_in(&mut self, message: WatchResponse) -> Result<Option<WatchRequest>, Advice> {
+        let number = message.watch_id;
+        if message.canceled {
+            return self.cancelled(&message).map(|()| None);
+        }
+        if message.created
+            && let Some(watched) = self.watches.get_mut(&number)
+        {
+            watched.created = true;
+        }
+        if message.events.is_empty() {
+            return Ok(None);
+        }
+        let Some(watched) = self.watches.remove(&number) else { return Ok(None) };
+        watched.bell.ring(None);
+        Ok(Some(cancel(number)))
+    }
+
+    fn cancelled(&mut self, message: &WatchResponse) -> Result<(), Advice> {
+        let reason = &message.cancel_reason;
+        if reason.contains("auth") && !reason.contains("permission denied") {
+            let failure = Failure::new(FailureKind::Denied, Effect::None, format!("etcd: {reason}"));
+            return Err(Advice::LogInAgain(failure));
+        }
+        let refused = reason.contains("permission denied").then(|| {
+            let advice = "give the user's role read permission on the prefix";
+            Failure::new(FailureKind::Denied, Effect::None, format!("etcd: {reason}: {advice}"))
+        });
+        if message.watch_id >= 0 {
+            // One that is not here was cancelled by us. One that was compacted away may have missed its event.
+            if let Some(watched) = self.watches.remove(&message.watch_id) {
+                watched.bell.ring(refused);
+            }
+            return Ok(());
+        }
+        // Some servers do not say which watch they refuse to create: it is one of those that they did not confirm.
+        for (_, watched) in self.watches.extract_if(|_, watched| !watched.created) {
+            watched.bell.ring(refused.clone());
+        }
+        Ok(())
+    }
+}
+
+/// How a stream ended.
+enum Ended {
+    Unwanted,
+    Failed(Advice),
+    Silent,
+}
+
+fn create(number: i64, watched: &Watched) -> WatchRequest {
+    let (key, range_end, filters) = match &watched.target {
+        Target::Gone(key) => (key.clone(), Vec::new(), vec![NO_PUTS]),
+        Target::Any(span) => (span.start.clone(), span.end.clone(), Vec::new()),
+    };
+    order(WatchOrder::Create(WatchCreateRequest {
+        key,
+        range_end,
+        start_revision: watched.from,
+        filters,
+        watch_id: number,
+    }))
+}
+
+fn cancel(number: i64) -> WatchRequest {
+    order(WatchOrder::Cancel(WatchCancelRequest { watch_id: number }))
+}
+
+fn order(order: WatchOrder) -> WatchRequest {
+    WatchRequest { order: Some(order) }
+}
+
+const NO_PUTS: i32 = 0;
+/// Orders that are handed to the connection before it takes them.
+const AHEAD: usize = 64;
+/// How long a stream may be silent after it was asked for a sign of life.
+const SILENCE: Duration = Duration::from_secs(3);
+const REOPEN: Duration = Duration::from_millis(20);

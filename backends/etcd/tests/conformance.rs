@@ -1,0 +1,36 @@
+//! The backend before all laws, on one server of its own for each law.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_conformance::Subject;
+use leasehold_core::Backend;
+use leasehold_etcd::{EtcdBackend, EtcdConfig};
+use leasehold_testkit::EtcdCluster;
+use tokio::sync::OnceCell;
+
+/// A server that the connections of one law share.
+#[derive(Default)]
+struct Etcd {
+    members: usize,
+    cluster: OnceCell<Option<EtcdCluster>>,
+}
+
+#[async_trait::async_trait]
+impl Subject for Etcd {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        let start = || EtcdCluster::builder().members(self.members).start_or_skip();
+        let cluster = self.cluster.get_or_init(start).await.as_ref()?;
+        let config = EtcdConfig::parse(&cluster.url()).expect("the kit's URL is one");
+        Some(Arc::new(EtcdBackend::connect(config).await.expect("the server answers")))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(1_200)
+    }
+}
+
+mod one_server {
+    use super::*;
+    leasehold_conformance::suite!(Etcd { members: 1, ..Etcd::default() });
+}

@@ -1,0 +1,345 @@
+//! Real etcd servers, one or a cluster of them, with their faults as methods.
+//!
+//! The kit asks a server for its state over plain HTTP, which every etcd speaks beside its own protocol, and changes it by
+//! `etcdctl`, the program of the same project, so that nothing here depends on the clients under test.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::certificates::Certificates;
+use crate::directory::Directory;
+use crate::error::{Error, cannot};
+use crate::port::Port;
+use crate::process::Process;
+use crate::require;
+
+/// An etcd cluster of this test alone, on free ports of 127.0.0.1.
+///
+/// # Promises
+/// - When a `start` returns, every member answers and the cluster has a leader.
+/// - The members are ended when this is dropped, and also when the test's process is killed.
+///
+/// # Does not promise
+/// A member that was stopped or killed does not come back by itself.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<Member>,
+    certificates: Option<Certificates>,
+    // Dropped last: it holds the certificates.
+    _directory: Directory,
+}
+
+/// Options for an [`EtcdCluster`]; without any, one member without TLS.
+#[derive(Debug, Clone)]
+#[must_use = "nothing starts before `start`"]
+pub struct EtcdBuilder {
+    members: usize,
+    tls: bool,
+    args: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Member {
+    // Dropped in this order: the process ends before its ports are free for others.
+    process: Process,
+    client: Port,
+    _peer: Port,
+    /// Answers the kit without TLS.
+    metrics: Port,
+}
+
+impl EtcdCluster {
+    /// Options for a cluster.
+    pub fn builder() -> EtcdBuilder {
+        EtcdBuilder { members: 1, tls: false, args: Vec::new() }
+    }
+
+    /// Starts one server, or ends the test as skipped; see [`require`](crate::require).
+    ///
+    /// # Panics
+    /// As [`require::or_skip`](crate::require::or_skip).
+    pub async fn start_or_skip() -> Option<Self> {
+        Self::builder().start_or_skip().await
+    }
+
+    /// How many members there are, running or not.
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// `etcd://…` or, with TLS, `etcds://…`, with all members.
+    pub fn url(&self) -> String {
+        let addrs: Vec<SocketAddr> = self.members.iter().map(|member| member.client.addr()).collect();
+        self.url_at(&addrs)
+    }
+
+    /// As [`EtcdCluster::url`], by way of other addresses: [`Proxy`](crate::Proxy)s'.
+    pub fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        let scheme = if self.certificates.is_some() { "etcds" } else { "etcd" };
+        let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+        format!("{scheme}://{}", addrs.join(","))
+    }
+
+    /// The address of a member's port for clients.
+    ///
+    /// # Panics
+    /// Where there is no such member.
+    pub fn addr(&self, member: usize) -> SocketAddr {
+        self.members[member].client.addr()
+    }
+
+    /// The certificates, where TLS was asked for.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
+    /// A member's stdout and stderr.
+    pub fn log_path(&self, member: usize) -> PathBuf {
+        self.members[member].process.directory().log_path()
+    }
+
+    /// Stops a member (SIGSTOP): connections stay open, nothing answers any more. See [`Process::stop`].
+    pub fn stop(&self, member: usize) -> Result<(), Error> {
+        self.members[member].process.stop()
+    }
+
+    /// Continues a member after [`EtcdCluster::stop`].
+    pub fn resume(&self, member: usize) -> Result<(), Error> {
+        self.members[member].process.resume()
+    }
+
+    /// Kills a member (SIGKILL), stopped or not, and waits until it is gone. Its data stay.
+    pub fn kill(&self, member: usize) -> Result<(), Error> {
+        self.members[member].process.kill()
+    }
+
+    /// Starts a member that was killed again, with its data, and waits until it answers.
+    pub async fn restart(&self, member: usize) -> Result<(), Error> {
+        self.members[member].process.start()?;
+        self.ready(member).await
+    }
+
+    /// The member that leads, as the members that answer see it. Waits up to 30 seconds for one.
+    pub async fn leader(&self) -> Result<usize, Error> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            for member in 0..self.members.len() {
+                let leads = self.metric(member, "etcd_server_is_leader").await;
+                if matches!(leads, Ok(Some(leads)) if leads > 0.0) {
+                    return Ok(member);
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(Error::failed(format!("the cluster had no leader for {READY_LIMIT:?}")));
+            }
+            sleep(READY_PAUSE).await;
+        }
+    }
+
+    /// How many requests of a kind, such as `Txn` or `Range`, a member has begun to handle; streams count once.
+    pub async fn requests(&self, member: usize, method: &str) -> Result<u64, Error> {
+        let name = format!("grpc_server_started_total{{grpc_method=\"{method}\"");
+        Ok(self.metric(member, &name).await?.unwrap_or_default() as u64)
+    }
+
+    /// The sum of all values of a metric of one member whose lines begin so.
+    pub async fn metric(&self, member: usize, name: &str) -> Result<Option<f64>, Error> {
+        let text = self.get(member, "/metrics").await?;
+        let values =
+            text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+        let values: Vec<f64> = values.filter_map(|value| value.parse().ok()).collect();
+        Ok((!values.is_empty()).then(|| values.iter().sum()))
+    }
+
+    /// Runs `etcdctl` with these arguments against all members and returns what it printed. Blocks the calling thread.
+    ///
+    /// # Errors
+    /// Where it is not installed, or fails: then with what it said.
+    pub fn etcdctl<A: AsRef<str>>(&self, args: &[A]) -> Result<String, Error> {
+        let program = require::program("etcdctl", "etcd-client")?;
+        let output = self
+            .etcdctl_command(&program)
+            .args(args.iter().map(AsRef::as_ref))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(cannot("run", program.display()))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if !output.status.success() {
+            return Err(Error::failed(format!("etcdctl: {}{}", text(&output.stdout), text(&output.stderr))));
+        }
+        Ok(text(&output.stdout))
+    }
+
+    /// `etcdctl` at `program`, told where the cluster is, for a test that wants to run it beside itself.
+    pub fn etcdctl_command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        let endpoints: Vec<String> =
+            self.members.iter().map(|member| format!("{scheme}://{}", member.client.addr())).collect();
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", endpoints.join(",")));
+        if let Some(certificates) = &self.certificates {
+            let client = certificates.client();
+            command.arg(format!("--cacert={}", certificates.ca_path().display()));
+            command.arg(format!("--cert={}", client.certificate.display()));
+            command.arg(format!("--key={}", client.key.display()));
+        }
+        command
+    }
+
+    /// Waits until a member answers and knows a leader.
+    async fn ready(&self, member: usize) -> Result<(), Error> {
+        let deadline = Instant::now() + READY_LIMIT;
+        let process = &self.members[member].process;
+        loop {
+            let health = self.get(member, "/health").await;
+            if health.is_ok_and(|text| text.contains("\"health\":\"true\"")) {
+                return Ok(());
+            }
+            let tail = || process.directory().log_tail();
+            if let Some(status) = process.exited() {
+                let text = format!("etcd ended at its start, {status}; its log ends with:\n{}", tail());
+                let taken = text.contains("address already in use");
+                return Err(if taken { Error::port_taken(text) } else { Error::failed(text) });
+            }
+            if Instant::now() > deadline {
+                let text =
+                    format!("etcd was not ready within {READY_LIMIT:?}; its log ends with:\n{}", tail());
+                return Err(Error::failed(text));
+            }
+            sleep(READY_PAUSE).await;
+        }
+    }
+
+    /// The answer to an HTTP request, head included.
+    async fn get(&self, member: usize, path: &str) -> Result<String, Error> {
+        let addr = self.members[member].metrics.addr();
+        let asking = async {
+            let mut stream = TcpStream::connect(addr).await?;
+            let request = format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            Ok::<_, std::io::Error>(answer)
+        };
+        match timeout(HTTP_LIMIT, asking).await {
+            Ok(answer) => answer.map_err(cannot("ask", addr)),
+            Err(_) => Err(Error::failed(format!("{addr} did not answer within {HTTP_LIMIT:?}"))),
+        }
+    }
+}
+
+impl EtcdBuilder {
+    /// How many members the cluster has.
+    pub fn members(mut self, members: usize) -> Self {
+        self.members = members;
+        self
+    }
+
+    /// Clients have to speak TLS and to prove who they are, with certificates made for this cluster.
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// One more argument for each member: `.arg("--max-txn-ops=16")`.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Starts the members and waits until all of them answer.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in the
+    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    pub async fn start(self) -> Result<EtcdCluster, Error> {
+        let mut outcome = self.start_once().await;
+        for _ in 1..START_ATTEMPTS {
+            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
+                break;
+            }
+            outcome = self.start_once().await;
+        }
+        outcome
+    }
+
+    /// As [`EtcdBuilder::start`], or ends the test as skipped; see [`require`].
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_or_skip(self) -> Option<EtcdCluster> {
+        require::or_skip("etcd", self.start().await)
+    }
+
+    async fn start_once(&self) -> Result<EtcdCluster, Error> {
+        let program = require::program("etcd", "etcd-server")?;
+        let directory = Directory::create("etcd")?;
+        let certificates = if self.tls { Some(Certificates::create(&directory)?) } else { None };
+        let mut ports = Vec::new();
+        for _ in 0..self.members {
+            ports.push((Port::take()?, Port::take()?, Port::take()?));
+        }
+        let peers: Vec<String> = ports
+            .iter()
+            .enumerate()
+            .map(|(n, (_, peer, _))| format!("m{n}=http://{}", peer.addr()))
+            .collect();
+        let peers = peers.join(",");
+        let mut members = Vec::new();
+        for (n, (client, peer, metrics)) in ports.into_iter().enumerate() {
+            let directory = Directory::create(&format!("etcd-m{n}"))?;
+            let args = self.args(n, [&client, &peer, &metrics], &peers, certificates.as_ref());
+            let process = Process::spawn(&program, args, directory)?;
+            members.push(Member { process, client, _peer: peer, metrics });
+        }
+        let cluster = EtcdCluster { members, certificates, _directory: directory };
+        for member in 0..self.members {
+            cluster.ready(member).await?;
+        }
+        Ok(cluster)
+    }
+
+    fn args(
+        &self,
+        number: usize,
+        [client, peer, metrics]: [&Port; 3],
+        peers: &str,
+        certificates: Option<&Certificates>,
+    ) -> Vec<OsString> {
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        let (client, peer, metrics) = (client.addr(), peer.addr(), metrics.addr());
+        let mut args = vec![
+            format!("--name=m{number}"),
+            "--data-dir=data".to_owned(),
+            format!("--listen-client-urls={scheme}://{client}"),
+            format!("--advertise-client-urls={scheme}://{client}"),
+            format!("--listen-peer-urls=http://{peer}"),
+            format!("--initial-advertise-peer-urls=http://{peer}"),
+            format!("--listen-metrics-urls=http://{metrics}"),
+            format!("--initial-cluster={peers}"),
+            "--initial-cluster-state=new".to_owned(),
+        ];
+        if let Some(certificates) = certificates {
+            let server = certificates.server();
+            args.push(format!("--cert-file={}", server.certificate.display()));
+            args.push(format!("--key-file={}", server.key.display()));
+            args.push(format!("--trusted-ca-file={}", certificates.ca_path().display()));
+            args.push("--client-cert-auth".to_owned());
+        }
+        args.extend(self.args.iter().cloned());
+        args.into_iter().map(OsString::from).collect()
+    }
+}
+
+const START_ATTEMPTS: usize = 5;
+/// How long a cluster may take to start, on a machine that is busy with other tests.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+const READY_PAUSE: Duration = Duration::from_millis(20);
+const HTTP_LIMIT: Duration = Duration::from_secs(2);
