@@ -1,4 +1,5 @@
-//! leasehold on etcd.
+//! Locks on one etcd cluster (3.4 or later).
+//!
 #![forbid(unsafe_code)]
 #![doc = include_str!("docs.md")]
 

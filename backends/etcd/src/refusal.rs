@@ -57,74 +57,69 @@ pub(crate) enum Advice {
 
 /// Reads one error of one server.
 pub(crate) fn judge(status: &Status) -> Advice {
-    let text = status.message();
-    let told = |kind, effect, advice: &str| {
-        let detail =
-            if advice.is_empty() { format!("etcd: {text}") } else { format!("etcd: {text}: {advice}") };
-        Failure::new(kind, effect, detail)
-    };
-    let has = |part: &str| text.contains(part);
+    if never_left(status) {
+        let detail = format!("no etcd server can be reached: {}", root_cause(status));
+        return Advice::TryElsewhere(Failure::unavailable(detail));
+    }
+    let has = |part: &str| status.message().contains(part);
     match status.code() {
-        _ if never_left(status) => Advice::TryElsewhere(Failure::unavailable(format!(
-            "no etcd server can be reached: {}",
-            root_cause(status)
-        ))),
         Code::NotFound if has("requested lease not found") => Advice::GiveUp(Refusal::NoSuchLease),
         Code::FailedPrecondition if has("lease already exists") => Advice::GiveUp(Refusal::LeaseExists),
         Code::InvalidArgument if has("too many operations") => Advice::GiveUp(Refusal::TooManyOperations),
-        Code::Unauthenticated => {
-            Advice::LogInAgain(told(FailureKind::Denied, Effect::None, "the login was not accepted"))
+        Code::Unauthenticated => Advice::LogInAgain(denied(status, "the login was not accepted")),
+        Code::InvalidArgument if has("revision of auth store is old") => {
+            Advice::LogInAgain(denied(status, "roles changed while this was under way"))
         }
-        Code::InvalidArgument if has("revision of auth store is old") => Advice::LogInAgain(told(
-            FailureKind::Denied,
-            Effect::None,
-            "roles changed while this was under way",
-        )),
-        Code::InvalidArgument if has("user name is empty") => Advice::GiveUp(Refusal::Failed(told(
-            FailureKind::Denied,
-            Effect::None,
-            "this cluster wants a login: write etcd://user:password@host",
-        ))),
-        Code::InvalidArgument if has("authentication failed") => Advice::GiveUp(Refusal::Failed(told(
-            FailureKind::Denied,
-            Effect::None,
-            "check user and password",
-        ))),
-        Code::FailedPrecondition if has("authentication is not enabled") => {
-            Advice::GiveUp(Refusal::Failed(told(
-                FailureKind::Denied,
-                Effect::None,
-                "this cluster knows no users: leave the user out of the URL",
-            )))
+        // The server says these before it does anything.
+        Code::ResourceExhausted if has("database space exceeded") => {
+            let advice = "compact and defragment the cluster, then `etcdctl alarm disarm`";
+            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Unavailable, Effect::None, advice)))
         }
-        Code::PermissionDenied => Advice::GiveUp(Refusal::Failed(told(
-            FailureKind::Denied,
-            Effect::None,
-            "give the user's role readwrite permission on the prefix",
-        ))),
-        Code::ResourceExhausted if has("database space exceeded") => Advice::GiveUp(Refusal::Failed(told(
+        Code::ResourceExhausted => {
+            Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::None, ""))
+        }
+        Code::Unavailable if has("no leader") || has("not capable") => Advice::TryElsewhere(told(
+            status,
             FailureKind::Unavailable,
             Effect::None,
-            "compact and defragment the cluster, then `etcdctl alarm disarm`",
-        ))),
-        // The server says this before it does anything.
-        Code::ResourceExhausted => Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::None, "")),
-        Code::Unavailable if has("no leader") || has("not capable") => {
-            Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::None, "the cluster has no quorum"))
-        }
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted | Code::Unknown => {
-            Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::Unknown, ""))
-        }
-        Code::Unimplemented => Advice::GiveUp(Refusal::Failed(told(
-            FailureKind::Unsupported,
-            Effect::None,
-            "etcd 3.4 or later is needed",
-        ))),
-        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
-            Advice::GiveUp(Refusal::Failed(told(FailureKind::Invalid, Effect::None, "")))
-        }
-        _ => Advice::TryElsewhere(told(FailureKind::Unavailable, Effect::Unknown, "")),
+            "the cluster has no quorum",
+        )),
+        Code::PermissionDenied
+        | Code::Unimplemented
+        | Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::OutOfRange => Advice::GiveUp(Refusal::Failed(refused(status))),
+        _ => Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::Unknown, "")),
     }
+}
+
+/// What every server refuses, without any effect.
+fn refused(status: &Status) -> Failure {
+    let has = |part: &str| status.message().contains(part);
+    match status.code() {
+        Code::PermissionDenied => denied(status, "give the user's role readwrite permission on the prefix"),
+        Code::InvalidArgument if has("user name is empty") => {
+            denied(status, "this cluster wants a login: write etcd://user:password@host")
+        }
+        Code::InvalidArgument if has("authentication failed") => denied(status, "check user and password"),
+        Code::FailedPrecondition if has("authentication is not enabled") => {
+            denied(status, "this cluster knows no users: leave the user out of the URL")
+        }
+        Code::Unimplemented => {
+            told(status, FailureKind::Unsupported, Effect::None, "etcd 3.4 or later is needed")
+        }
+        _ => told(status, FailureKind::Invalid, Effect::None, ""),
+    }
+}
+
+fn denied(status: &Status, advice: &str) -> Failure {
+    told(status, FailureKind::Denied, Effect::None, advice)
+}
+
+fn told(status: &Status, kind: FailureKind, effect: Effect, advice: &str) -> Failure {
+    let text = status.message();
+    let detail = if advice.is_empty() { format!("etcd: {text}") } else { format!("etcd: {text}: {advice}") };
+    Failure::new(kind, effect, detail)
 }
 
 /// Whether there was no connection that the request could have left on.

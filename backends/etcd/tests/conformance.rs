@@ -1,4 +1,6 @@
-//! The backend before all laws, on one server of its own for each law.
+//! The laws of the seam, on a real server of its own for each law.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +23,8 @@ impl Subject for Etcd {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let start = || EtcdCluster::builder().members(self.members).start_or_skip();
         let cluster = self.cluster.get_or_init(start).await.as_ref()?;
-        let config = EtcdConfig::parse(&cluster.url()).expect("the kit's URL is one");
-        Some(Arc::new(EtcdBackend::connect(config).await.expect("the server answers")))
+        let config = EtcdConfig::parse(&cluster.url()).unwrap();
+        Some(Arc::new(EtcdBackend::connect(config).await.unwrap()))
     }
 
     fn ttl(&self) -> Duration {

@@ -44,6 +44,7 @@ impl Leasehold {
     /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server |
+    /// | `etcd://host:2379,host:2379`, `etcds://…` (feature `etcd`) | an etcd cluster |
     ///
     /// # Errors
     /// `Invalid` where the URL cannot be understood, `Unavailable` where the server does not answer, `Denied`

@@ -16,6 +16,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "file" => open_files(url),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+unix" => open_redis(url).await,
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => open_etcd(url).await,
         _ => Err(unknown(url)),
     }
 }
@@ -31,6 +33,13 @@ async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_redis::RedisConfig::parse(url).map_err(failed)?;
     Ok(Arc::new(leasehold_redis::RedisBackend::connect(config).await.map_err(failed)?))
+}
+
+#[cfg(feature = "etcd")]
+async fn open_etcd(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_etcd::EtcdConfig::parse(url).map_err(failed)?;
+    Ok(Arc::new(leasehold_etcd::EtcdBackend::connect(config).await.map_err(failed)?))
 }
 
 /// A named memory is shared by all clients of the process that are open at the same time.
@@ -70,4 +79,8 @@ pub(crate) const SCHEMES: &[&str] = &[
     "rediss://",
     #[cfg(feature = "redis")]
     "redis+unix://",
+    #[cfg(feature = "etcd")]
+    "etcd://",
+    #[cfg(feature = "etcd")]
+    "etcds://",
 ];
