@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_core::{CALL_GRACE, Share, Step};
+use leasehold_core::{CALL_GRACE, Claim, Resource, Share, Step};
 
 use crate::chance::Chance;
-use crate::client::AT_ONCE;
+use crate::client::{AT_ONCE, Waiting};
 use crate::clock::briefly;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
@@ -130,12 +130,7 @@ pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) ->
 
 pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) -> Checked {
     let resource = trial.resource("next")?;
-    let holder = trial.claim(&resource, Share::MUTEX)?;
-    trial.client(0).hold(&holder).await?;
-    let first = trial.client(1).wait_only(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(1).stand(&resource, 1).await?;
-    let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(2).stand(&resource, 2).await?;
+    let (holder, first, second) = two_in_line(trial, &resource).await?;
     first.give_up(AT_ONCE, "the first of two").await?;
     let released_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
@@ -151,12 +146,7 @@ pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> 
     let mut chance = Chance::new()?;
     let rounds = if trial.polls() { PASSES / 10 } else { PASSES };
     for _ in 0..rounds {
-        let holder = trial.claim(&resource, Share::MUTEX)?;
-        trial.client(0).hold(&holder).await?;
-        let first = trial.client(1).wait_only(trial.claim(&resource, Share::MUTEX)?);
-        trial.client(1).stand(&resource, 1).await?;
-        let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
-        trial.client(2).stand(&resource, 2).await?;
+        let (holder, first, second) = two_in_line(trial, &resource).await?;
         let claim = first.claim.clone();
         trial.race(&holder, &first.patience, &mut chance).await?;
         if first.outcome(AT_ONCE, "the first, which leaves").await?.is_some() {
@@ -219,6 +209,17 @@ pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &
     trial.client(2).free(&claim).await?;
     trial.client(1).end(&silent).await?;
     trial.client(0).nobody(&resource, "after all releases").await
+}
+
+/// A mutex that is held, and two claims that wait for it.
+async fn two_in_line(trial: &Trial, resource: &Resource) -> Checked<(Claim, Waiting, Waiting)> {
+    let holder = trial.claim(resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let first = trial.client(1).wait_only(trial.claim(resource, Share::MUTEX)?);
+    trial.client(1).stand(resource, 1).await?;
+    let second = trial.client(2).wait(trial.claim(resource, Share::MUTEX)?);
+    trial.client(2).stand(resource, 2).await?;
+    Ok((holder, first, second))
 }
 
 const ROUNDS: usize = 7;

@@ -32,6 +32,23 @@ use store::{At, Store};
 /// Anything beyond this process, or beyond its end: [`Safety::Strict`] and [`Grade::Strict`] mean that nothing
 /// short of the end of the process takes a claim away or a fence back, and then nobody is left to notice.
 ///
+/// # Example
+/// ```
+/// use leasehold::{Leasehold, local::MemoryBackend};
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let store = Arc::new(MemoryBackend::new());
+/// let (here, there) = (Leasehold::builder().over(store.clone())?, Leasehold::builder().over(store)?);
+/// let guard = here.mutex("job").lock().await?;
+/// assert!(there.mutex("job").try_lock().await?.is_none());
+/// guard.release().await?;
+/// assert!(there.mutex("job").try_lock().await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Memory
 /// A resource with claims costs its line. One without claims costs its name and its last fence, because a
 /// fence must not go back when the name is used again. Beyond [`MemoryBackend::MAX_IDLE`] such names the store
