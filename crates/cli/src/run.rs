@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use leasehold::local::Life;
 use leasehold::{Guard, Leasehold, SystemClock, core::Clock};
 use rustix::process::Signal;
 
@@ -90,7 +91,8 @@ async fn start(
     voice: &Voice,
 ) -> Result<Outcome, Problem> {
     let refused = |error| request.program.refusal(&error);
-    let warden = Warden::start()
+    let life = hold.guard().and_then(|guard| guard.proof().get::<Life>()).and_then(Life::copy);
+    let warden = Warden::start(life)
         .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}")))?;
     let job = Job::new(request, hold.guard(), warden, voice);
     let child = Child::start(&request.program, file, hold.variables(request), job.group()).await;

@@ -16,6 +16,7 @@
 //! itself.
 
 use std::io::{self, PipeWriter};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,7 +27,6 @@ use leasehold::core::{Clock, Moment};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process_group, waitpid,
 };
@@ -52,22 +52,23 @@ pub(crate) enum Word {
 }
 
 impl Warden {
-    /// Starts a warden, and with it the group.
+    /// Starts a warden, and with it the group. It keeps `life` open to its own end, so that a lock which lives by that
+    /// descriptor is not free before the group was killed.
     ///
     /// # Errors
     /// Where no process can be started.
-    pub(crate) fn start() -> io::Result<Warden> {
-        let (heard, words) = pipe_with(PipeFlags::CLOEXEC)?;
+    pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
+        let (heard, words) = io::pipe()?;
         // A word that finds no room is given up: leasehold must never wait for the warden, which could be stopped.
         rustix::io::ioctl_fionbio(&words, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
-        command.stdin(heard).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(heard).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
         // A child inherits the mask. So there is no moment in which a signal to the group could end the warden.
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
         before.thread_set_mask()?;
-        Ok(Warden { pid: Pid::from_child(&child?), words: Some(words.into()), told: None })
+        Ok(Warden { pid: Pid::from_child(&child?), words: Some(words), told: None })
     }
 
     /// The process group for the command. It exists as long as the warden was not reaped.
@@ -136,7 +137,8 @@ pub(crate) fn is_called_for() -> bool {
 /// The warden's whole life.
 pub(crate) fn serve() -> u8 {
     let _ = SigSet::all().thread_block();
-    // The name in the process table, where it cannot be set, is that of the file.
+    // The name in the process table, which is that of the file otherwise.
+    #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(NAME_OF_THREAD);
     let mut post = Post { clock: SystemClock, next: Next::Never, unread: Vec::new() };
     while post.listen() {}
@@ -225,6 +227,7 @@ fn own_program() -> io::Result<std::path::PathBuf> {
 }
 
 const NAME: &str = "lh-warden";
+#[cfg(target_os = "linux")]
 const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// How long the warden leaves it to leasehold to act first.
 const PRECEDENCE: Duration = Duration::from_millis(200);

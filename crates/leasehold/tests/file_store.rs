@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::SystemClock;
-use leasehold::local::{FileBackend, FileConfig};
+use leasehold::local::{FileBackend, FileConfig, Life};
 use leasehold_core::{
     Backend, Claim, ClaimId, Effect, FailureKind, Fence, Note, Patience, Proof, Release, Renew, Renewal,
     Share, Step,
@@ -33,6 +33,19 @@ async fn one_holds_the_next_waits_and_is_woken() {
     assert!(matches!(two.release(&[&second]).await[..], [Release::Freed]));
     assert_eq!(claim_files(&one, "a"), 0);
     assert_eq!(fs::read_dir(one.path_of(&resource("a"))).unwrap().count(), 3, "lock, ledger and fence stay");
+}
+
+#[tokio::test]
+async fn a_copy_of_the_sign_of_life_does_not_outlive_the_release() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let (first, second) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
+    let life = grant(&one, &first).await.proof.get::<Life>().cloned().unwrap();
+    let copy = life.copy().unwrap();
+    assert!(matches!(one.release(&[&first]).await[..], [Release::Freed]));
+    within(Duration::from_secs(5), granted(&two, &second)).await;
+    assert!(life.copy().is_none(), "there is nothing left to be kept alive");
+    drop(copy);
 }
 
 #[tokio::test]

@@ -36,6 +36,21 @@ fn on_files_the_next_in_line_runs_at_once() {
 }
 
 #[test]
+fn on_files_what_the_killed_one_left_never_runs_beside_the_next() {
+    for _ in 0..10 {
+        let place = Place::new();
+        // It writes as fast as it can, and would be seen writing.
+        let holder = place.start(&["job"], "echo ready; while :; do echo mark; done >>marks");
+        holder.line_with("ready");
+        let script = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
+        let waiter = place.start(&["job"], script);
+        place.wait_for_line("job", 1, 1);
+        holder.signal(Signal::KILL);
+        waiter.end().expect(0);
+    }
+}
+
+#[test]
 fn on_redis_the_next_in_line_runs_when_the_ttl_is_over() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let place = Place::on(&redis.server.url());

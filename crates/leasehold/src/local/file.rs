@@ -56,6 +56,7 @@ use leasehold_core::{
 mod book;
 mod config;
 mod failure;
+mod life;
 mod look;
 mod onlook;
 mod own;
@@ -66,6 +67,7 @@ mod root;
 mod watch;
 
 pub use config::{FileConfig, Network, default_root};
+pub use life::Life;
 
 use failure::with_effect;
 use look::{Break, Force, Look};
@@ -130,13 +132,13 @@ impl FileBackend {
     fn grant(&self, claim: &Claim, asked_at: leasehold_core::Moment) -> Option<Grant> {
         let own = &self.inner.own;
         let (fence, signal) = own.grant_of(claim)?;
-        if let Some(pulse) = own.pulse(claim)
-            && !own.has_watcher(claim)
-        {
+        let pulse = own.pulse(claim)?;
+        let proof = Proof::of(Life::of(&pulse));
+        if !own.has_watcher(claim) {
             let watcher = tokio::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.clone()));
             own.watched_by(claim, watcher.abort_handle());
         }
-        Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof: Proof::none() })
+        Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof })
     }
 
     /// Whether a granted claim of this backend is still in place; one that is not is lost.
