@@ -222,14 +222,8 @@ impl Hold {
                 }
                 Returned::Lost
             }
-            Ok(Err(error)) => {
-                voice.say(&error.to_string());
-                Returned::Freed
-            }
-            Err(_) => {
-                voice.say(&format!("the store did not confirm the release of {name}; it ends with its ttl"));
-                Returned::Freed
-            }
+            // An answer that did not come is told once, when the client is closed.
+            Ok(Err(_)) | Err(_) => Returned::Freed,
         }
     }
 }
