@@ -8,5 +8,6 @@
 //! show that it went somewhere, by properties that must be *reached*. `docs/models.md` lists what was measured.
 #![forbid(unsafe_code)]
 
+pub mod epoch;
 pub mod redlock;
 pub mod search;
