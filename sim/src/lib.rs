@@ -9,5 +9,6 @@
 #![forbid(unsafe_code)]
 
 pub mod epoch;
+pub mod lease;
 pub mod redlock;
 pub mod search;

@@ -72,22 +72,43 @@ where
     M::Action: Clone + Debug + PartialEq + 'static,
 {
     let began = Instant::now();
-    let property = model.property(property);
-    let name = property.name;
-    let checker = Only { model, property }.checker().spawn_bfs().join();
+    found(Only::of(model, property).checker().spawn_bfs().join(), property, began)
+}
+
+/// Searches for any way to violate one property, and stops at the first; the number of its steps.
+///
+/// Where the shortest way takes long to find, this shows in a moment that there is one.
+///
+/// # Panics
+/// If there is no way, or no such property.
+pub fn breaks_somehow<M>(model: M, property: &'static str) -> usize
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq + 'static,
+{
+    let began = Instant::now();
+    found(Only::of(model, property).checker().spawn_dfs().join(), property, began)
+}
+
+/// Tells what a search for a violation came upon.
+fn found<M>(checker: impl Checker<Only<M>>, property: &str, began: Instant) -> usize
+where
+    M: Model,
+    M::State: Clone + Debug + Hash + PartialEq,
+    M::Action: Clone + Debug + PartialEq,
+{
     let states = checker.unique_state_count();
-    match checker.discovery(ONLY) {
-        None => panic!("held after all, in {states} states: {name}"),
-        Some(path) => {
-            let actions = path.into_actions();
-            let took = began.elapsed().as_secs_f64();
-            println!("breaks «{name}» in {} steps ({states} states, {took:.1} s):", actions.len());
-            for (number, action) in actions.iter().enumerate() {
-                println!("{:4}  {action:?}", number + 1);
-            }
-            actions.len()
-        }
+    let Some(path) = checker.discovery(ONLY) else {
+        panic!("held after all, in {states} states: {property}");
+    };
+    let actions = path.into_actions();
+    let took = began.elapsed().as_secs_f64();
+    println!("breaks «{property}» in {} steps ({states} states, {took:.1} s):", actions.len());
+    for (number, action) in actions.iter().enumerate() {
+        println!("{:4}  {action:?}", number + 1);
     }
+    actions.len()
 }
 
 const ONLY: &str = "the one";
@@ -96,6 +117,13 @@ const ONLY: &str = "the one";
 struct Only<M: Model> {
     model: M,
     property: Property<M>,
+}
+
+impl<M: Model> Only<M> {
+    fn of(model: M, property: &'static str) -> Self {
+        let property = model.property(property);
+        Only { model, property }
+    }
 }
 
 impl<M: Model> Model for Only<M> {
