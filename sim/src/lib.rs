@@ -8,7 +8,9 @@
 //! show that it went somewhere, by properties that must be *reached*. `docs/models.md` lists what was measured.
 #![forbid(unsafe_code)]
 
+pub mod cancel;
 pub mod epoch;
+pub mod handover;
 pub mod lease;
 pub mod redlock;
 pub mod search;
