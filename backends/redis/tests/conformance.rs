@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use leasehold_conformance::Subject;
-use leasehold_core::Backend;
+use leasehold_conformance::{Subject, TakerCommand};
+use leasehold_core::{Backend, Failure};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::RedisServer;
 use tokio::sync::OnceCell;
@@ -21,15 +21,34 @@ impl Redis {
     fn with(options: &'static str) -> Redis {
         Redis { options, server: OnceCell::new() }
     }
+
+    fn url(&self, server: &RedisServer) -> String {
+        format!("{}{}", server.url(), self.options)
+    }
 }
 
 #[async_trait]
 impl Subject for Redis {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let server = self.server.get_or_init(RedisServer::start_or_skip).await.as_ref()?;
-        let config = RedisConfig::parse(&format!("{}{}", server.url(), self.options)).unwrap();
-        Some(Arc::new(RedisBackend::connect(config).await.unwrap()))
+        Some(connect(&self.url(server)).await.unwrap())
     }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        // The suite connects before it asks for a taker.
+        let server = self.server.get()?.as_ref()?;
+        Some(TakerCommand::test("taker", self.url(server)).unwrap())
+    }
+}
+
+async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Arc::new(RedisBackend::connect(RedisConfig::parse(url)?).await?))
+}
+
+/// Plays the part of another process, where the suite asks for one.
+#[test]
+fn taker() {
+    leasehold_conformance::taker::serve_if_asked(async |url| connect(url).await);
 }
 
 mod pubsub_fifo {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leasehold::local::{FileBackend, FileConfig};
-use leasehold_conformance::Subject;
-use leasehold_core::Backend;
+use leasehold_conformance::{Subject, TakerCommand};
+use leasehold_core::{Backend, Failure};
 
 /// One store in a directory that is removed at the end.
 struct Files {
@@ -30,15 +30,31 @@ impl Files {
             directory: made.unwrap_or_else(|error| panic!("no directory in {}: {error}", parent.display())),
         }
     }
+
+    fn store(&self) -> String {
+        self.directory.path().join("store").display().to_string()
+    }
 }
 
 #[async_trait::async_trait]
 impl Subject for Files {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        let config = FileConfig::new(self.directory.path().join("store"));
-        let backend = FileBackend::open(config).unwrap_or_else(|failure| panic!("{failure}"));
-        Some(Arc::new(backend))
+        Some(open(&self.store()).unwrap_or_else(|failure| panic!("{failure}")))
     }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        Some(TakerCommand::test("taker", self.store()).unwrap_or_else(|error| panic!("{error}")))
+    }
+}
+
+fn open(store: &str) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Arc::new(FileBackend::open(FileConfig::new(store))?))
+}
+
+/// Plays the part of another process, where the suite asks for one.
+#[test]
+fn taker() {
+    leasehold_conformance::taker::serve_if_asked(async |store| open(store));
 }
 
 mod on_disk {

@@ -35,7 +35,13 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
                     return Lines::ended(&engine, &want, None);
                 }
             }
-            Ok(Step::Busy(_)) if patience.is_ended() => return Lines::ended(&engine, &want, None),
+            Ok(Step::Busy(hint)) if patience.is_ended() => {
+                // With a date to ask again the answer was given before patience ended, and the place was kept.
+                if hint.ask_again_in.is_some() {
+                    abandon(&engine, &claim);
+                }
+                return Lines::ended(&engine, &want, None);
+            }
             Ok(Step::Busy(hint)) => {
                 outage = Outage::none();
                 pause(hint.ask_again_in.unwrap_or_default(), &patience).await;
