@@ -1,0 +1,117 @@
+//! What things cost the server, counted by the server itself.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Backend, Renew, Renewal};
+use leasehold_testkit::EtcdCluster;
+
+const LONG: Duration = Duration::from_secs(60);
+
+async fn requests(server: &EtcdCluster) -> u64 {
+    let mut all = 0;
+    for method in
+        ["Txn", "Range", "Put", "DeleteRange", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "Watch"]
+    {
+        all += server.requests(0, method).await.unwrap();
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_costs_the_same_whoever_waits() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let backends = [connect(&server.url()).await, connect(&server.url()).await, connect(&server.url()).await];
+    for waiters in [20, 200] {
+        let name = format!("herd/{waiters}");
+        let held = mutex(&name);
+        try_take(&backends[0], &held).await.unwrap();
+        let mut waits = Vec::new();
+        for n in 0..waiters {
+            let backend = &backends[n % backends.len()];
+            let claim = mutex(&name);
+            waits.push((backend, claim.clone(), waiting(backend, &claim, LONG)));
+        }
+        stand(&backends[0], &name, waiters).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let before = requests(&server).await;
+        let events = server.metric(0, "etcd_debugging_mvcc_events_total").await.unwrap().unwrap();
+        freed(&backends[0], &held).await;
+        let mut order: Vec<_> = waits.into_iter().collect();
+        let handed = order.len().min(20);
+        // In line order, whoever that is: the one that is granted leaves, and so on.
+        for _ in 0..handed {
+            let at = loop {
+                if let Some(at) = order.iter().position(|(.., task)| task.is_finished()) {
+                    break at;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
+            let (backend, claim, task) = order.swap_remove(at);
+            task.await.unwrap().unwrap();
+            freed(backend, &claim).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let cost = (requests(&server).await - before) as f64 / handed as f64;
+        let events = server.metric(0, "etcd_debugging_mvcc_events_total").await.unwrap().unwrap() - events;
+        println!("{waiters} waiters: {cost} requests and {} events a hand-over", events / handed as f64);
+        assert!(cost <= 4.0, "{cost} requests a hand-over with {waiters} waiters");
+        for (.., task) in order {
+            task.abort();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_held_locks_share_eight_leases() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let claims: Vec<_> = (0..1_000).map(|n| mutex(&format!("held/{n}"))).collect();
+    let mut grants = Vec::new();
+    for batch in claims.chunks(100) {
+        let takes = batch.iter().map(|claim| {
+            let (backend, claim) = (backend.clone(), claim.clone());
+            tokio::spawn(async move { try_take(&backend, &claim).await.unwrap() })
+        });
+        for take in takes.collect::<Vec<_>>() {
+            grants.push(take.await.unwrap());
+        }
+    }
+    let leases = server.etcdctl(&["lease", "list"]).unwrap().lines().skip(1).count();
+    assert!((1..=8).contains(&leases), "{leases} leases");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = requests(&server).await;
+    let renews: Vec<_> =
+        claims.iter().zip(&grants).map(|(claim, grant)| Renew { claim, proof: &grant.proof }).collect();
+    let began = clock().now();
+    let renewals = backend.renew(&renews).await;
+    println!("a thousand renewals took {:?}", clock().now().since(began));
+    assert!(renewals.iter().all(|renewal| matches!(renewal, Renewal::Renewed)));
+    let cost = requests(&server).await - before;
+    assert!(cost <= 10, "{cost} requests for a thousand renewals");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_free_costs_one_transaction_and_its_release_another() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let warm = mutex("warm");
+    try_take(&backend, &warm).await.unwrap();
+    freed(&backend, &warm).await;
+    let before = requests(&server).await;
+    let began = clock().now();
+    const ROUNDS: u64 = 200;
+    for _ in 0..ROUNDS {
+        let claim = mutex("job");
+        try_take(&backend, &claim).await.unwrap();
+        freed(&backend, &claim).await;
+    }
+    let took = clock().now().since(began);
+    let cost = requests(&server).await - before;
+    println!("{ROUNDS} pairs took {took:?}, {:?} each, with {cost} requests", took / ROUNDS as u32);
+    assert!(cost <= 2 * ROUNDS + 3 + 2 * took.as_secs(), "{cost} requests for {ROUNDS} pairs in {took:?}");
+}

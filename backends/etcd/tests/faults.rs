@@ -1,0 +1,274 @@
+//! One server and what can go wrong with it: lost answers, late requests, revoked leases, compaction, logins.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Backend, Effect, FailureKind, LossCause, Patience, Release, Renew, Renewal};
+use leasehold_etcd::{EtcdBackend, EtcdConfig, EtcdProof};
+use leasehold_testkit::{EtcdCluster, Proxy, Way};
+
+const LONG: Duration = Duration::from_secs(40);
+
+#[tokio::test]
+async fn a_lost_answer_is_unknown_and_the_same_claim_finds_its_grant() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let backend = connect(&format!("{}/?timeout=600ms", server.url_at(&[proxy.addr()]))).await;
+    let warm = mutex("warm");
+    try_take(&backend, &warm).await.unwrap();
+    freed(&backend, &warm).await;
+
+    let claim = mutex("job");
+    proxy.blackhole(Way::ToClient);
+    let failure = backend.contend(&claim, &Patience::none(clock())).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown), "{failure}");
+    proxy.heal().unwrap();
+    let grant = try_take(&backend, &claim).await.unwrap();
+    assert_eq!(standing(&backend, "job").await, (1, 0));
+    assert!(matches!(renew(&backend, &claim, &grant).await, Renewal::Renewed));
+    freed(&backend, &claim).await;
+    assert_eq!(standing(&backend, "job").await, (0, 0));
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_after_the_release_does_nothing() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    // The same server twice: first by a way on which everything is late, then directly.
+    let url = format!("{}/?timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    for round in 0..3 {
+        let backend = connect(&url).await;
+        let warm = mutex("warm");
+        try_take(&backend, &warm).await.unwrap();
+        freed(&backend, &warm).await;
+
+        let name = format!("late/{round}");
+        let claim = mutex(&name);
+        proxy.hold(Way::ToServer);
+        try_take(&backend, &claim).await.unwrap();
+        freed(&backend, &claim).await;
+        let marks = server.etcdctl(&["get", "--prefix", "leasehold/!", "--keys-only"]).unwrap();
+        assert!(marks.contains("leasehold/!"), "the mark was not moved: {marks:?}");
+        proxy.heal().unwrap();
+        for _ in 0..20 {
+            assert_eq!(standing(&backend, &name).await, (0, 0), "a late request took the lock");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // The client goes on as before, under the new mark.
+        let next = mutex(&name);
+        try_take(&backend, &next).await.unwrap();
+        freed(&backend, &next).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_is_lost_is_told_as_what_it_was() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let url = format!("{}/?timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let backend = connect(&url).await;
+    let claim = mutex("job");
+    try_take(&backend, &claim).await.unwrap();
+    proxy.blackhole(Way::ToClient);
+    assert!(matches!(release(&backend, &claim).await, Release::Freed));
+    assert_eq!(standing(&backend, "job").await, (0, 0));
+    assert!(matches!(release(&backend, &claim).await, Release::Gone));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_broken_is_lost_at_its_next_renewal() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (holder, operator) = (connect(&server.url()).await, connect(&server.url()).await);
+    let claim = mutex("job");
+    let grant = try_take(&holder, &claim).await.unwrap();
+    let proof = grant.proof.get::<EtcdProof>().unwrap();
+    assert_eq!(proof.create_revision().unsigned_abs(), grant.fence.unwrap().seq);
+    freed(&operator, &claim).await;
+    let next = mutex("job");
+    try_take(&operator, &next).await.unwrap();
+    assert!(matches!(renew(&holder, &claim, &grant).await, Renewal::Lost));
+    assert_eq!(grant.lost.as_ref().and_then(|lost| lost.cause()), Some(LossCause::Gone));
+    // Granted once more it has another fence, and the old proof renews nothing.
+    freed(&operator, &next).await;
+    let again = try_take(&holder, &claim).await.unwrap();
+    assert!(again.fence > grant.fence);
+    assert!(matches!(renew(&holder, &claim, &grant).await, Renewal::Lost));
+    assert!(matches!(renew(&holder, &claim, &again).await, Renewal::Renewed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_lease_is_told_and_its_waiter_stands_again() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
+    let (held, waits) = (mutex("job"), mutex("job"));
+    let grant = try_take(&first, &held).await.unwrap();
+    let waiter = waiting(&second, &waits, LONG);
+    stand(&second, "job", 1).await;
+    // The waiter's lease goes. It must stand again and not take the end of its own key for its turn.
+    let leases = server.etcdctl(&["lease", "list"]).unwrap();
+    let leases: Vec<&str> = leases.lines().skip(1).collect();
+    let key =
+        server.etcdctl(&["get", "--prefix", "leasehold/job!", "--sort-by=CREATE", "-w", "fields"]).unwrap();
+    let lease_of = |nth: usize| {
+        let lines = key.lines().filter_map(|line| line.strip_prefix("\"Lease\" : "));
+        let lease: i64 = lines.collect::<Vec<_>>()[nth].trim().parse().unwrap();
+        format!("{lease:016x}")
+    };
+    assert!(leases.contains(&lease_of(1).as_str()), "{leases:?} {key}");
+    server.etcdctl(&["lease", "revoke", &lease_of(1)]).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stand(&second, "job", 1).await;
+    assert!(!waiter.is_finished(), "granted beside the holder");
+    // And the holder's: it learns at its next renewal, the waiter at once.
+    server.etcdctl(&["lease", "revoke", &lease_of(0)]).unwrap();
+    let (next, _) = waiter.await.unwrap().unwrap();
+    assert!(next.fence > grant.fence);
+    assert!(matches!(renew(&first, &held, &grant).await, Renewal::Lost));
+    assert!(grant.lost.unwrap().cause().is_some());
+    freed(&second, &waits).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_was_compacted_away_while_the_stream_was_down_is_not_missed() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let first = connect(&server.url()).await;
+    let second = connect(&format!("{}/?timeout=1s", server.url_at(&[proxy.addr()]))).await;
+    for round in 0..3 {
+        let name = format!("compacted/{round}");
+        let (held, waits) = (mutex(&name), mutex(&name));
+        try_take(&first, &held).await.unwrap();
+        let waiter = waiting(&second, &waits, LONG);
+        stand(&first, &name, 1).await;
+        proxy.cut().unwrap();
+        freed(&first, &held).await;
+        let other = mutex("other");
+        let grant = try_take(&first, &other).await.unwrap();
+        let revision = grant.fence.unwrap().seq.to_string();
+        server.etcdctl(&["compact", &revision, "--physical"]).unwrap();
+        freed(&first, &other).await;
+        proxy.heal().unwrap();
+        waiter.await.unwrap().expect("the waiter slept through a release that was compacted away");
+        freed(&second, &waits).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_hangs_is_noticed() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let first = connect(&server.url()).await;
+    let second = connect(&format!("{}/?timeout=2s", server.url_at(&[proxy.addr(), server.addr(0)]))).await;
+    let (held, waits) = (mutex("job"), mutex("job"));
+    try_take(&first, &held).await.unwrap();
+    let waiter = waiting(&second, &waits, LONG);
+    stand(&first, "job", 1).await;
+    proxy.blackhole(Way::Both);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let freed_at = clock().now();
+    freed(&first, &held).await;
+    let (_, at) = waiter.await.unwrap().unwrap();
+    assert!(at.since(freed_at) < Duration::from_secs(8), "noticed after {:?}", at.since(freed_at));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ran_out_is_fetched_anew() {
+    let builder = EtcdCluster::builder().arg("--auth-token-ttl=1");
+    let Some(server) = builder.start_or_skip().await else { return };
+    for words in [
+        "user add root:root",
+        "user grant-role root root",
+        "role add locks",
+        "role grant-permission locks readwrite leasehold/ --prefix=true",
+        "role add guest",
+        "role grant-permission guest readwrite guest/ --prefix=true",
+        "user add jobs:secret",
+        "user grant-role jobs locks",
+        "user add guest:secret",
+        "user grant-role guest guest",
+        "auth enable",
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        // The first role exists from the beginning on some versions.
+        server.etcdctl(&words).unwrap();
+    }
+    let login = |login: &str| server.url().replace("etcd://", &format!("etcd://{login}@"));
+    let (first, second) = (connect(&login("jobs:secret")).await, connect(&login("jobs:secret")).await);
+    let (held, waits) = (mutex("job"), mutex("job"));
+    let grant = try_take(&first, &held).await.unwrap();
+    let waiter = waiting(&second, &waits, LONG);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(matches!(renew(&first, &held, &grant).await, Renewal::Renewed));
+    assert_eq!(standing(&first, "job").await, (1, 1));
+    freed(&first, &held).await;
+    waiter.await.unwrap().unwrap();
+    freed(&second, &waits).await;
+
+    for (url, hint) in [
+        (server.url(), "user:password"),
+        (login("jobs:wrong"), "check user and password"),
+        (login("guest:secret"), "readwrite"),
+    ] {
+        let failure = EtcdBackend::connect(EtcdConfig::parse(&url).unwrap()).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+        assert!(failure.detail().contains(hint), "{failure}");
+    }
+    let guest = connect(&format!("{}/?prefix=guest/", login("guest:secret"))).await;
+    let claim = mutex("job");
+    try_take(&guest, &claim).await.unwrap();
+    freed(&guest, &claim).await;
+}
+
+#[tokio::test]
+async fn tls_is_verified_both_ways() {
+    let Some(server) = EtcdCluster::builder().tls().start_or_skip().await else { return };
+    let certificates = server.certificates().unwrap();
+    let (ca, client) = (certificates.ca_path().display(), certificates.client());
+    let identity = format!("&cert={}&key={}", client.certificate.display(), client.key.display());
+    let url = format!("{}/?ca={ca}{identity}&timeout=1s", server.url());
+    let backend = connect(&url).await;
+    let claim = mutex("job");
+    try_take(&backend, &claim).await.unwrap();
+    freed(&backend, &claim).await;
+
+    for bad in [
+        format!("{}/?ca={ca}&timeout=1s", server.url()),
+        format!("{}/?timeout=1s{identity}", server.url()),
+        format!("{}/?timeout=1s", server.url().replace("etcds", "etcd")),
+    ] {
+        let failure = EtcdBackend::connect(EtcdConfig::parse(&bad).unwrap()).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_small_transactions_is_served_in_small_ones() {
+    let Some(server) = EtcdCluster::builder().arg("--max-txn-ops=8").start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let claims: Vec<_> = (0..50).map(|n| mutex(&format!("many/{n}"))).collect();
+    let mut grants = Vec::new();
+    for claim in &claims {
+        grants.push(try_take(&backend, claim).await.unwrap());
+    }
+    let renews: Vec<_> =
+        claims.iter().zip(&grants).map(|(claim, grant)| Renew { claim, proof: &grant.proof }).collect();
+    let renewals = backend.renew(&renews).await;
+    assert!(renewals.iter().all(|renewal| matches!(renewal, Renewal::Renewed)), "{renewals:?}");
+    let claims: Vec<_> = claims.iter().collect();
+    let releases = backend.release(&claims).await;
+    assert!(releases.iter().all(|release| matches!(release, Release::Freed)), "{releases:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_claim_is_left_alone() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    server.etcdctl(&["put", "leasehold/job!mine", "precious"]).unwrap();
+    let failure = backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    assert!(server.etcdctl(&["get", "leasehold/job!mine"]).unwrap().contains("precious"));
+}
