@@ -15,7 +15,7 @@ use crate::config::EtcdConfig;
 use crate::core::Core;
 use crate::refusal::Refusal;
 use crate::wire::{Layout, look_up};
-use crate::{contending, ending, looking, renewing, roster, tending};
+use crate::{contending, ending, looking, renewing, roster, tending, version};
 
 /// Locks on one etcd cluster.
 ///
@@ -49,9 +49,17 @@ impl EtcdBackend {
             async move { line.range(probe).await }
         });
         asked.await.map_err(Refusal::of_a_look)?;
+        let versions = cluster.versions().await;
+        let safety = version::safety(&versions);
+        if safety < Safety::Strict {
+            tracing::warn!(
+                ?versions,
+                "a paused leader of this etcd can revoke leases that are held: use 3.5.14, 3.4.32 or later"
+            );
+        }
         let core = Arc::new(Core::new(cluster, layout));
         tending::start(&core);
-        Ok(EtcdBackend { profile: profile(), core })
+        Ok(EtcdBackend { profile: profile(safety), core })
     }
 
     fn accept(&self, claim: &Claim) -> Result<(), Failure> {
@@ -108,7 +116,7 @@ impl fmt::Debug for EtcdBackend {
     }
 }
 
-fn profile() -> Profile {
+fn profile(safety: Safety) -> Profile {
     Profile {
         name: "etcd",
         admission: Admission::Counted,
@@ -116,7 +124,7 @@ fn profile() -> Profile {
         waiting: Waiting::Notifies,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
         fencing: Grade::Strict,
-        safety: Safety::Strict,
+        safety,
         place_ttl: roster::KEPT_PLACE,
         // The server counts in whole seconds, but it is asked for more of them than the holder relies on.
         granularity: Duration::ZERO,

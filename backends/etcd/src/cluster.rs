@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_core::{Effect, Failure};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
@@ -118,9 +119,22 @@ impl Cluster {
         }
     }
 
+    /// The version of each server that says it soon; `None` for the others.
+    pub(crate) async fn versions(&self) -> Vec<Option<String>> {
+        let asking = (0..self.members.len()).map(|number| async move {
+            let chosen = self.chosen(number);
+            let asked = async { self.line(&chosen).await.ok()?.version().await.ok() };
+            timeout(VERSION_LIMIT, asked).await.ok().flatten()
+        });
+        join_all(asking).await
+    }
+
     /// The server that is asked first now.
     pub(crate) fn choose(&self) -> Chosen<'_> {
-        let number = self.preferred.load(Ordering::Relaxed) % self.members.len();
+        self.chosen(self.preferred.load(Ordering::Relaxed) % self.members.len())
+    }
+
+    fn chosen(&self, number: usize) -> Chosen<'_> {
         let login = self.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Chosen { number, member: &self.members[number], login }
     }
@@ -205,3 +219,5 @@ const MIN_PART: Duration = Duration::from_millis(100);
 /// The most logins for one request.
 const LOGINS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long a server that is down may delay the opening of a client.
+const VERSION_LIMIT: Duration = Duration::from_millis(500);

@@ -18,6 +18,7 @@ mod refusal;
 mod renewing;
 mod roster;
 mod tending;
+mod version;
 mod watcher;
 mod wire;
 

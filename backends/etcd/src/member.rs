@@ -22,7 +22,8 @@ use crate::config::{EtcdConfig, Host, invalid, read_file};
 use crate::proto::{
     AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest, LeaseGrantResponse,
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest,
+    WatchResponse,
 };
 
 /// A server that may be connected.
@@ -105,6 +106,12 @@ impl Line {
         request: LeaseTimeToLiveRequest,
     ) -> Result<LeaseTimeToLiveResponse, Status> {
         self.unary("/etcdserverpb.Lease/LeaseTimeToLive", request).await
+    }
+
+    /// The version of the server.
+    pub(crate) async fn version(&self) -> Result<String, Status> {
+        let answer: StatusResponse = self.unary("/etcdserverpb.Maintenance/Status", StatusRequest {}).await?;
+        Ok(answer.version)
     }
 
     pub(crate) async fn authenticate(

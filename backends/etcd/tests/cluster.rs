@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Effect, FailureKind, Patience, Release};
+use leasehold_core::{Backend, Effect, FailureKind, Patience, Release, Safety};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
 const SHORT: Duration = Duration::from_secs(4);
@@ -141,4 +141,36 @@ async fn a_server_that_is_down_or_hangs_is_passed_by() {
         leasehold_etcd::EtcdConfig::parse(&format!("etcd://{}/?timeout=500ms", nobody.addr())).unwrap();
     let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_comes_back_extends_nothing() {
+    let Some(cluster) = three().await else { return };
+    let (first, second) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let held = claim_of("back", leasehold_core::Share::MUTEX, SHORT);
+    let grant = try_take(&first, &held).await.unwrap();
+    let holder = Holder::start(&first, &held, grant);
+    let waiter = waiting(&second, &mutex("back"), LONG);
+    stand(&second, "back", 1).await;
+    let leader = cluster.leader().await.unwrap();
+    cluster.stop(leader).unwrap();
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(!holder.is_lost() && !waiter.is_finished(), "a stopped leader cost a claim");
+    cluster.resume(leader).unwrap();
+    tokio::time::sleep(SHORT).await;
+    if first.profile().safety == Safety::Strict {
+        assert!(!holder.is_lost() && !waiter.is_finished(), "a leader that came back cost a claim");
+    }
+    // Where the server is known to revoke leases wrongly, the fence tells the two apart, and the holder is told.
+    if waiter.is_finished() {
+        let (next, _) = waiter.await.unwrap().unwrap();
+        assert!(next.fence.unwrap() > holder.fence);
+        assert!(holder.is_lost(), "two hold, and neither knows");
+        return;
+    }
+    let fence = holder.fence;
+    holder.stop();
+    assert!(matches!(release(&first, &held).await, Release::Freed));
+    let (next, _) = waiter.await.unwrap().unwrap();
+    assert!(next.fence.unwrap() > fence);
 }

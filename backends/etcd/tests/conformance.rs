@@ -36,3 +36,8 @@ mod one_server {
     use super::*;
     leasehold_conformance::suite!(Etcd { members: 1, ..Etcd::default() });
 }
+
+mod three_servers {
+    use super::*;
+    leasehold_conformance::suite!(Etcd { members: 3, ..Etcd::default() });
+}

@@ -39,8 +39,8 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     // The same server twice: first by a way on which everything is late, then directly.
-    let url = format!("{}/?timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
-    for round in 0..3 {
+    let url = format!("{}/?timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    for round in 0..8 {
         let backend = connect(&url).await;
         let warm = mutex("warm");
         try_take(&backend, &warm).await.unwrap();

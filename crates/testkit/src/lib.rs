@@ -41,6 +41,8 @@
 //! | the server crashes | [`RedisServer::kill`], then [`RedisServer::restart`] |
 //! | the server restarts, with or without its data | [`RedisServer::restart`] |
 //! | the server is down, connections are refused | [`Proxy::cut`] |
+//! | a member of a cluster hangs, crashes, comes back | [`EtcdCluster::stop`], [`EtcdCluster::kill`], [`EtcdCluster::restart`] |
+//! | the leader of a cluster goes | the same with [`EtcdCluster::leader`] |
 //! | the network is down, both ways or one way | [`Proxy::blackhole`] |
 //! | the network was down for a while, what was sent comes late | [`Proxy::hold`] |
 //! | the network is slow | [`Proxy::delay`] |
