@@ -1,28 +1,46 @@
-//! The laws of the seam, on a real server of its own for each law.
+//! The laws of the seam, on one real server and on a cluster of three.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_conformance::Subject;
 use leasehold_core::Backend;
 use leasehold_etcd::{EtcdBackend, EtcdConfig};
 use leasehold_testkit::EtcdCluster;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 
-/// A server that the connections of one law share.
+/// A cluster for the laws that run at the same time, ended with the last of them.
 #[derive(Default)]
 struct Etcd {
     members: usize,
-    cluster: OnceCell<Option<EtcdCluster>>,
+    cluster: OnceCell<Option<Arc<EtcdCluster>>>,
+}
+
+/// The running clusters, by their number of members.
+static RUNNING: [Mutex<Weak<EtcdCluster>>; 4] = [const { Mutex::const_new(Weak::new()) }; 4];
+
+impl Etcd {
+    fn of(members: usize) -> Etcd {
+        Etcd { members, ..Etcd::default() }
+    }
+
+    async fn cluster(&self) -> Option<Arc<EtcdCluster>> {
+        let mut running = RUNNING[self.members].lock().await;
+        if let Some(cluster) = running.upgrade() {
+            return Some(cluster);
+        }
+        let cluster = Arc::new(EtcdCluster::builder().members(self.members).start_or_skip().await?);
+        *running = Arc::downgrade(&cluster);
+        Some(cluster)
+    }
 }
 
 #[async_trait::async_trait]
 impl Subject for Etcd {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        let start = || EtcdCluster::builder().members(self.members).start_or_skip();
-        let cluster = self.cluster.get_or_init(start).await.as_ref()?;
+        let cluster = self.cluster.get_or_init(|| self.cluster()).await.as_ref()?;
         let config = EtcdConfig::parse(&cluster.url()).unwrap();
         Some(Arc::new(EtcdBackend::connect(config).await.unwrap()))
     }
@@ -33,11 +51,9 @@ impl Subject for Etcd {
 }
 
 mod one_server {
-    use super::*;
-    leasehold_conformance::suite!(Etcd { members: 1, ..Etcd::default() });
+    leasehold_conformance::suite!(super::Etcd::of(1));
 }
 
 mod three_servers {
-    use super::*;
-    leasehold_conformance::suite!(Etcd { members: 3, ..Etcd::default() });
+    leasehold_conformance::suite!(super::Etcd::of(3));
 }
