@@ -115,9 +115,9 @@ impl RedisBuilder {
     /// # Panics
     /// As [`require::or_skip`].
     pub async fn start_or_skip(self) -> Option<RedisServer> {
-        // Another program than Debian's is a server of its own: whoever requires Redis does not require Valkey.
-        let server = if self.program == "redis-server" { "redis".to_owned() } else { self.program.clone() };
-        require::or_skip(&server, self.start().await)
+        // Valkey is a server of its own: whoever requires Redis does not require it.
+        let server = if self.program.ends_with("valkey-server") { "valkey-server" } else { "redis" };
+        require::or_skip(server, self.start().await)
     }
 
     async fn start_once(&self) -> Result<RedisServer, Error> {
