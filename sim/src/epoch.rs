@@ -450,7 +450,10 @@ mod tests {
 
     #[test]
     #[ignore = "minutes"]
-    fn holds_with_three_nodes_and_three_failovers() {
-        holds(nodes::<3>(SOUND, 5, 3, 1));
+    fn holds_with_three_failovers_and_with_three_nodes() {
+        holds(two(SOUND, 5, 3, 1));
+        holds(two(SOUND, 6, 2, 2));
+        holds(nodes::<3>(SOUND, 4, 2, 1));
+        holds(nodes::<3>(SOUND, 5, 3, 0));
     }
 }

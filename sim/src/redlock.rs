@@ -17,6 +17,9 @@
 //! A value is drawn per message, not per acquisition: a repeated question that is carried out late would otherwise
 //! lock anew for an asker who has long decided.
 //!
+//! Where fewer than a majority are armed, nothing is granted until an operator arms nodes again with a counter
+//! that is no less than any token that anybody has decided on.
+//!
 //! # The adversary
 //!
 //! Every lock may expire at any time, so every question may take it. Messages are lost or carried out at any later time,
@@ -118,6 +121,12 @@ impl Node {
             self.armed = true;
         }
         takes
+    }
+
+    /// An operator's help, when too few nodes are armed.
+    pub fn rearm(&mut self, counter: u8) {
+        self.counter = counter;
+        self.armed = true;
     }
 
     /// A holder's help for a node that had forgotten.
@@ -225,8 +234,21 @@ pub enum Step {
     Write(u8, u8),
     /// The holder mends the node.
     Mend(u8, u8),
+    /// The operator arms the node.
+    Rearm(u8),
     /// The node of the first number restarts, with a lock of the second number's value.
     Crash(u8, u8),
+}
+
+/// What an operator writes who arms nodes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rearm {
+    /// There is none.
+    Never,
+    /// The greatest token that anybody was granted.
+    Granted,
+    /// The greatest token that anybody has decided on.
+    Decided,
 }
 
 /// The model: `N` nodes, `K` acquisitions of one attempt each, by whomever.
@@ -238,6 +260,8 @@ pub struct Redlock<const N: usize, const K: usize> {
     pub crashes: u8,
     /// The counter that a failed acquisition of former times has left in one node.
     pub leftover: u8,
+    /// What an operator does when fewer than a majority are armed.
+    pub rearm: Rearm,
     /// Whether it is noted what each acquisition has to be greater than; without it the search is for
     /// tokens granted twice only, and shorter.
     pub order: bool,
@@ -339,6 +363,16 @@ impl<const N: usize, const K: usize> State<N, K> {
         })
     }
 
+    /// The greatest token that the operator knows of.
+    fn known(&self, rearm: Rearm) -> u8 {
+        let known = self.phases.iter().filter_map(|phase| match phase {
+            Phase::Granted { token } => Some(*token),
+            Phase::Decided { token, .. } if rearm == Rearm::Decided => Some(*token),
+            _ => None,
+        });
+        known.max().unwrap_or(0)
+    }
+
     fn grant(&mut self, attempt: usize, floor: u8, token: u8) {
         if self.tokens().any(|other| other == token) {
             self.fault = Some(Fault::Twice);
@@ -366,6 +400,11 @@ impl<const N: usize, const K: usize> Model for Redlock<N, K> {
         }
         for attempt in 0..K {
             self.actions_of(state, attempt, actions);
+        }
+        let armed = state.columns.iter().filter(|column| column.node.armed).count();
+        if self.rearm != Rearm::Never && armed <= N / 2 {
+            let unarmed = (0..N).filter(|node| !state.columns[*node].node.armed);
+            actions.extend(unarmed.map(|node| Step::Rearm(node as u8)));
         }
         if state.crashes < self.crashes {
             let begun = state.phases.iter().filter(|phase| **phase != Phase::Idle).count() as u8;
@@ -419,6 +458,10 @@ impl<const N: usize, const K: usize> Model for Redlock<N, K> {
                     column.reach[usize::from(who)] = Reach::Over;
                 }
             }
+            Step::Rearm(node) => {
+                let counter = state.known(self.rearm).max(self.leftover);
+                state.columns[usize::from(node)].node.rearm(counter);
+            }
             Step::Crash(node, lock) => {
                 state.crashes += 1;
                 state.columns[usize::from(node)].node.crash(lock);
@@ -469,7 +512,7 @@ mod tests {
 
     /// Three nodes.
     fn three<const K: usize>(rules: Rules, crashes: u8, leftover: u8) -> Redlock<3, K> {
-        Redlock { rules, crashes, leftover, order: true }
+        Redlock { rules, crashes, leftover, rearm: Rearm::Never, order: true }
     }
 
     /// The least number of steps to one token for two, with three nodes and three acquisitions.
@@ -518,6 +561,20 @@ mod tests {
         {
             assert_eq!(twice(rules, crashes, leftover), steps, "{rules:?}");
         }
+        let rearm = Redlock { rearm: Rearm::Granted, order: false, ..three::<3>(SOUND, 2, 0) };
+        assert_eq!(breaks(rearm, UNIQUE), 12);
+    }
+
+    #[test]
+    fn arming_with_what_was_granted_breaks() {
+        breaks_somehow(Redlock { rearm: Rearm::Granted, order: false, ..three::<3>(SOUND, 2, 0) }, UNIQUE);
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn arming_with_what_was_decided_holds() {
+        holds(Redlock { rearm: Rearm::Decided, ..three::<3>(SOUND, 2, 0) });
+        holds(Redlock { rearm: Rearm::Decided, ..three::<3>(SOUND, 3, 0) });
     }
 
     #[test]
@@ -545,7 +602,7 @@ mod tests {
     #[test]
     #[ignore = "minutes"]
     fn holds_with_five_nodes() {
-        holds(Redlock::<5, 2> { rules: SOUND, crashes: 2, leftover: 1, order: true });
-        holds(Redlock::<5, 3> { rules: SOUND, crashes: 1, leftover: 0, order: true });
+        holds(Redlock::<5, 2> { rules: SOUND, crashes: 2, leftover: 1, rearm: Rearm::Never, order: true });
+        holds(Redlock::<5, 3> { rules: SOUND, crashes: 1, leftover: 0, rearm: Rearm::Never, order: true });
     }
 }
