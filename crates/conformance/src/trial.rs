@@ -98,7 +98,17 @@ impl Trial {
     }
 
     pub(crate) fn is_session(&self) -> bool {
-        self.profile.liveness == Liveness::Session
+        !matches!(self.profile.liveness, Liveness::Lease { .. })
+    }
+
+    /// How long a short claim may outlive the last that the server heard of its holder; `None` where its session is
+    /// seen to end.
+    pub(crate) fn outlives(&self) -> Option<Duration> {
+        match self.profile.liveness {
+            Liveness::Lease { .. } => Some(self.ttl()),
+            Liveness::Heartbeat { .. } => Some(self.profile.place_ttl),
+            _ => None,
+        }
     }
 
     pub(crate) fn needs_fifo(&self) -> Checked {

@@ -79,6 +79,24 @@ pub enum Liveness {
     },
     /// A session: a connection or a process that the server, or the kernel, watches.
     Session,
+    /// A session that the server ends when it has not heard of it for a while. Whatever the ttl of a claim says, its
+    /// holder may count on it for `valid` from when the last confirmed renewal was asked for, and no longer.
+    Heartbeat {
+        /// What a grant or a renewal is good for.
+        valid: Duration,
+    },
+}
+
+impl Liveness {
+    /// For how long the holder of a claim of this ttl may count on it after a confirmed renewal; `None` where there
+    /// is nothing to count because only a signal ends it.
+    pub fn valid_for(self, ttl: Duration) -> Option<Duration> {
+        match self {
+            Liveness::Lease { .. } => Some(ttl),
+            Liveness::Session => None,
+            Liveness::Heartbeat { valid } => Some(valid),
+        }
+    }
 }
 
 /// What can take a granted claim away although its holder does everything right, worst first.
@@ -177,6 +195,15 @@ mod tests {
             granularity: Duration::ZERO,
             renew_batch_max: 1,
         }
+    }
+
+    #[test]
+    fn a_session_that_must_be_heard_of_has_a_term_of_its_own() {
+        let (ttl, valid) = (Duration::from_secs(30), Duration::from_secs(5));
+        let lease = Liveness::Lease { min: valid, max: ttl };
+        assert_eq!(lease.valid_for(ttl), Some(ttl));
+        assert_eq!(Liveness::Session.valid_for(ttl), None);
+        assert_eq!(Liveness::Heartbeat { valid }.valid_for(ttl), Some(valid));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Share};
 
 use crate::chance::{self, Chance};
-use crate::client::{Client, HANG};
+use crate::client::{AT_ONCE, Client, HANG};
 use crate::clock::patience_for;
 use crate::referee::Referee;
 use crate::stop::{Checked, Stop, ensure};
@@ -159,7 +159,8 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         let claim = waiting.claim.clone();
         let taken = waiting.granted(trial.ttl() + HANG, "after the holder was killed").await?;
         if trial.is_session() {
-            trial.in_time(&taken, killed_at, "after the holder was killed")?;
+            let ends_at = killed_at.after(trial.outlives().map_or(Duration::ZERO, |_| silence(trial)));
+            trial.in_time(&taken, ends_at, "after the holder was killed")?;
         } else {
             let earliest = asked_at.after(trial.ttl()).before(trial.profile().granularity);
             ensure!(taken.at >= earliest, "granted {:?} before the lease ended", taken.at.until(earliest));
@@ -247,19 +248,21 @@ pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked
 
 pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
     let command = trial.taker()?;
-    trial.needs_lease()?;
+    let Some(outlives) = trial.outlives() else {
+        return Err(Stop::OptedOut("a session keeps its claims, not a lease".to_owned()));
+    };
     let resource = trial.resource("stopped")?;
     let mut taker = Taker::start(&command).await?;
     let theirs = trial.short(&resource, Share::MUTEX)?;
     let fence = taker.hold(&theirs).await?;
     taker.stop()?;
     let ours = trial.claim(&resource, Share::MUTEX)?;
-    let wait = trial.ttl() + trial.profile().granularity + HANG;
+    let wait = outlives + trial.profile().granularity + HANG;
     let taken = trial.client(0).take_within(&ours, wait, "after the lease of a stopped holder").await?;
     let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
     ensure!(rising, "{:?} was granted after {fence:?}", taken.grant.fence);
     taker.go_on()?;
-    let answer = taker.renew(&theirs).await?;
+    let answer = renewed_at_last(trial, &mut taker, &theirs).await?;
     ensure!(answer == "lost", "the renewal of a lease that another has now answered {answer:?}");
     let answer = taker.release(&theirs).await?;
     ensure!(answer == "gone", "the release of a lease that another has now answered {answer:?}");
@@ -272,6 +275,9 @@ pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
 pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     trial.needs_session()?;
+    if trial.outlives().is_some() {
+        return Err(Stop::OptedOut("its session ends unless it is heard of".to_owned()));
+    }
     let resource = trial.resource("stopped")?;
     let mut taker = Taker::start(&command).await?;
     let theirs = trial.short(&resource, Share::MUTEX)?;
@@ -291,6 +297,19 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     let taken = waiting.granted(HANG, "after the release").await?;
     trial.in_time(&taken, released_at, "after the release")?;
     trial.client(0).free(&claim).await
+}
+
+/// The answer to a renewal, asked again while it is not known: a connection that broke while its process was stopped is
+/// found broken by the first that uses it.
+async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Checked<String> {
+    let until = trial.clock.now().after(AT_ONCE);
+    loop {
+        let answer = taker.renew(claim).await?;
+        if !trial.is_session() || !answer.starts_with("failed") || trial.clock.now() >= until {
+            return Ok(answer);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// How long a place may stand in the way after its process died.

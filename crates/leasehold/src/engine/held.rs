@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Claim, Clock, Fence, Grant, Liveness, LossCause, Moment, Profile, Proof};
+use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, Moment, Profile, Proof};
 use tokio::sync::watch;
 
 /// How sure this process may be that it holds.
@@ -48,8 +48,8 @@ struct Health {
 /// How long a grant is valid from when it was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
-    /// For so long.
-    Lease(Duration),
+    /// For so long: what the server gives, and the part of it that is relied on.
+    Lease { given: Duration, relied_on: Duration },
     /// Until the session ends.
     Session,
 }
@@ -58,18 +58,19 @@ impl Term {
     /// The part of the ttl that the holder may rely on: less the drift between two clocks, the coarseness of
     /// the server's, and a margin for the signal itself.
     pub(crate) fn of(profile: &Profile, ttl: Duration, drift: f64) -> Term {
-        match profile.liveness {
-            Liveness::Lease { .. } => {
-                let kept = ttl.mul_f64(1.0 - drift);
-                Term::Lease(kept.saturating_sub(profile.granularity).saturating_sub(SIGNAL_MARGIN))
+        match profile.liveness.valid_for(ttl) {
+            Some(given) => {
+                let kept = given.mul_f64(1.0 - drift);
+                let relied_on = kept.saturating_sub(profile.granularity).saturating_sub(SIGNAL_MARGIN);
+                Term::Lease { given, relied_on }
             }
-            _ => Term::Session,
+            None => Term::Session,
         }
     }
 
     fn end(self, asked_at: Moment) -> Moment {
         match self {
-            Term::Lease(valid) => asked_at.after(valid),
+            Term::Lease { relied_on, .. } => asked_at.after(relied_on),
             Term::Session => Moment::NEVER,
         }
     }
@@ -115,6 +116,15 @@ impl Held {
     pub(crate) fn valid_until(&self) -> Moment {
         let health = self.health.borrow();
         health.valid_until.min(health.hold_until)
+    }
+
+    /// The time within which it must be renewed, for pacing renewals: not always the ttl of the claim, since a session
+    /// that ends unless it is heard of may be shorter.
+    pub(crate) fn pace(&self) -> Duration {
+        match self.term {
+            Term::Lease { given, .. } => given,
+            Term::Session => self.claim.ttl,
+        }
     }
 
     /// How long it is valid without another renewal; zero when lost.
@@ -230,6 +240,8 @@ mod tests {
     use super::*;
     use leasehold_core::{ClaimId, ManualClock, Note, Resource, Share};
 
+    const TERM: Term = Term::Lease { given: Duration::from_secs(10), relied_on: Duration::from_secs(9) };
+
     fn held(clock: &Arc<ManualClock>) -> Held {
         let claim = Claim {
             id: ClaimId::from_bytes([1; 16]),
@@ -244,7 +256,25 @@ mod tests {
             lost: None,
             proof: Proof::none(),
         };
-        Held::new(claim, &grant, Term::Lease(Duration::from_secs(9)), clock.clone())
+        Held::new(claim, &grant, TERM, clock.clone())
+    }
+
+    #[test]
+    fn a_session_that_must_be_heard_of_ends_by_its_own_time_and_not_by_the_ttl() {
+        let clock = Arc::new(ManualClock::new());
+        let long = held(&clock);
+        let profile = Profile {
+            liveness: leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) },
+            ..leasehold_core::Backend::profile(&crate::local::MemoryBackend::new()).clone()
+        };
+        let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
+        let term = Term::of(&profile, long.claim.ttl, 0.01);
+        let held = Held::new(long.claim.clone(), &grant, term, clock.clone());
+        assert_eq!((held.pace(), long.pace()), (Duration::from_secs(3), Duration::from_secs(10)));
+        clock.advance(Duration::from_millis(2_960));
+        assert_eq!(held.state(), State::Valid);
+        clock.advance(Duration::from_millis(10));
+        assert_eq!(held.state(), State::Lost(LossCause::Expired));
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl Watchdog {
         }
         let send = kept.pending < PENDING_MAX;
         kept.pending += u32::from(send);
-        let pause = retry_pause(kept.held.claim.ttl, kept.failures);
+        let pause = retry_pause(kept.held.pace(), kept.failures);
         let next = now.after(pause).min(kept.held.valid_until());
         kept.key = self.wheel.insert(id, now.until(next));
         send.then(|| kept.held.clone())
@@ -245,7 +245,7 @@ impl Watchdog {
                     tracing::debug!(resource = %kept.held.claim.resource, %failure, "renewal failed");
                     kept.held.suspect();
                     kept.failures += 1;
-                    let pause = retry_pause(kept.held.claim.ttl, kept.failures);
+                    let pause = retry_pause(kept.held.pace(), kept.failures);
                     let next = now.after(pause).min(kept.held.valid_until());
                     self.wheel.reset(&kept.key, now.until(next));
                     continue;
@@ -266,7 +266,7 @@ impl Watchdog {
 
     /// When a claim that was confirmed as of `asked_at` is to be looked at next.
     fn first_due(&self, held: &Held, asked_at: Moment) -> Moment {
-        let ttl = held.claim.ttl;
+        let ttl = held.pace();
         let due = asked_at.after(ttl.mul_f64(self.renew_at));
         // Moved forward to a common beat, so that leases that were taken one after the other go out together.
         let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
