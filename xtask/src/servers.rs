@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 /// One program that tests run.
 struct Tool {
+    /// Its name, or the path of a file that another program runs.
     program: &'static str,
     /// The Debian package that brings it.
     package: &'static str,
@@ -22,6 +23,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "etcdctl", package: "etcd-client", needed_by: &["etcd"] },
     Tool { program: "redis-server", package: "redis-server", needed_by: &["redis"] },
     Tool { program: "redis-cli", package: "redis-tools", needed_by: &["redis"] },
+    Tool { program: "java", package: "default-jre-headless", needed_by: &["zookeeper"] },
+    Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },
 ];
 
 /// Installs what is missing where that is allowed. Fails only when something that `LEASEHOLD_REQUIRE` names stays missing.
@@ -58,8 +61,15 @@ fn executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
+fn is_here(tool: &Tool) -> bool {
+    if Path::new(tool.program).is_absolute() {
+        return Path::new(tool.program).is_file();
+    }
+    find(tool.program).is_some()
+}
+
 fn missing_tools() -> Vec<&'static Tool> {
-    TOOLS.iter().filter(|tool| find(tool.program).is_none()).collect()
+    TOOLS.iter().filter(|tool| !is_here(tool)).collect()
 }
 
 /// Says what will be skipped, or refuses to go on when that was required.
@@ -176,6 +186,13 @@ mod tests {
         assert_eq!(find("leasehold-no-such-program"), None);
         assert!(!executable(Path::new("/etc/passwd")), "a file without the bit is no program");
         assert!(!executable(Path::new("/")), "a folder is no program");
+    }
+
+    #[test]
+    fn what_is_named_by_its_path_need_not_be_a_program() {
+        let here = |program| is_here(&Tool { program, ..SERVER });
+        assert!(here("/etc/passwd") && here("sh"));
+        assert!(!here("/etc/leasehold-no-such-file") && !here("leasehold-no-such-program"));
     }
 
     #[test]

@@ -83,6 +83,7 @@ mod process;
 mod proxy;
 mod redis;
 pub mod require;
+mod zookeeper;
 
 pub use certificates::{Certificates, Identity};
 pub use directory::Directory;
@@ -92,3 +93,4 @@ pub use port::Port;
 pub use process::Process;
 pub use proxy::{Proxy, Way};
 pub use redis::{Appendonly, Counts, Data, RedisBuilder, RedisServer, Reply, Tls};
+pub use zookeeper::ZooKeeperEnsemble;

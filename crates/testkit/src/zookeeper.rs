@@ -1,0 +1,270 @@
+//! A real ZooKeeper ensemble, of one server or several, with its faults as methods.
+//!
+//! The kit asks its servers by ZooKeeper's four-letter words, each over a connection of its own, which open no
+//! session and are not counted as requests.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::directory::Directory;
+use crate::error::{Error, cannot};
+use crate::port::Port;
+use crate::process::Process;
+use crate::require;
+
+/// A ZooKeeper ensemble of this test alone, on free ports of 127.0.0.1.
+///
+/// # Promises
+/// - When `start` returns, every server serves clients: alone, or as leader or follower.
+/// - The servers are ended when this is dropped, and also when the test's process is killed.
+/// - Their directories are removed then; after a panic they stay, and the end of each log is printed.
+///
+/// # Does not promise
+/// Transactions are not forced to the disk, so that tests are quick: a killed server loses nothing by that, a machine
+/// without power would.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    nodes: Vec<Node>,
+}
+
+/// One server.
+#[derive(Debug)]
+struct Node {
+    // Dropped in this order: the process ends before its ports are free for others.
+    process: Process,
+    ports: NodePorts,
+}
+
+#[derive(Debug)]
+struct NodePorts {
+    client: Port,
+    quorum: Port,
+    election: Port,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts as many servers and waits until all of them serve.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] when Java or ZooKeeper are not installed. Otherwise the end of a server's log is in the
+    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    pub async fn start(servers: usize) -> Result<Self, Error> {
+        let mut outcome = Self::start_once(servers).await;
+        for _ in 1..START_ATTEMPTS {
+            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
+                break;
+            }
+            outcome = Self::start_once(servers).await;
+        }
+        outcome
+    }
+
+    /// As [`ZooKeeperEnsemble::start`], or ends the test as skipped; see [`require`].
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_or_skip(servers: usize) -> Option<Self> {
+        require::or_skip("zookeeper", Self::start(servers).await)
+    }
+
+    async fn start_once(servers: usize) -> Result<Self, Error> {
+        let java = require::program("java", "default-jre-headless")?;
+        if !Path::new(JARS).join(JAR).is_file() {
+            return Err(Error::missing(JAR, "zookeeper"));
+        }
+        let ports: Result<Vec<NodePorts>, Error> = (0..servers).map(|_| NodePorts::take()).collect();
+        let ports = ports?;
+        let configs: Vec<String> = (0..servers).map(|number| config(number, &ports)).collect();
+        let mut nodes = Vec::with_capacity(servers);
+        for (number, (ports, config)) in ports.into_iter().zip(configs).enumerate() {
+            let directory = Directory::create("zookeeper")?;
+            let data = directory.path().join(DATA);
+            std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
+            directory.write(&format!("{DATA}/myid"), &format!("{}\n", number + 1))?;
+            directory.write(CONFIG, &config)?;
+            let process = Process::spawn(&java, java_args(), directory)?;
+            nodes.push(Node { process, ports });
+        }
+        let ensemble = Self { nodes };
+        for number in 0..servers {
+            ensemble.ready(number).await?;
+        }
+        Ok(ensemble)
+    }
+
+    /// `zk://…` with all servers.
+    pub fn url(&self) -> String {
+        let servers: Vec<String> =
+            self.nodes.iter().map(|node| node.ports.client.addr().to_string()).collect();
+        format!("zk://{}", servers.join(","))
+    }
+
+    /// `zk://…` with one address: a server's, or a [`Proxy`](crate::Proxy)'s.
+    pub fn url_at(&self, addr: SocketAddr) -> String {
+        format!("zk://{addr}")
+    }
+
+    /// How many servers there are.
+    pub fn servers(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Where a server's clients connect.
+    ///
+    /// # Panics
+    /// As all methods that take a server's number, where there is none of this number.
+    pub fn addr(&self, server: usize) -> SocketAddr {
+        self.nodes[server].ports.client.addr()
+    }
+
+    /// Stops a server (SIGSTOP): connections stay open, nothing answers any more. See [`Process::stop`].
+    pub fn stop(&self, server: usize) -> Result<(), Error> {
+        self.nodes[server].process.stop()
+    }
+
+    /// Continues a server after [`ZooKeeperEnsemble::stop`].
+    pub fn resume(&self, server: usize) -> Result<(), Error> {
+        self.nodes[server].process.resume()
+    }
+
+    /// Kills a server (SIGKILL), stopped or not, and waits until it is gone.
+    pub fn kill(&self, server: usize) -> Result<(), Error> {
+        self.nodes[server].process.kill()
+    }
+
+    /// Starts a server again on its data after it was killed, and waits until it serves.
+    pub async fn restart(&self, server: usize) -> Result<(), Error> {
+        self.nodes[server].process.start()?;
+        self.ready(server).await
+    }
+
+    /// The number of the server that leads, or stands alone. `None` while there is none.
+    pub async fn leader(&self) -> Option<usize> {
+        for server in 0..self.nodes.len() {
+            let state = self.ask(server, "srvr").await.unwrap_or_default();
+            if state.contains("Mode: leader") || state.contains("Mode: standalone") {
+                return Some(server);
+            }
+        }
+        None
+    }
+
+    /// A server's answer to a four-letter word such as `srvr`, `mntr` or `wchs`.
+    pub async fn ask(&self, server: usize, word: &str) -> Result<String, Error> {
+        let addr = self.addr(server);
+        let asked = async {
+            let mut stream = TcpStream::connect(addr).await?;
+            stream.write_all(word.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            Ok::<_, std::io::Error>(answer)
+        };
+        match tokio::time::timeout(ANSWER_LIMIT, asked).await {
+            Ok(answer) => answer.map_err(cannot("ask", addr)),
+            Err(_) => Err(cannot("ask", addr)(format!("no answer within {ANSWER_LIMIT:?}"))),
+        }
+    }
+
+    /// One number of a server's `mntr` answer, such as `zk_watch_count`.
+    pub async fn metric(&self, server: usize, name: &str) -> Result<f64, Error> {
+        let answer = self.ask(server, "mntr").await?;
+        let mut lines = answer.lines().filter_map(|line| line.split_once('\t'));
+        let value = lines.find(|(key, _)| *key == name).and_then(|(_, value)| value.trim().parse().ok());
+        value.ok_or_else(|| Error::failed(format!("server {server} has no metric {name}: {answer}")))
+    }
+
+    /// Waits until a server serves clients.
+    async fn ready(&self, server: usize) -> Result<(), Error> {
+        let deadline = Instant::now() + START_LIMIT;
+        let process = &self.nodes[server].process;
+        loop {
+            if self.ask(server, "srvr").await.is_ok_and(|answer| answer.contains("Mode: ")) {
+                return Ok(());
+            }
+            if let Some(status) = process.exited() {
+                let tail = process.directory().log_tail();
+                let text = format!("ZooKeeper ended with {status}:\n{tail}");
+                let taken = tail.contains("Address already in use");
+                return Err(if taken { Error::port_taken(text) } else { Error::failed(text) });
+            }
+            if Instant::now() > deadline {
+                let tail = process.directory().log_tail();
+                let text = format!("ZooKeeper does not serve after {START_LIMIT:?}:\n{tail}");
+                return Err(Error::failed(text));
+            }
+            tokio::time::sleep(START_PAUSE).await;
+        }
+    }
+}
+
+impl NodePorts {
+    fn take() -> Result<Self, Error> {
+        Ok(Self { client: Port::take()?, quorum: Port::take()?, election: Port::take()? })
+    }
+}
+
+/// The configuration of one server. A tick of half a second makes sessions of one second possible.
+fn config(number: usize, ports: &[NodePorts]) -> String {
+    let mut config = format!(
+        "tickTime=500\ninitLimit=20\nsyncLimit=4\ndataDir={DATA}\nclientPort={}\n\
+         clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+         extendedTypesEnabled=true\nmaxClientCnxns=0\n\
+         maxSessionTimeout=60000\n",
+        ports[number].client.number()
+    );
+    if ports.len() > 1 {
+        for (number, ports) in ports.iter().enumerate() {
+            let (quorum, election) = (ports.quorum.number(), ports.election.number());
+            // Writing into a String does not fail.
+            let _ = writeln!(config, "server.{}=127.0.0.1:{quorum}:{election}", number + 1);
+        }
+    }
+    config
+}
+
+/// Few threads, a small heap and only the jars that are needed: a server starts in half a second.
+fn java_args() -> Vec<String> {
+    let jars: Vec<String> = [JAR].iter().chain(MORE_JARS).map(|jar| format!("{JARS}/{jar}")).collect();
+    let mut args: Vec<String> = [
+        "-Xmx128m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Dzookeeper.forceSync=no",
+        "-Dzookeeper.preAllocSize=1024",
+        // Containers go a second after their last child, not a minute.
+        "-Dznode.container.checkIntervalMs=1000",
+        "-cp",
+    ]
+    .map(str::to_owned)
+    .into();
+    args.push(jars.join(":"));
+    args.extend([MAIN, CONFIG].map(str::to_owned));
+    args
+}
+
+const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+const JARS: &str = "/usr/share/java";
+const JAR: &str = "zookeeper.jar";
+/// What ZooKeeper of Debian needs beside its own jar, logging on stderr included.
+const MORE_JARS: &[&str] = &[
+    "zookeeper-jute.jar",
+    "slf4j-api.jar",
+    "slf4j-simple.jar",
+    "metrics-core.jar",
+    "snappy-java.jar",
+    "netty-common.jar",
+    "netty-handler.jar",
+    "netty-transport.jar",
+];
+const CONFIG: &str = "zoo.cfg";
+const DATA: &str = "data";
+const START_ATTEMPTS: usize = 5;
+const START_LIMIT: Duration = Duration::from_secs(60);
+const START_PAUSE: Duration = Duration::from_millis(50);
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
