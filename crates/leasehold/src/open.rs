@@ -18,6 +18,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "redis" | "rediss" | "redis+unix" => open_redis(url).await,
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => open_etcd(url).await,
+        #[cfg(feature = "zookeeper")]
+        "zk" => open_zookeeper(url).await,
         _ => Err(unknown(url)),
     }
 }
@@ -40,6 +42,13 @@ async fn open_etcd(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_etcd::EtcdConfig::parse(url).map_err(failed)?;
     Ok(Arc::new(leasehold_etcd::EtcdBackend::connect(config).await.map_err(failed)?))
+}
+
+#[cfg(feature = "zookeeper")]
+async fn open_zookeeper(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_zookeeper::ZooKeeperConfig::parse(url).map_err(failed)?;
+    Ok(Arc::new(leasehold_zookeeper::ZooKeeperBackend::connect(config).await.map_err(failed)?))
 }
 
 /// A named memory is shared by all clients of the process that are open at the same time.
@@ -83,4 +92,6 @@ pub(crate) const SCHEMES: &[&str] = &[
     "etcd://",
     #[cfg(feature = "etcd")]
     "etcds://",
+    #[cfg(feature = "zookeeper")]
+    "zk://",
 ];

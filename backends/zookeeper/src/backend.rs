@@ -1,0 +1,149 @@
+//! The backend: the five calls of the seam, and what they share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Admission, Backend, Claim, Failure, Grade, Liveness, Order, Patience, Profile, Release, Renew, Renewal,
+    Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+};
+
+use crate::config::ZooKeeperConfig;
+use crate::ending::{self, Leftovers};
+use crate::places::Places;
+use crate::renewing::LOOKS_MAX;
+use crate::session::Sessions;
+use crate::wire::Names;
+
+/// Locks in one ZooKeeper ensemble.
+///
+/// Promises what its [`Profile`] says; this module's documentation explains each promise. All claims of one value
+/// live in one session, and so in one connection.
+///
+/// # Does not promise
+/// A claim's ttl has no meaning here: what keeps claims is the session, whose timeout is the option `session` of the
+/// URL, as far as the servers allow it.
+///
+/// # Cancel safety
+/// Dropping a future of [`Backend::contend`] may leave a place in the line until the claim is released, or the
+/// backend is dropped.
+#[derive(Debug)]
+pub struct ZooKeeperBackend {
+    ensemble: Arc<Ensemble>,
+    session_timeout: Duration,
+    profile: Profile,
+}
+
+/// What proves a grant to ZooKeeper itself: kept in the grant's proof.
+///
+/// A `check` of `path` with version 0, put into the user's own multi, makes that multi fail unless the claim
+/// still holds: the node is there exactly as long as the claim, its name is never used again, and it is never
+/// written to. That is fencing without a number, for data in the same ensemble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZooKeeperProof {
+    /// The claim's node, from ZooKeeper's own root.
+    pub path: String,
+    /// The transaction that made it: the fence's `seq`.
+    pub czxid: i64,
+}
+
+/// What the parts of the backend share.
+#[derive(Debug)]
+pub(crate) struct Ensemble {
+    pub(crate) config: ZooKeeperConfig,
+    pub(crate) names: Names,
+    pub(crate) sessions: Sessions,
+    pub(crate) places: Places,
+    pub(crate) leftovers: Leftovers,
+}
+
+impl ZooKeeperBackend {
+    /// Connects, logs in, and opens a session. Nothing is written before the first claim.
+    ///
+    /// # Errors
+    /// `Unavailable` where no server of the ensemble gives a session in time, `Denied` where they refuse the login,
+    /// `Invalid` where the password cannot be read.
+    pub async fn connect(config: ZooKeeperConfig) -> Result<ZooKeeperBackend, Failure> {
+        let names = Names::new(config.root(), config.user.is_some());
+        let (sessions, first) = Sessions::start(config.clone()).await?;
+        let ensemble = Arc::new(Ensemble {
+            config,
+            names,
+            sessions,
+            places: Places::default(),
+            leftovers: Leftovers::default(),
+        });
+        tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));
+        let session_timeout = first.timeout;
+        Ok(ZooKeeperBackend { ensemble, session_timeout, profile: profile(session_timeout) })
+    }
+
+    /// How long the servers keep a session that they do not hear of, as they said when the first was opened.
+    pub fn session_timeout(&self) -> Duration {
+        self.session_timeout
+    }
+}
+
+#[async_trait]
+impl Backend for ZooKeeperBackend {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.ensemble.step(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        // A third of what a renewal is good for: what is asked again after that is still in time.
+        let limit = self.ensemble.config.timeout.min(valid(self.session_timeout) / 3);
+        self.ensemble.confirm(batch, limit).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.ensemble.end_all(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.ensemble.observe(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.ensemble.summarize(prefix, after, limit).await
+    }
+}
+
+fn profile(session_timeout: Duration) -> Profile {
+    Profile {
+        name: "zk",
+        admission: Admission::Counted,
+        order: Order::Fifo,
+        waiting: Waiting::Notifies,
+        liveness: Liveness::Heartbeat { valid: valid(session_timeout) },
+        fencing: Grade::Strict,
+        safety: Safety::Strict,
+        place_ttl: session_timeout,
+        granularity: Duration::ZERO,
+        renew_batch_max: LOOKS_MAX,
+    }
+}
+
+/// How long a holder may count on its claim after a confirmed renewal: half of the session's timeout.
+///
+/// The leader counts the timeout from when it last heard of the session, and that is earlier than the renewal: a
+/// server tells its leader twice a tick of whom it has heard, and the client is silent for up to a quarter of the
+/// timeout. A tick is at most half of the timeout, so together that is at most half of it.
+fn valid(session_timeout: Duration) -> Duration {
+    session_timeout / 2
+}

@@ -1,0 +1,142 @@
+//! Ends claims, and goes on in the background with those whose end could not be confirmed.
+//!
+//! Ground rule: the session outlives a lost connection, and would keep a forgotten node for as long as the client lives.
+//! So a claim that was given up is ended until a server says that it is gone, however long that takes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use leasehold_core::{Claim, ClaimId, Failure, Release};
+use tokio::sync::Notify;
+
+use crate::backend::Ensemble;
+use crate::places::Stage;
+
+/// Claims that were given up and may still be there.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    claims: Mutex<HashMap<ClaimId, Claim>>,
+    added: Arc<Notify>,
+}
+
+impl Leftovers {
+    fn add(&self, claim: &Claim) {
+        self.lock().insert(claim.id, claim.clone());
+        self.added.notify_one();
+    }
+
+    fn remove(&self, id: ClaimId) {
+        self.lock().remove(&id);
+    }
+
+    /// Some of them.
+    fn some(&self) -> Vec<Claim> {
+        self.lock().values().take(AT_ONCE).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Claim>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Leftovers {
+    /// Wakes the background once more, to find that the client is gone.
+    fn drop(&mut self) {
+        self.added.notify_one();
+    }
+}
+
+impl Ensemble {
+    /// Ends the claims of a batch, in order.
+    pub(crate) async fn end_all(&self, batch: &[&Claim]) -> Vec<Release> {
+        let ends: Vec<_> = batch.iter().map(|claim| self.end(claim)).collect();
+        stream::iter(ends).buffered(AT_ONCE).collect().await
+    }
+
+    async fn end(&self, claim: &Claim) -> Release {
+        match self.try_end(claim).await {
+            Ok(true) => Release::Freed,
+            Ok(false) => Release::Gone,
+            Err(failure) => {
+                // From here on the background has it too, so that nothing is left when the caller gives up asking.
+                if failure.is_transient() {
+                    self.leftovers.add(claim);
+                }
+                Release::Unknown(failure)
+            }
+        }
+    }
+
+    /// Removes the claim's node, wherever it is; whether it was there.
+    async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
+        let session = self.sessions.present(self.config.timeout).await?;
+        let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
+        let own = known.as_ref().and_then(|known| known.own(session.id)).cloned();
+        if let Some(known) = &known {
+            self.places.set(claim, known.session, Stage::Ends);
+        }
+        let mut was_there = false;
+        match own {
+            Some(own) => was_there = self.delete(&session, &self.path(claim, &own)).await?,
+            // It was never ours, or its making was not answered, or it was made in another session.
+            None => {
+                let line = self.line_now(&session, &claim.resource).await?;
+                for place in line.iter().flat_map(|(line, _)| line.places()) {
+                    if place.id == claim.id {
+                        let path = format!("{}/{}", self.names.container(&claim.resource), place.name);
+                        was_there |= self.delete(&session, &path).await?;
+                    }
+                }
+            }
+        }
+        if known.is_some() {
+            self.places.forget(claim.id);
+        }
+        self.leftovers.remove(claim.id);
+        Ok(was_there)
+    }
+}
+
+/// Ends what is left over, for as long as the client lives.
+pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
+    let Some(added) = ensemble.upgrade().map(|ensemble| ensemble.leftovers.added.clone()) else { return };
+    let mut pause = RETRY_FIRST;
+    loop {
+        {
+            let Some(ensemble) = ensemble.upgrade() else { return };
+            for claim in ensemble.leftovers.some() {
+                match ensemble.try_end(&claim).await {
+                    Ok(was_there) => {
+                        tracing::debug!(resource = %claim.resource, was_there, "ended what was left over");
+                        pause = RETRY_FIRST;
+                    }
+                    Err(failure) if failure.is_transient() => break,
+                    // It can never succeed: the session's end is what ends the node.
+                    Err(failure) => {
+                        tracing::warn!(resource = %claim.resource, %failure, "a claim cannot be ended");
+                        ensemble.leftovers.remove(claim.id);
+                    }
+                }
+            }
+            if ensemble.leftovers.some().is_empty() {
+                pause = IDLE;
+            }
+        }
+        // The pause also makes the task notice that the client is gone.
+        tokio::select! {
+            () = added.notified() => pause = RETRY_FIRST,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(RETRY_LAST);
+    }
+}
+
+/// The most requests of one batch that are on their way together.
+const AT_ONCE: usize = 256;
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LAST: Duration = Duration::from_secs(2);
+/// Where nothing is left over.
+const IDLE: Duration = Duration::from_secs(30);

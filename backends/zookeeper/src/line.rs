@@ -1,0 +1,263 @@
+//! The line of a resource as its children name it, and what follows from it.
+//!
+//! Pure: names go in, places and decisions come out. A child is `<claim>-<weight>-<capacity>-<sequence>`; the
+//! sequence is ZooKeeper's, a signed 32-bit counter that rolls over, so an order is found among those that are there.
+
+use leasehold_core::{ClaimId, Share};
+
+/// The claims on one resource, first come first.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    places: Vec<Place>,
+}
+
+/// One claim in the line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    /// The child's whole name.
+    pub(crate) name: String,
+    pub(crate) id: ClaimId,
+    pub(crate) share: Share,
+    sequence: i32,
+}
+
+/// What one that is not admitted has to watch.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Blockers<'a> {
+    /// It cannot be admitted before one of these leaves.
+    Some(Vec<&'a Place>),
+    /// They are too many: any change of the line.
+    Any,
+}
+
+impl Line {
+    /// The line that these children are.
+    ///
+    /// # Errors
+    /// The name that is none of ours.
+    pub(crate) fn of(names: Vec<String>) -> Result<Line, String> {
+        let read = |name: String| Place::read(&name).ok_or(name);
+        let mut places: Vec<Place> = names.into_iter().map(read).collect::<Result<_, _>>()?;
+        places.sort_unstable_by_key(|place| place.sequence.cast_unsigned());
+        let first = Line::first(&places);
+        places.rotate_left(first);
+        Ok(Line { places })
+    }
+
+    /// Where the line begins in the circle of sequences: behind the widest gap. All that live at the same time are
+    /// far closer to one another than half the circle, also while the counter passes from positive to negative.
+    fn first(places: &[Place]) -> usize {
+        let gap_before = |index: usize| {
+            let before = if index == 0 { places.len() - 1 } else { index - 1 };
+            places[index].sequence.wrapping_sub(places[before].sequence).cast_unsigned()
+        };
+        (0..places.len()).max_by_key(|index| (gap_before(*index), std::cmp::Reverse(*index))).unwrap_or(0)
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Where a claim stands.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.places.iter().position(|place| place.name == name)
+    }
+
+    /// Whether the one at `index` is admitted: its weight and those ahead of it fit the smallest capacity.
+    pub(crate) fn admits(&self, index: usize) -> bool {
+        self.places.get(index).is_some_and(|place| self.fits_behind(index, place.share))
+    }
+
+    /// Whether one that comes behind the first `ahead` would be admitted.
+    pub(crate) fn fits_behind(&self, ahead: usize, share: Share) -> bool {
+        let mut load = u64::from(share.weight());
+        let mut capacity = share.capacity();
+        for place in self.places.iter().take(ahead) {
+            load += u64::from(place.share.weight());
+            capacity = capacity.min(place.share.capacity());
+        }
+        load <= u64::from(capacity)
+    }
+
+    /// What keeps the one at `index` waiting, chosen so that it cannot be admitted while all of these are there: a
+    /// wake-up cannot be missed, and a release wakes no more than fit the capacity, however long the line is.
+    ///
+    /// The nearest that excludes it alone is enough; where none does, the nearest that do so together.
+    pub(crate) fn blockers(&self, index: usize) -> Blockers<'_> {
+        let Some(own) = self.places.get(index).map(|place| place.share) else { return Blockers::Any };
+        let ahead = &self.places[..index];
+        let excludes = |place: &&Place| {
+            let capacity = own.capacity().min(place.share.capacity());
+            u64::from(own.weight()) + u64::from(place.share.weight()) > u64::from(capacity)
+        };
+        if let Some(alone) = ahead.iter().rev().find(excludes) {
+            return Blockers::Some(vec![alone]);
+        }
+        let (mut load, mut capacity) = (u64::from(own.weight()), own.capacity());
+        let mut together = Vec::new();
+        for place in ahead.iter().rev().take(MAX_WATCHED) {
+            load += u64::from(place.share.weight());
+            capacity = capacity.min(place.share.capacity());
+            together.push(place);
+            if load > u64::from(capacity) {
+                return Blockers::Some(together);
+            }
+        }
+        Blockers::Any
+    }
+
+    /// How many hold: everything in front of the first that is not admitted.
+    pub(crate) fn holders(&self) -> usize {
+        // The load only grows along the line and the capacity only shrinks, so the first no is followed by noes.
+        (0..self.places.len()).find(|index| !self.admits(*index)).unwrap_or(self.places.len())
+    }
+}
+
+impl Place {
+    /// What a child is called, up to the sequence that the server appends.
+    pub(crate) fn stem(id: ClaimId, share: Share) -> String {
+        format!("{}-{}-{}-", id.to_hex(), share.weight(), share.capacity())
+    }
+
+    fn read(name: &str) -> Option<Place> {
+        // The sequence may have a sign of its own, so the name is taken apart from its beginning.
+        let mut parts = name.splitn(4, '-');
+        let id = ClaimId::from_hex(parts.next()?)?;
+        let share = Share::permits(number(parts.next()?)?, number(parts.next()?)?).ok()?;
+        let sequence = parts.next()?;
+        let digits = sequence.strip_prefix('-').unwrap_or(sequence);
+        number(digits)?;
+        Some(Place { id, share, sequence: sequence.parse().ok()?, name: name.to_owned() })
+    }
+}
+
+/// Digits only: the parser alone would take a sign, too.
+fn number(digits: &str) -> Option<u32> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// The most nodes that one waiter watches. With more, one watch on the whole line is cheaper.
+const MAX_WATCHED: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Ask, Fence, Ledger, Moment, Note, Verdict, Wait};
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn id(n: u8) -> ClaimId {
+        ClaimId::from_bytes([n; 16])
+    }
+
+    /// As the server appends it: ten characters at least, the sign among them.
+    fn name(n: u8, share: Share, sequence: i32) -> String {
+        format!("{}{sequence:010}", Place::stem(id(n), share))
+    }
+
+    fn order(names: Vec<String>) -> Vec<u8> {
+        Line::of(names).unwrap().places.iter().map(|place| place.id.as_bytes()[0]).collect()
+    }
+
+    #[test]
+    fn the_counter_may_roll_over() {
+        let at = |n, sequence| name(n, Share::MUTEX, sequence);
+        assert_eq!(at(1, i32::MIN)[32..], *"-1-1--2147483648");
+        let names = vec![at(3, i32::MIN), at(1, i32::MAX - 1), at(4, i32::MIN + 1), at(2, i32::MAX)];
+        assert_eq!(order(names), [1, 2, 3, 4]);
+        let names = vec![at(3, 0), at(1, -2), at(2, -1), at(4, 1)];
+        assert_eq!(order(names), [1, 2, 3, 4], "from negative back to zero, where ZooKeeper counts on");
+        assert_eq!(order(vec![at(2, i32::MIN), at(1, i32::MAX)]), [1, 2]);
+        assert_eq!(order(vec![at(7, -5)]), [7]);
+        assert_eq!(order(Vec::new()), Vec::<u8>::new());
+    }
+
+    #[test]
+    fn a_foreign_name_is_not_read() {
+        let id = id(1).to_hex();
+        for foreign in [
+            "lock-0000000001".to_owned(),
+            format!("{id}-1-1-"),
+            format!("{id}-1-1-+000000001"),
+            format!("{id}-1-1---00000001"),
+            format!("{id}-+1-1-0000000001"),
+            format!("{id}-2-1-0000000001"),
+            format!("{id}-1-1-9999999999"),
+            format!("_c_{id}-lock-0000000001"),
+        ] {
+            assert_eq!(Line::of(vec![foreign.clone()]), Err(foreign));
+        }
+    }
+
+    #[test]
+    fn a_waiter_watches_the_nearest_that_excludes_it() {
+        let shares = [Share::READER, Share::WRITER, Share::READER, Share::READER];
+        let names = (0u8..).zip(shares).map(|(n, share)| name(n, share, i32::from(n))).collect();
+        let line = Line::of(names).unwrap();
+        let watched = |index| match line.blockers(index) {
+            Blockers::Some(places) => places.iter().map(|place| place.id.as_bytes()[0]).collect(),
+            Blockers::Any => vec![255],
+        };
+        assert_eq!(watched(1), [0]);
+        assert_eq!(watched(2), [1]);
+        assert_eq!(watched(3), [1], "readers do not exclude one another");
+    }
+
+    fn shares() -> impl Strategy<Value = Share> {
+        prop_oneof![
+            Just(Share::MUTEX),
+            Just(Share::READER),
+            Just(Share::WRITER),
+            (1u32..4, 3u32..6).prop_map(|(weight, capacity)| Share::permits(weight, capacity).unwrap()),
+            Just(Share::permits(1, 40).unwrap()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_line_decides_as_the_ledger_does(line in proptest::collection::vec(shares(), 1..12), start: i32) {
+            let mut ledger = Ledger::new(Fence::default());
+            let mut names = Vec::new();
+            for (n, share) in (0u8..).zip(line) {
+                let ask = Ask { id: id(n), share, lease: Duration::MAX, wait: Wait::InLine(Duration::MAX), note: Note::default() };
+                let granted = matches!(ledger.contend(&ask, Moment::START), Verdict::Granted(_));
+                names.push((name(n, share, start.wrapping_add(i32::from(n))), granted));
+            }
+            let line = Line::of(names.iter().rev().map(|(name, _)| name.clone()).collect()).unwrap();
+            for (index, (name, granted)) in names.iter().enumerate() {
+                prop_assert_eq!(line.position(name), Some(index));
+                prop_assert_eq!(line.admits(index), *granted);
+            }
+            prop_assert_eq!(line.holders(), names.iter().take_while(|(_, granted)| *granted).count());
+        }
+
+        /// Whatever else leaves, nobody is admitted while all that it watches are there.
+        #[test]
+        fn nobody_is_admitted_before_one_of_its_blockers_leaves(
+            line in proptest::collection::vec(shares(), 2..12),
+            leaving in proptest::collection::vec(any::<bool>(), 12),
+        ) {
+            let names: Vec<String> = (0u8..).zip(line).map(|(n, share)| name(n, share, i32::from(n))).collect();
+            let line = Line::of(names.clone()).unwrap();
+            for index in 0..names.len() {
+                if line.admits(index) {
+                    continue;
+                }
+                let Blockers::Some(watched) = line.blockers(index) else { continue };
+                prop_assert!(!watched.is_empty());
+                let left = names.iter().enumerate().filter(|(at, name)| {
+                    *at >= index || !leaving[*at] || watched.iter().any(|place| place.name == **name)
+                });
+                let left = Line::of(left.map(|(_, name)| name.clone()).collect()).unwrap();
+                let at = left.position(&names[index]).unwrap();
+                prop_assert!(!left.admits(at), "{:?} watches {:?}", line, watched);
+            }
+        }
+
+        #[test]
+        fn no_name_panics(name in "[0-9a-f-]{0,50}|.{0,20}") {
+            let _ = Line::of(vec![name]);
+        }
+    }
+}

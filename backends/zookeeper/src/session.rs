@@ -1,0 +1,218 @@
+//! One session after the other: a session is what ZooKeeper keeps claims by, and outlives connections.
+//!
+//! Ground rules: a session that ended is never used again, and everything that was held by it is told so once. A task
+//! opens the next one; it ends when nobody is left who could ask for a session. Requests wait in the client while the
+//! connection is down, so each has a limit of its own; one that was not answered in time may still be carried out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Failure, LossCause, LossSignal, LossTrigger};
+use secrecy::ExposeSecret;
+use tokio::sync::watch;
+use zookeeper_client::{Client, Error, SessionState};
+
+use crate::config::ZooKeeperConfig;
+use crate::wire;
+
+/// One session with the ensemble.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) id: i64,
+    /// How long the servers keep it without hearing of it, as they said.
+    pub(crate) timeout: Duration,
+    trigger: LossTrigger,
+    signal: LossSignal,
+}
+
+/// The present session, whichever that is.
+#[derive(Clone)]
+pub(crate) struct Sessions {
+    present: watch::Receiver<Present>,
+}
+
+#[derive(Clone)]
+enum Present {
+    Open(Arc<Session>),
+    /// There is none now; why the last attempt failed.
+    Down(Failure),
+}
+
+impl Session {
+    async fn open(config: &ZooKeeperConfig) -> Result<Session, Failure> {
+        let silence = (config.session / SILENCES).max(SILENCE_MIN);
+        let mut connector =
+            Client::connector().with_session_timeout(config.session).with_connection_timeout(silence);
+        if let Some(login) = config.login()? {
+            connector = connector.with_auth("digest", login.expose_secret().as_bytes());
+        }
+        let servers = config.connect_string();
+        let opened = tokio::time::timeout(config.timeout, connector.connect(&servers)).await;
+        let client = match opened {
+            Ok(Ok(client)) => client,
+            // A session that was opened without our knowledge holds nothing and ends by itself.
+            Ok(Err(error)) => {
+                let kind = wire::failure(error, "").kind;
+                let text = format!("no session with {config}: the servers refused, or none is there");
+                return Err(Failure::new(kind, leasehold_core::Effect::None, text));
+            }
+            Err(_) => {
+                let limit = config.timeout;
+                return Err(Failure::unavailable(format!("no session with {config} within {limit:?}")));
+            }
+        };
+        let (trigger, signal) = LossTrigger::new();
+        let (id, timeout) = (client.session_id().0, client.session_timeout());
+        Ok(Session { client, id, timeout, trigger, signal })
+    }
+
+    /// Tells of its end. One signal for all claims: they live and end with the session.
+    pub(crate) fn lost(&self) -> LossSignal {
+        self.signal.clone()
+    }
+
+    /// Whether requests can be sent now. A session lives on for a while without.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.state() == SessionState::SyncConnected
+    }
+
+    /// Waits for the answer of a request that was handed to the client already.
+    pub(crate) async fn ask<T>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(limit, request).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::Timeout),
+        }
+    }
+
+    /// Asks for what only a leader with a quorum behind it can answer, while the session lives, and changes nothing: a
+    /// multi of one `check`. It leaves at once; what is asked next sees all that was committed before.
+    ///
+    /// A `sync` is not enough: a leader that was deposed while it was paused answers it.
+    pub(crate) fn prove(
+        &self,
+        path: &str,
+    ) -> Result<impl Future<Output = Result<(), Error>> + use<'_>, Error> {
+        let mut multi = self.client.new_multi_writer();
+        multi.add_check_version(path, ANY_VERSION)?;
+        let committed = multi.commit();
+        Ok(async { committed.await.map(drop).map_err(Error::from) })
+    }
+
+    /// Waits until the session has ended.
+    async fn ended(&self) -> SessionState {
+        let mut states = self.client.state_watcher();
+        let mut state = states.state();
+        while !state.is_terminated() {
+            state = states.changed().await;
+        }
+        state
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Whoever knows the password of a session can take it over, so the client itself is not shown.
+        write!(f, "Session({:#x}, {:?})", self.id, self.timeout)
+    }
+}
+
+impl Sessions {
+    /// Opens the first session, and starts the task that opens all others.
+    pub(crate) async fn start(mut config: ZooKeeperConfig) -> Result<(Sessions, Arc<Session>), Failure> {
+        let mut first = Session::open(&config).await?;
+        if first.timeout != config.session {
+            // How often a client speaks is derived from what it asks for, so it asks for what it will get.
+            config.session = first.timeout;
+            first = Session::open(&config).await?;
+        }
+        let first = Arc::new(first);
+        let (sender, present) = watch::channel(Present::Open(first.clone()));
+        tokio::spawn(keep(config, first.clone(), sender));
+        Ok((Sessions { present }, first))
+    }
+
+    /// The present session; waits for it where the last one has ended, but not beyond `limit`.
+    pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<Session>, Failure> {
+        let mut present = self.present.clone();
+        let open = present.wait_for(|present| present.is_usable());
+        let found = match tokio::time::timeout(limit, open).await {
+            Ok(Ok(present)) => present.clone(),
+            Ok(Err(_)) => return Err(Failure::unavailable("the runtime of this client has ended")),
+            Err(_) => self.present.borrow().clone(),
+        };
+        match found {
+            Present::Open(session) => Ok(session),
+            Present::Down(failure) => Err(failure),
+        }
+    }
+}
+
+impl Present {
+    /// Whether requests may be sent: not from the very moment at which the client has seen the end of the session.
+    fn is_usable(&self) -> bool {
+        matches!(self, Present::Open(session) if !session.client.state().is_terminated())
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.present.borrow() {
+            Present::Open(session) => session.fmt(f),
+            Present::Down(failure) => write!(f, "no session: {failure}"),
+        }
+    }
+}
+
+/// Sees each session to its end and opens the next one. Without a limit on its number: it is what brings the client
+/// back after an outage of any length, at most once in [`RETRY_LAST`].
+async fn keep(config: ZooKeeperConfig, mut session: Arc<Session>, sender: watch::Sender<Present>) {
+    loop {
+        let state = tokio::select! {
+            state = session.ended() => state,
+            () = sender.closed() => return,
+        };
+        session.trigger.fire(LossCause::SessionEnded);
+        tracing::warn!(servers = %config, ?state, "the session ended");
+        sender.send_replace(Present::Down(Failure::unavailable(format!("the session with {config} ended"))));
+        let mut pause = RETRY_FIRST;
+        session = loop {
+            let opened = tokio::select! {
+                opened = Session::open(&config) => opened,
+                () = sender.closed() => return,
+            };
+            let failure = match opened {
+                Ok(session) if session.timeout >= config.session => break Arc::new(session),
+                // Validity is counted by what the profile said when the client was made.
+                Ok(session) => Failure::unavailable(format!(
+                    "{config} gives sessions of {:?} now, and gave {:?} before: open a new client",
+                    session.timeout, config.session
+                )),
+                Err(failure) => failure,
+            };
+            tracing::debug!(%failure, "no new session yet");
+            sender.send_replace(Present::Down(failure));
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = sender.closed() => return,
+            }
+            pause = (pause * 2).min(RETRY_LAST);
+        };
+        sender.send_replace(Present::Open(session.clone()));
+    }
+}
+
+/// What ZooKeeper compares with every version.
+const ANY_VERSION: i32 = -1;
+/// A server that is silent for this part of the session's timeout is left for another. Pings follow from it, more
+/// than twice as often. It leaves time to confirm, elsewhere and before validity ends, what was last confirmed a sixth
+/// of the timeout before the silence began.
+const SILENCES: u32 = 6;
+/// Not shorter than a pause that a healthy server may make.
+const SILENCE_MIN: Duration = Duration::from_millis(500);
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LAST: Duration = Duration::from_secs(2);

@@ -1,0 +1,345 @@
+//! Taking a place in the line, looking whether it holds, and sleeping until that can have changed.
+//!
+//! Ground rules: a grant is counted from before a request that a quorum agreed to, never from a read alone: a server
+//! that lost its leader goes on answering reads. A node counts as the claim's own only if the present session
+//! owns it; one of another session dies with that, whatever its name says. Whoever sleeps has seen, *after* its watch
+//! was set, that what it watches is still there.
+
+use futures_util::future::{join, join_all, select_all};
+use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Hint, Moment, Patience, Proof, Resource, Step};
+use zookeeper_client::{CreateOptions, Error, Stat};
+
+use crate::backend::{Ensemble, ZooKeeperProof};
+use crate::line::{Blockers, Line, Place};
+use crate::places::{Own, Stage};
+use crate::session::Session;
+use crate::wire;
+
+/// What one look found.
+enum Look {
+    Admitted(Grant),
+    /// It stands here, and has to wait.
+    Blocked(Line, usize, Own),
+    /// It has no place, and would not be admitted behind so many.
+    Refused(usize),
+    /// Its node is not there any more: somebody ended it, or its session did.
+    Gone,
+}
+
+/// The line, and its container's state.
+pub(crate) type Seen = (Line, Stat);
+
+impl Ensemble {
+    /// One step towards holding the claim, for as long as patience lasts.
+    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        for _ in 0..MAX_LOOKS {
+            let session = self.sessions.present(self.config.timeout).await?;
+            match self.look(&session, claim, patience).await? {
+                Look::Admitted(grant) => return Ok(Step::Granted(grant)),
+                Look::Refused(ahead) => return Ok(busy(ahead)),
+                Look::Gone => {}
+                Look::Blocked(line, index, own) => {
+                    if patience.is_ended() || self.sleep(&session, claim, &line, index, patience).await? {
+                        self.leave(&session, claim, &own).await?;
+                        return Ok(busy(index));
+                    }
+                }
+            }
+        }
+        // The place is kept; the caller comes back at once.
+        Ok(busy(0))
+    }
+
+    async fn look(&self, session: &Session, claim: &Claim, patience: &Patience) -> Result<Look, Failure> {
+        let known = self.places.get(claim.id);
+        let own = match &known {
+            Some(known) if matches!(known.stage, Stage::Ends) => {
+                return Err(Failure::unavailable("this claim was given up and is still being ended"));
+            }
+            Some(known) => match known.own(session.id) {
+                Some(own) => Some(own.clone()),
+                None => self.recover(session, claim).await?,
+            },
+            None => None,
+        };
+        let (asked_at, own, seen) = match own {
+            Some(own) => {
+                let asked_at = patience.now();
+                (asked_at, own, self.proven_line(session, &claim.resource).await?)
+            }
+            None => {
+                if patience.is_ended() {
+                    // Nothing is written for a claim that could not be admitted.
+                    let line = self.line_now(session, &claim.resource).await?.map(|(line, _)| line);
+                    let ahead = line.as_ref().map_or(0, |line| line.places().len());
+                    if line.is_some_and(|line| !line.fits_behind(ahead, claim.share)) {
+                        return Ok(Look::Refused(ahead));
+                    }
+                }
+                let asked_at = patience.now();
+                let (own, seen) = self.stand(session, claim).await?;
+                (asked_at, own, Some(seen))
+            }
+        };
+        Ok(self.judge(session, claim, own, seen, asked_at))
+    }
+
+    /// What the line means for the claim whose node is `own`.
+    fn judge(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        own: Own,
+        seen: Option<Seen>,
+        asked_at: Moment,
+    ) -> Look {
+        let Some((line, index)) =
+            seen.and_then(|(line, _)| line.position(&own.name).map(|index| (line, index)))
+        else {
+            self.places.forget(claim.id);
+            return Look::Gone;
+        };
+        if !line.admits(index) {
+            return Look::Blocked(line, index, own);
+        }
+        let path = self.path(claim, &own);
+        let fence = Fence::new(0, own.czxid.cast_unsigned(), 0);
+        let proof = Proof::of(ZooKeeperProof { path, czxid: own.czxid });
+        self.places.set(claim, session.id, Stage::Holds(own));
+        Look::Admitted(Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof })
+    }
+
+    /// Takes a place in the line, and looks at it. Both requests leave together: a session's own are answered in order.
+    async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Seen), Failure> {
+        let container = self.names.container(&claim.resource);
+        let stem = Place::stem(claim.id, claim.share);
+        let path = format!("{container}/{stem}");
+        let options = self.names.place_options();
+        self.places.set(claim, session.id, Stage::Sent);
+        for _ in 0..MAX_PARENTS {
+            let create = session.client.create(&path, claim.note.as_str().as_bytes(), &options);
+            let list = session.client.get_children(&container);
+            let both = async { Ok(join(create, list).await) };
+            let limit = self.config.timeout;
+            let (created, listed) = session.ask(limit, both).await.map_err(cannot_stand)?;
+            match created {
+                // The container was never made, or was removed since it was empty.
+                Err(Error::NoNode) => {
+                    self.places.forget(claim.id);
+                    self.make_container(session, claim).await?;
+                    self.places.set(claim, session.id, Stage::Sent);
+                }
+                Err(error) => {
+                    let failure = cannot_stand(error);
+                    if failure.effect == Effect::None {
+                        self.places.forget(claim.id);
+                    }
+                    return Err(failure);
+                }
+                Ok((stat, sequence)) => {
+                    let own = Own { name: format!("{stem}{sequence}"), czxid: stat.czxid };
+                    if stat.ephemeral_owner != session.id {
+                        return Err(Failure::unanswered("a node was made for another session than this one"));
+                    }
+                    self.places.set(claim, session.id, Stage::Stands(own.clone()));
+                    let seen = listed.map_err(cannot_look).and_then(|(names, stat)| {
+                        Ok((Line::of(names).map_err(|name| wire::foreign(&claim.resource, &name))?, stat))
+                    });
+                    return match seen {
+                        Ok(seen) => Ok((own, seen)),
+                        // The place is there and known; it may even hold.
+                        Err(failure) => Err(Failure::new(failure.kind, Effect::Unknown, failure.detail())),
+                    };
+                }
+            }
+        }
+        self.places.forget(claim.id);
+        Err(Failure::unavailable("the container of a resource was removed again and again while it was used"))
+    }
+
+    /// Makes the container of a resource, and what is above it.
+    async fn make_container(&self, session: &Session, claim: &Claim) -> Result<(), Failure> {
+        let container = self.names.container(&claim.resource);
+        if self.make(session, &container, &self.names.container_options()).await? {
+            return Ok(());
+        }
+        for path in self.names.ancestors() {
+            // Without the right to make a node, the servers do not even say that it is there already.
+            if !self.exists(session, path).await? {
+                self.make(session, path, &self.names.ancestor_options()).await?;
+            }
+        }
+        self.make(session, &container, &self.names.container_options()).await.map(drop)
+    }
+
+    /// Makes one node, unless it is there; `false` where the one above is missing.
+    async fn make(
+        &self,
+        session: &Session,
+        path: &str,
+        options: &CreateOptions<'_>,
+    ) -> Result<bool, Failure> {
+        match session.ask(self.config.timeout, session.client.create(path, b"", options)).await {
+            Ok(_) | Err(Error::NodeExists) => Ok(true),
+            Err(Error::NoNode) => Ok(false),
+            Err(error) => {
+                let failure = wire::failure(error, &format!("cannot make {path}"));
+                // Whether a container was made does not matter to any claim.
+                Err(Failure::new(failure.kind, Effect::None, failure.detail()))
+            }
+        }
+    }
+
+    async fn exists(&self, session: &Session, path: &str) -> Result<bool, Failure> {
+        let stat = session.ask(self.config.timeout, session.client.check_stat(path)).await;
+        Ok(stat.map_err(cannot_look)?.is_some())
+    }
+
+    /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session left behind.
+    async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Own>, Failure> {
+        let Some((line, _)) = self.line_now(session, &claim.resource).await? else {
+            self.places.forget(claim.id);
+            return Ok(None);
+        };
+        let mut found: Option<Own> = None;
+        for place in line.places().iter().filter(|place| place.id == claim.id) {
+            let path = format!("{}/{}", self.names.container(&claim.resource), place.name);
+            let stat = session.ask(self.config.timeout, session.client.check_stat(&path)).await;
+            match stat.map_err(cannot_look)? {
+                Some(stat) if stat.ephemeral_owner == session.id && found.is_none() => {
+                    found = Some(Own { name: place.name.clone(), czxid: stat.czxid });
+                }
+                // It belongs to a session that is dying, or is one too many: nobody may believe in it.
+                Some(_) => drop(self.delete(session, &path).await?),
+                None => {}
+            }
+        }
+        match &found {
+            Some(own) => self.places.set(claim, session.id, Stage::Stands(own.clone())),
+            None => self.places.forget(claim.id),
+        }
+        Ok(found)
+    }
+
+    /// The line, together with the proof that the ensemble still had this session when it was asked.
+    async fn proven_line(&self, session: &Session, resource: &Resource) -> Result<Option<Seen>, Failure> {
+        let proof = session.prove(self.names.root()).map_err(cannot_look)?;
+        self.line_after(session, resource, proof).await
+    }
+
+    /// The line as it is now: the leader is asked first, in the same breath, so that what this server answers is not old.
+    pub(crate) async fn line_now(
+        &self,
+        session: &Session,
+        resource: &Resource,
+    ) -> Result<Option<Seen>, Failure> {
+        let synced = session.client.sync(self.names.root());
+        self.line_after(session, resource, synced).await
+    }
+
+    /// The line after what is answered `first`. Both leave together: a session's requests are answered in order.
+    async fn line_after(
+        &self,
+        session: &Session,
+        resource: &Resource,
+        first: impl Future<Output = Result<(), Error>>,
+    ) -> Result<Option<Seen>, Failure> {
+        let list = session.client.get_children(&self.names.container(resource));
+        let both = async {
+            let (first, listed) = join(first, list).await;
+            first.and(listed)
+        };
+        match session.ask(self.config.timeout, both).await {
+            Ok((names, stat)) => {
+                let line = Line::of(names).map_err(|name| wire::foreign(resource, &name))?;
+                Ok(Some((line, stat)))
+            }
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(cannot_look(error)),
+        }
+    }
+
+    /// Sleeps until the claim may be admitted; `true` where patience ended first.
+    async fn sleep(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        line: &Line,
+        index: usize,
+        patience: &Patience,
+    ) -> Result<bool, Failure> {
+        let container = self.names.container(&claim.resource);
+        let limit = self.config.timeout;
+        let mut watchers = Vec::new();
+        match line.blockers(index) {
+            Blockers::Some(places) => {
+                let paths: Vec<String> =
+                    places.iter().map(|place| format!("{container}/{}", place.name)).collect();
+                let watches = join_all(paths.iter().map(|path| session.client.check_and_watch_stat(path)));
+                let watches = async { watches.await.into_iter().collect::<Result<Vec<_>, _>>() };
+                for (stat, watcher) in session.ask(limit, watches).await.map_err(cannot_look)? {
+                    if stat.is_none() {
+                        return Ok(false);
+                    }
+                    watchers.push(watcher);
+                }
+            }
+            Blockers::Any => {
+                let watch = session.client.get_and_watch_children(&container);
+                match session.ask(limit, watch).await {
+                    Ok((names, _, watcher)) => {
+                        if Line::of(names).as_ref() != Ok(line) {
+                            return Ok(false);
+                        }
+                        watchers.push(watcher);
+                    }
+                    Err(Error::NoNode) => return Ok(false),
+                    Err(error) => return Err(cannot_look(error)),
+                }
+            }
+        }
+        // A watch also ends with the session.
+        let changes = watchers.into_iter().map(|watcher| Box::pin(watcher.changed()));
+        tokio::select! {
+            _ = select_all(changes) => Ok(false),
+            () = patience.ended() => Ok(true),
+        }
+    }
+
+    /// Gives up the place.
+    async fn leave(&self, session: &Session, claim: &Claim, own: &Own) -> Result<(), Failure> {
+        self.delete(session, &self.path(claim, own)).await?;
+        self.places.forget(claim.id);
+        Ok(())
+    }
+
+    /// Removes a node; whether it was there.
+    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Failure> {
+        match session.ask(self.config.timeout, session.client.delete(path, None)).await {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(false),
+            Err(error) => Err(wire::failure(error, "cannot remove a claim")),
+        }
+    }
+
+    pub(crate) fn path(&self, claim: &Claim, own: &Own) -> String {
+        format!("{}/{}", self.names.container(&claim.resource), own.name)
+    }
+}
+
+fn busy(ahead: usize) -> Step {
+    Step::Busy(Hint { ask_again_in: None, ahead: u32::try_from(ahead).ok() })
+}
+
+fn cannot_stand(error: Error) -> Failure {
+    wire::failure(error, "cannot stand in line")
+}
+
+pub(crate) fn cannot_look(error: Error) -> Failure {
+    wire::failure(error, "cannot look at the line")
+}
+
+/// The most looks in one step: each follows a change in the line ahead, and there are no more in a full one.
+const MAX_LOOKS: usize = 10_000;
+/// How often a container may vanish between its making and its first child.
+const MAX_PARENTS: usize = 8;

@@ -1,0 +1,226 @@
+//! What the backend does when connections break, sessions end and servers die.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{
+    SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, take,
+};
+use leasehold::State;
+use leasehold::core::{Backend, Effect, LossCause, Release, Renewal, Share, Step};
+use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
+
+/// A client that never hears of its servers again is told before another can be granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_is_cut_off_is_told_before_its_successor_is_granted() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let (cut_off, other) = (locks(&servers.url_at(proxy.addr())).await, locks(&servers.url()).await);
+    for round in 0..3 {
+        let guard = cut_off.mutex("job").lock().await.unwrap();
+        let fence = guard.fence();
+        let mutex = other.mutex("job");
+        let successor = tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            (guard, Instant::now())
+        });
+        tokio::time::sleep(SESSION / 4).await;
+        proxy.blackhole(Way::Both);
+        let cut_at = Instant::now();
+        assert_eq!(guard.changed(State::Valid).await, State::Suspect, "round {round}");
+        let cause = guard.lost().await;
+        let lost_at = Instant::now();
+        let (next, granted_at) = successor.await.unwrap();
+        assert!(lost_at < granted_at, "granted {:?} before the loss was told", lost_at - granted_at);
+        assert!(lost_at - cut_at < SESSION, "told after {:?} ({cause})", lost_at - cut_at);
+        assert!(next.fence() > fence);
+        next.release().await.unwrap();
+        proxy.heal().unwrap();
+        drop(guard);
+    }
+}
+
+/// The session outlives the connection, and with it the claim.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reconnect_within_the_session_keeps_the_lock() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let (broken, other) = (locks(&servers.url_at(proxy.addr())).await, locks(&servers.url()).await);
+    let guard = broken.mutex("job").lock().await.unwrap();
+    for _ in 0..3 {
+        proxy.cut().unwrap();
+        assert_eq!(guard.changed(State::Valid).await, State::Suspect);
+        proxy.heal().unwrap();
+        assert_eq!(guard.changed(State::Suspect).await, State::Valid);
+        let seen = other.inspect("job").await.unwrap();
+        assert_eq!(seen.holders.len(), 1);
+        assert_eq!(seen.holders[0].fence, guard.fence(), "the same node, not another");
+    }
+    guard.release().await.unwrap();
+    assert!(other.inspect("job").await.unwrap().holders.is_empty());
+}
+
+/// The session goes on, so a node that is forgotten would stay for as long as the client lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_while_disconnected_is_ended_in_the_background() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let broken = backend(&format!("{}?session=10s&timeout=300ms", servers.url_at(proxy.addr()))).await;
+    let other = backend(&servers.url()).await;
+    let (held, waits) = (claim("held", Share::MUTEX), claim("held", Share::MUTEX));
+    hold(&broken, &held).await;
+    let waiting = tokio::spawn({
+        let (broken, waits) = (broken.clone(), waits.clone());
+        async move { broken.contend(&waits, &endless()).await }
+    });
+    eventually(async || {
+        other.inspect(&held.resource, None, &no_patience()).await.unwrap().waiting.len() == 1
+    })
+    .await;
+    proxy.cut().unwrap();
+    for given_up in [&held, &waits] {
+        assert!(matches!(release(&broken, given_up).await, Release::Unknown(_)));
+    }
+    let again = broken.contend(&held, &no_patience()).await.unwrap_err();
+    assert!(again.is_transient() && again.effect == Effect::None, "{again}");
+    proxy.heal().unwrap();
+    // Nobody asks any more.
+    eventually(async || gone(&other, &held.resource).await).await;
+    hold(&broken, &claim("held", Share::MUTEX)).await;
+    waiting.abort();
+}
+
+/// The node was made, and its maker was not told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_making_was_not_answered_is_found_again() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let broken = backend(&servers.url_at(proxy.addr())).await;
+    let other = backend(&servers.url()).await;
+    // The container is there, so that the one request that is not answered is the making of the node.
+    let first = claim("job", Share::permits(1, 9).unwrap());
+    hold(&broken, &first).await;
+    for resumes in [true, false] {
+        let unsure = claim("job", Share::permits(1, 9).unwrap());
+        proxy.drop_replies();
+        let failure = broken.contend(&unsure, &endless()).await.unwrap_err();
+        assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+        proxy.heal().unwrap();
+        let made = async || {
+            let seen = other.inspect(&unsure.resource, None, &no_patience()).await.unwrap();
+            seen.holders.iter().filter(|standing| standing.id == unsure.id).count()
+        };
+        assert_eq!(made().await, 1, "made, and not told");
+        if resumes {
+            let grant = take(&broken, &unsure).await;
+            assert_eq!(made().await, 1, "one claim, one node");
+            let seen = other.inspect(&unsure.resource, None, &no_patience()).await.unwrap();
+            assert_eq!(seen.holders.last().unwrap().fence, grant.fence);
+        }
+        eventually(async || matches!(release(&broken, &unsure).await, Release::Freed | Release::Gone)).await;
+        assert_eq!(made().await, 0);
+    }
+    eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
+}
+
+/// Everything that a session held ends with it, at once and for good; the next claim gets a new session.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_session_is_told_and_a_new_one_opened() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let broken = backend(&servers.url_at(proxy.addr())).await;
+    let other = backend(&servers.url()).await;
+    let mut held = Vec::new();
+    for name in ["a", "b", "c"] {
+        let claim = claim(name, Share::MUTEX);
+        let grant = hold(&broken, &claim).await;
+        held.push((claim, grant));
+    }
+    let blocked = claim("d", Share::MUTEX);
+    hold(&other, &blocked).await;
+    let waits = claim("d", Share::MUTEX);
+    let waiting = tokio::spawn({
+        let (broken, waits) = (broken.clone(), waits.clone());
+        async move { broken.contend(&waits, &endless()).await }
+    });
+    eventually(async || {
+        other.inspect(&waits.resource, None, &no_patience()).await.unwrap().waiting.len() == 1
+    })
+    .await;
+    proxy.blackhole(Way::Both);
+    for (claim, _) in &held {
+        eventually(async || gone(&other, &claim.resource).await).await;
+    }
+    proxy.heal().unwrap();
+    for (claim, grant) in &mut held {
+        let cause = tokio::time::timeout(SESSION * 2, grant.lost.as_mut().unwrap().fired()).await;
+        assert_eq!(cause, Ok(LossCause::SessionEnded));
+        eventually(async || matches!(renew(&broken, claim).await, Renewal::Lost)).await;
+        assert!(matches!(release(&broken, claim).await, Release::Gone));
+    }
+    // One that waited stands in line again, by itself, under the new session.
+    eventually(async || {
+        other.inspect(&waits.resource, None, &no_patience()).await.unwrap().waiting.len() == 1
+    })
+    .await;
+    assert!(matches!(release(&other, &blocked).await, Release::Freed));
+    let step = waiting.await.unwrap().unwrap();
+    assert!(matches!(step, Step::Granted(_)), "{step:?}");
+    hold(&broken, &claim("a", Share::MUTEX)).await;
+}
+
+/// A claim that somebody breaks is lost at the next renewal, and one that waits stands in line again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_claim_is_lost_to_its_holder_alone() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let (ours, theirs) = (locks(&servers.url()).await, locks(&servers.url()).await);
+    let broken = ours.mutex("a").lock().await.unwrap();
+    let spared = ours.mutex("b").lock().await.unwrap();
+    let seen = theirs.inspect("a").await.unwrap();
+    assert!(theirs.break_claim("a", &seen.holders[0]).await.unwrap());
+    let cause = tokio::time::timeout(SESSION / 2, broken.lost()).await;
+    assert_eq!(cause, Ok(LossCause::Gone));
+    let next = theirs.mutex("a").lock_timeout(SESSION).await.unwrap();
+    assert!(next.fence() > broken.fence());
+    assert_eq!(spared.state(), State::Valid);
+}
+
+/// One server of three is killed, another hangs: whoever holds goes on, and the line moves on.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_servers_lose_their_leader_and_nothing_else() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
+    let url = format!("{}?session=20s", servers.url());
+    let (ours, theirs) = (Arc::new(locks(&url).await), locks(&url).await);
+    let held = ours.mutex("held").lock().await.unwrap();
+    let mut last = None;
+    for fault in ["kill", "stop"] {
+        let leader = servers.leader().await.unwrap();
+        let first = ours.mutex("line").lock().await.unwrap();
+        assert!(first.fence() > last, "{fault}");
+        let mutex = theirs.mutex("line");
+        let second = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        eventually(async || ours.inspect("line").await.is_ok_and(|seen| seen.waiting.len() == 1)).await;
+        match fault {
+            "kill" => servers.kill(leader).unwrap(),
+            _ => servers.stop(leader).unwrap(),
+        }
+        // It may have been lost meanwhile, which is not a fault as long as it is said; it must not hold beside the next.
+        let fence = first.fence();
+        drop(first);
+        let second = tokio::time::timeout(Duration::from_secs(20), second).await.unwrap().unwrap();
+        assert!(second.fence() > fence, "{fault}: fences rise over an election");
+        last = second.fence();
+        second.release().await.unwrap();
+        match fault {
+            "kill" => servers.restart(leader).await.unwrap(),
+            _ => servers.resume(leader).unwrap(),
+        }
+        eventually(async || servers.leader().await.is_some()).await;
+    }
+    assert!(held.check().is_ok(), "held through both: {:?}", held.state());
+    assert!(matches!(theirs.mutex("held").try_lock().await, Ok(None)));
+}
