@@ -4,6 +4,7 @@
 
 use leasehold::core::Liveness;
 use leasehold::{Admission, Leasehold, Order, Profile, Safety, Waiting};
+use leasehold_testkit::EtcdCluster;
 use leasehold_tests::Store;
 
 const BEGIN: &str = "<!-- profiles:begin";
@@ -41,6 +42,7 @@ async fn table() -> Option<String> {
     .replace("\\n", "\n");
     let file = Store::file();
     let redis = Store::redis().await?;
+    let etcd = EtcdCluster::start_or_skip().await?;
     for (url, locks) in [
         ("mem:", Leasehold::open("mem:").await.unwrap()),
         ("file:", file.client().await),
@@ -52,6 +54,9 @@ async fn table() -> Option<String> {
     ] {
         table += &row(url, locks.profile());
     }
+    let etcd = Leasehold::open(&etcd.url()).await.unwrap();
+    // Which server is installed decides this one promise; the text below the table says which keep it.
+    table += &row("etcd://", &Profile { safety: Safety::Strict, ..etcd.profile().clone() });
     Some(table)
 }
 
