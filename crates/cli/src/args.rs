@@ -28,9 +28,13 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
-    Show(ShowArgs),
+    /// Show who holds a lock and who waits for it
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(LookArgs),
     Ls(ListArgs),
-    Watch(WatchArgs),
+    /// Print a line for every change of a lock, until interrupted
+    #[command(after_help = WATCH_EXAMPLES)]
+    Watch(LookArgs),
     Break(BreakArgs),
     Completions(CompletionsArgs),
 }
@@ -120,14 +124,13 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Show who holds a lock and who waits for it
+/// One lock to look at, and how to print it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SHOW_EXAMPLES)]
-pub(crate) struct ShowArgs {
+pub(crate) struct LookArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Print one line of JSON instead
+    /// Print JSON instead, one object a line
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -143,29 +146,13 @@ pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Print one line of JSON per lock instead
+    /// Print JSON instead, one object a line
     #[arg(long)]
     pub(crate) json: bool,
 
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-}
-
-/// Print a line for every change of a lock, until interrupted
-#[derive(Debug, clap::Args)]
-#[command(after_help = WATCH_EXAMPLES)]
-pub(crate) struct WatchArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-
-    /// Print lines of JSON instead
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Name of the lock
-    #[arg(value_parser = resource)]
-    pub(crate) name: Resource,
 }
 
 /// Take a lock away from those who hold it
@@ -183,7 +170,7 @@ pub(crate) struct BreakArgs {
     #[arg(long)]
     pub(crate) waiting: bool,
 
-    /// Print one line of JSON instead: what was broken
+    /// Print JSON instead: what was broken
     #[arg(long, requires = "yes")]
     pub(crate) json: bool,
 

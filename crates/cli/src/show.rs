@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use leasehold::{Note, Snapshot, Standing};
 
-use crate::args::ShowArgs;
+use crate::args::LookArgs;
 use crate::describe::{held_by, since, waiting, who};
 use crate::exit::{Exit, Problem};
 use crate::json::{self, LockShape};
@@ -15,7 +15,7 @@ use crate::text::{duration, visible};
 
 /// # Errors
 /// As the store fails; of stdout.
-pub(crate) async fn show(args: ShowArgs) -> Result<Exit, Problem> {
+pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let mut out = io::stdout().lock();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Leasehold, Note, Snapshot, SystemClock, Version, core::Clock};
 
-use crate::args::WatchArgs;
+use crate::args::LookArgs;
 use crate::exit::{Exit, Problem};
 use crate::json::{self, LockShape};
 use crate::show::summary;
@@ -16,7 +16,7 @@ use crate::text::now;
 ///
 /// # Errors
 /// As the store fails, for longer than it is put up with; of stdout.
-pub(crate) async fn watch(args: WatchArgs) -> Result<Exit, Problem> {
+pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.open(Note::default()).await?;
     let mut snapshot = locks.inspect(args.name.as_str()).await?;
     loop {
