@@ -4,7 +4,7 @@
 
 use leasehold::core::Liveness;
 use leasehold::{Admission, Leasehold, Order, Profile, Safety, Waiting};
-use leasehold_testkit::EtcdCluster;
+use leasehold_testkit::{EtcdCluster, ZooKeeperEnsemble};
 use leasehold_tests::Store;
 
 const BEGIN: &str = "<!-- profiles:begin";
@@ -24,6 +24,7 @@ fn row(url: &str, profile: &Profile) -> String {
     };
     let liveness = match profile.liveness {
         Liveness::Lease { min, max } => format!("lease of {min:?} to {} h", max.as_secs() / 3600),
+        Liveness::Heartbeat { .. } => "session, while it is heard of".to_owned(),
         _ => "session".to_owned(),
     };
     let safety = match profile.safety {
@@ -43,6 +44,7 @@ async fn table() -> Option<String> {
     let file = Store::file();
     let redis = Store::redis().await?;
     let etcd = EtcdCluster::start_or_skip().await?;
+    let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
     for (url, locks) in [
         ("mem:", Leasehold::open("mem:").await.unwrap()),
         ("file:", file.client().await),
@@ -57,6 +59,7 @@ async fn table() -> Option<String> {
     let etcd = Leasehold::open(&etcd.url()).await.unwrap();
     // Which server is installed decides this one promise; the text below the table says which keep it.
     table += &row("etcd://", &Profile { safety: Safety::Strict, ..etcd.profile().clone() });
+    table += &row("zk://", Leasehold::open(&ensemble.url()).await.unwrap().profile());
     Some(table)
 }
 
