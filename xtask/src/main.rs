@@ -4,6 +4,7 @@
 //! dependencies stay few: a newcomer compiles this before anything else.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod servers;
 mod test;
 mod tidy;
@@ -22,6 +23,8 @@ Chores:
   test --only A,B       only these steps (`test` brings `build` along)
   tidy                  the rules of this repository that no compiler knows: which crate and which module
                         may use which, lengths, banned calls and words, how a file opens
+  bench [options]       ratios against the server's own limit, flock and others, in release; `bench --help`
+  bench --rivals        the same, with another library in the same run, which is fetched and built first
   help                  this text
 
 Environment:
@@ -34,6 +37,7 @@ Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when 
 /// What the command line asked for.
 #[derive(Debug)]
 enum Chore {
+    Bench(Vec<String>),
     Help,
     Test(Vec<&'static test::Step>),
     Tidy,
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match chore {
+        Chore::Bench(words) => bench::run(&root(), &words),
         Chore::Help => {
             print!("{USAGE}");
             Ok(())
@@ -66,6 +71,12 @@ fn main() -> ExitCode {
 }
 
 fn parse(words: &[String]) -> Result<Chore, String> {
+    if let [chore, options @ ..] = words
+        && chore == "bench"
+    {
+        // Its options are its own, and so is its help.
+        return Ok(Chore::Bench(options.to_vec()));
+    }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
@@ -117,6 +128,14 @@ mod tests {
     fn test_runs_all_steps_in_the_order_that_the_usage_names() {
         let all = names(parsed("test"));
         assert!(USAGE.contains(&all.join(", ")), "the usage does not name {all:?} in this order");
+    }
+
+    #[test]
+    fn bench_passes_its_options_on() {
+        match parsed("bench --quick --help") {
+            Ok(Chore::Bench(options)) => assert_eq!(options, ["--quick", "--help"]),
+            other => panic!("expected the chore `bench`, got {other:?}"),
+        }
     }
 
     #[test]

@@ -1,0 +1,201 @@
+//! What leasehold really sends, overheard on the server, so that others can send the same.
+//!
+//! Nothing of the backend's insides is known here: the server's own MONITOR tells the words of each command. What is
+//! measured as the server's limit therefore follows every change of the scripts and of their arguments.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use leasehold::Leasehold;
+use leasehold_testkit::RedisServer;
+use redis::Cmd;
+
+use crate::Outcome;
+
+/// The two commands of one uncontended cycle.
+#[derive(Clone, Debug)]
+pub(crate) struct Spoken {
+    pub(crate) acquire: Template,
+    pub(crate) release: Template,
+    /// Commands that a cycle sent, over many cycles: everything, not only these two.
+    pub(crate) commands_per_cycle: f64,
+}
+
+/// One command, in which the lock's name and the claim's id can be replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    words: Vec<String>,
+    id: String,
+}
+
+impl Spoken {
+    /// Overhears some cycles of one lock.
+    pub(crate) async fn on(server: &RedisServer) -> Outcome<Spoken> {
+        let locks = Leasehold::open(&server.url()).await?;
+        let mutex = locks.mutex(NAME);
+        // The first cycle teaches the server the scripts.
+        mutex.lock().await?.release().await?;
+        let heard = overhear(server, async {
+            for _ in 0..CYCLES {
+                mutex.lock().await?.release().await?;
+            }
+            Ok(())
+        });
+        let heard = heard.await?;
+        let commands_per_cycle = heard.len() as f64 / f64::from(CYCLES);
+        let mut heard = heard.into_iter();
+        let (Some(acquire), Some(release)) = (heard.next(), heard.next()) else {
+            return Err("nothing was overheard of an acquire and its release".into());
+        };
+        Ok(Spoken { acquire: Template::of(acquire)?, release: Template::of(release)?, commands_per_cycle })
+    }
+}
+
+impl Template {
+    /// Overhears the renewal of a single lease, and makes it one that extends a lease to `to`.
+    pub(crate) async fn of_renewal(server: &RedisServer, to: Duration) -> Outcome<Template> {
+        let locks = Leasehold::open(&server.url()).await?;
+        // Short, so that it is soon renewed.
+        let ttl = Duration::from_millis(600);
+        let guard = locks.mutex(NAME).ttl(ttl).lock().await?;
+        // The first renewal teaches the server the script.
+        tokio::time::sleep(ttl / 2).await;
+        let heard = overhear(server, async {
+            tokio::time::sleep(ttl * 2 / 3).await;
+            Ok(())
+        });
+        let mut renewal = heard.await?.pop().ok_or("nothing was overheard of a renewal")?;
+        guard.release().await?;
+        let written = ttl.as_millis().to_string();
+        let place = renewal.iter_mut().find(|word| **word == written);
+        *place.ok_or("the ttl was not found in what was overheard of a renewal")? =
+            to.as_millis().to_string();
+        Template::of(renewal)
+    }
+
+    fn of(words: Vec<String>) -> Outcome<Template> {
+        let is_id = |part: &&str| part.len() == 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = words.iter().filter_map(|word| word.split(':').next()).find(is_id);
+        let id = id.ok_or("no claim's id was found in what was overheard")?.to_owned();
+        if !words.iter().any(|word| word.contains(NAME)) {
+            return Err(format!("the lock's name was not found in {words:?}").into());
+        }
+        Ok(Template { words, id })
+    }
+
+    /// The words with another name and another id.
+    pub(crate) fn words(&self, name: &str, id: &str) -> Vec<String> {
+        self.words.iter().map(|word| word.replace(NAME, name).replace(&self.id, id)).collect()
+    }
+
+    /// As [`Template::words`], for the client library.
+    pub(crate) fn command(&self, name: &str, id: &str) -> Cmd {
+        let mut command = Cmd::new();
+        for word in self.words(name, id) {
+            command.arg(word);
+        }
+        command
+    }
+
+    /// As [`Template::words`], as bytes for a socket.
+    pub(crate) fn bytes(&self, name: &str, id: &str) -> Vec<u8> {
+        self.command(name, id).get_packed_command()
+    }
+
+    /// The keys that it names.
+    pub(crate) fn keys(&self, name: &str) -> Outcome<Vec<String>> {
+        let words = self.words(name, &self.id);
+        let count: usize = words.get(2).ok_or("what was overheard is no script")?.parse()?;
+        Ok(words.into_iter().skip(3).take(count).collect())
+    }
+}
+
+const NAME: &str = "overheard-lock";
+const CYCLES: u16 = 50;
+/// Ends what is listened to: whatever was sent before it was told before it.
+const MARK: &str = "overheard-end";
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The commands that clients sent while `work` was done; what scripts called is left out.
+async fn overhear(
+    server: &RedisServer,
+    work: impl Future<Output = Outcome<()>>,
+) -> Outcome<Vec<Vec<String>>> {
+    let client = redis::Client::open(server.url())?;
+    let mut own = client.get_multiplexed_async_connection().await?;
+    let mut monitor = client.get_async_monitor().await?;
+    let mut lines = monitor.on_message::<String>();
+    work.await?;
+    redis::cmd("ECHO").arg(MARK).exec_async(&mut own).await?;
+    let mut heard = Vec::new();
+    loop {
+        let line = tokio::time::timeout(LIMIT, lines.next()).await?.ok_or("MONITOR ended")?;
+        let Some((source, words)) = line.split_once("] ") else { continue };
+        if source.ends_with(" lua") {
+            continue;
+        }
+        let words = unquoted(words);
+        if words.last().is_some_and(|word| word == MARK) {
+            return Ok(heard);
+        }
+        heard.push(words);
+    }
+}
+
+/// Reads words as MONITOR quotes them.
+fn unquoted(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut letters = line.chars();
+    while letters.by_ref().any(|letter| letter == '"') {
+        let mut word = String::new();
+        while let Some(letter) = letters.next().filter(|letter| *letter != '"') {
+            match letter {
+                '\\' => word.extend(letters.next().map(|escaped| match escaped {
+                    'n' => '\n',
+                    'r' => '\r',
+                    't' => '\t',
+                    plain => plain,
+                })),
+                plain => word.push(plain),
+            }
+        }
+        words.push(word);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_words_are_read() {
+        assert_eq!(unquoted(r#""EVALSHA" "a b" "" "q\"\\n\n""#), ["EVALSHA", "a b", "", "q\"\\n\n"]);
+    }
+
+    #[test]
+    fn name_and_id_are_replaced() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let sent = ["EVALSHA", "sha", "1", "{lh:overheard-lock}:held", &format!("{id}:1:1")];
+        let template = Template::of(sent.iter().map(|word| (*word).to_owned()).collect()).unwrap();
+        assert_eq!(template.words("x", "me"), ["EVALSHA", "sha", "1", "{lh:x}:held", "me:1:1"]);
+        assert_eq!(template.keys("x").unwrap(), ["{lh:x}:held"]);
+        assert!(Template::of(vec!["PING".to_owned()]).is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_overheard_can_be_sent_again() {
+        let Some(server) = RedisServer::start_or_skip().await else { return };
+        let spoken = Spoken::on(&server).await.unwrap();
+        assert_eq!(spoken.commands_per_cycle, 2.0);
+        let id = "00000000000000000000000000000001";
+        server.command(&spoken.acquire.words("other", id)).await.unwrap();
+        let locks = Leasehold::open(&server.url()).await.unwrap();
+        assert!(locks.mutex("other").try_lock().await.unwrap().is_none());
+        let freed = server.command(&spoken.release.words("other", id)).await.unwrap();
+        assert_eq!(freed, leasehold_testkit::Reply::Int(1));
+        let renewal = Template::of_renewal(&server, Duration::from_secs(60)).await.unwrap();
+        let gone = server.command(&renewal.words("other", id)).await.unwrap();
+        assert_eq!(gone, leasehold_testkit::Reply::Many(vec![leasehold_testkit::Reply::Int(0)]));
+    }
+}

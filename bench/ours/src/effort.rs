@@ -1,0 +1,52 @@
+//! What is read from the machine: the time, and the processor time of ours and of a server.
+
+use std::time::Duration;
+
+use leasehold_testkit::{Counts, RedisServer};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Outcome;
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, which is one for all processes of a machine.
+pub(crate) fn now_nanos() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// The processor time that this process has used, all threads together.
+pub(crate) fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The processor time that a server has used.
+pub(crate) async fn server_cpu(server: &RedisServer) -> Outcome<Duration> {
+    let mut seconds = 0.0;
+    for field in ["used_cpu_user", "used_cpu_sys"] {
+        let text = server.info_field(field).await?.ok_or("redis does not tell its processor time")?;
+        seconds += text.trim().parse::<f64>()?;
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The commands that clients sent, out of all that the server ran: what scripts call is counted under its own name,
+/// beside the script, and leasehold sends none of these by itself.
+pub(crate) fn sent(counts: &Counts) -> u64 {
+    SENT.iter().map(|command| counts.of(command)).sum()
+}
+
+const SENT: &[&str] = &[
+    "auth",
+    "client",
+    "config",
+    "eval",
+    "evalsha",
+    "hello",
+    "info",
+    "ping",
+    "scan",
+    "script",
+    "select",
+    "subscribe",
+    "unsubscribe",
+];

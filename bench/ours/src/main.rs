@@ -1,0 +1,99 @@
+//! `cargo xtask bench`: ratios of leasehold against what its servers can do at all, side by side in one run.
+//!
+//! Ground rules: nothing here is a test, and no number passes or fails a build. Each measure and what it is compared with
+//! run in turn, in short rounds, and the ratio is taken round by round, because a machine that is shared is slower in
+//! one minute than in the next. What a row means stands in `docs/bench.md`.
+#![forbid(unsafe_code)]
+
+mod benchmark;
+mod captured;
+mod crowd;
+mod cycle;
+mod effort;
+mod files;
+mod handover;
+mod idle;
+mod leases;
+mod load;
+mod plan;
+mod raw;
+mod report;
+mod rival;
+mod waiter;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use plan::{Group, Plan};
+use report::Report;
+
+/// Whatever goes wrong ends the run, with a text for a person.
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Ratios of leasehold against the server's own limit, flock and others, side by side in one run.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench")]
+struct Args {
+    /// Shorter and fewer rounds: under a minute, and less exact
+    #[arg(long)]
+    quick: bool,
+
+    /// Write the rows as JSON to stdout, instead of a table
+    #[arg(long)]
+    json: bool,
+
+    /// Only these groups, with commas between
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "GROUPS")]
+    only: Vec<Group>,
+
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// What this program is when it starts itself as one of several processes.
+#[derive(Debug, Subcommand)]
+enum Role {
+    #[command(hide = true)]
+    Waiter(waiter::Waiter),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match args.role {
+        Some(Role::Waiter(waiter)) => waiter.run(),
+        None => bench(Plan::new(args.quick, args.only), args.json),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(plan: Plan, json: bool) -> Outcome<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut report = Report::default();
+    for group in plan.groups() {
+        eprintln!("{}", group.what());
+        if let Err(error) = runtime.block_on(measure(*group, &plan, &mut report)) {
+            // The others are worth having all the same.
+            report.fail(format!("{}: {error}", group.name()));
+        }
+    }
+    print!("{}", if json { report.json()? } else { report.table() });
+    if report.is_whole() { Ok(()) } else { Err("a group of measures failed, see above".into()) }
+}
+
+async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> {
+    match group {
+        Group::Cycle => cycle::measure(plan, report).await,
+        Group::Files => files::measure(plan, report).await,
+        Group::Handover => handover::measure(plan, report).await,
+        Group::Crowd => crowd::measure(plan, report).await,
+        Group::Leases => leases::measure(plan, report).await,
+        Group::Idle => idle::measure(plan, report).await,
+    }
+}

@@ -1,0 +1,95 @@
+//! How long and how often is measured.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// The sizes of one run. The whole of it stays below five minutes, a quick one below one.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    groups: Vec<Group>,
+    /// How often each measure is taken, in turn with what it is compared with.
+    pub(crate) rounds: usize,
+    /// How long one measure of throughput or latency takes.
+    pub(crate) round: Duration,
+    /// How many commands are started as processes, of each kind.
+    pub(crate) processes: usize,
+    /// How long processes hand a lock to each other in one round, and how many such rounds there are.
+    pub(crate) handing: Duration,
+    pub(crate) handing_rounds: usize,
+    /// The ttl of the leases that are renewed; they are watched for two of it.
+    pub(crate) ttl: Duration,
+    /// How long those who wait idly are watched.
+    pub(crate) idling: Duration,
+}
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Group {
+    /// Redis, uncontended: acquire and release
+    Cycle,
+    /// The file store, uncontended
+    Files,
+    /// From a release to the next grant, with 8 waiters in 8 processes
+    Handover,
+    /// 64 tasks of one process on one lock
+    Crowd,
+    /// 10,000 held leases
+    Leases,
+    /// 1,000 idle waiters
+    Idle,
+}
+
+impl Plan {
+    /// All groups where none is named.
+    pub(crate) fn new(quick: bool, only: Vec<Group>) -> Plan {
+        let groups = if only.is_empty() { Group::value_variants().to_vec() } else { only };
+        let millis = Duration::from_millis;
+        if quick {
+            Plan {
+                groups,
+                rounds: 5,
+                round: millis(120),
+                processes: 30,
+                handing: millis(1_000),
+                handing_rounds: 2,
+                ttl: millis(4_000),
+                idling: millis(3_000),
+            }
+        } else {
+            Plan {
+                groups,
+                rounds: 21,
+                round: millis(250),
+                processes: 150,
+                handing: millis(1_500),
+                handing_rounds: 5,
+                ttl: millis(9_000),
+                idling: millis(20_000),
+            }
+        }
+    }
+
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+}
+
+impl Group {
+    /// As `--only` names it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// The line that is shown while it runs.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Group::Cycle => "cycle: Redis, uncontended acquire and release …",
+            Group::Files => "files: the file store, uncontended, and the command beside flock(1) …",
+            Group::Handover => "handover: from a release to the next grant, 8 processes …",
+            Group::Crowd => "crowd: 64 tasks of one process on one lock …",
+            Group::Leases => "leases: 10,000 of them, renewed …",
+            Group::Idle => "idle: 1,000 waiters …",
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The rival: another library, in a program of its own, so that what it depends on weighs on nobody else.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::Outcome;
+use crate::load::Load;
+
+/// The program of `bench/rivals`, where it was built.
+#[derive(Debug)]
+pub(crate) struct Rival {
+    program: PathBuf,
+}
+
+/// What it prints: see `bench/rivals`.
+#[derive(Debug, Deserialize)]
+struct Told {
+    by_task: Vec<u64>,
+    seconds: f64,
+}
+
+impl Rival {
+    pub(crate) const NAME: &str = "crate rslock, one server";
+    pub(crate) const MISSING: &str = "the rival was not built: `cargo xtask bench --rivals` does";
+
+    /// Beside this program.
+    pub(crate) fn find() -> Option<Rival> {
+        let program = std::env::current_exe().ok()?.with_file_name("leasehold-bench-rivals");
+        program.is_file().then_some(Rival { program })
+    }
+
+    /// `tasks` tasks lock and unlock on `locks` locks for `length`.
+    pub(crate) async fn run(&self, url: &str, tasks: usize, locks: usize, length: Duration) -> Outcome<Load> {
+        let numbers = [tasks, locks, usize::try_from(length.as_millis())?];
+        let mut command = Command::new(&self.program);
+        command.arg(url).args(numbers.map(|number| number.to_string()));
+        let output = command.kill_on_drop(true).output().await?;
+        if !output.status.success() {
+            return Err(format!("the rival failed: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        let told: Told = serde_json::from_slice(&output.stdout)?;
+        let took = Duration::from_secs_f64(told.seconds);
+        Ok(Load { by_task: told.by_task, took, cpu: Duration::ZERO })
+    }
+}
