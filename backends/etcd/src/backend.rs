@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::config::EtcdConfig;
 use crate::core::Core;
 use crate::refusal::Refusal;
-use crate::wire::{Layout, look_up};
+use crate::wire::{Dialect, Layout, look_up};
 use crate::{contending, ending, looking, renewing, roster, tending, version};
 
 /// Locks on one etcd cluster.
@@ -41,7 +41,8 @@ impl EtcdBackend {
         if config.exposes_password() {
             tracing::warn!("the password for etcd crosses the network in the clear: write etcds://");
         }
-        let layout = Layout::new(&config.prefix);
+        let dialect = config.dialect;
+        let layout = Layout::new(config.prefix(), dialect);
         let cluster = Arc::new(Cluster::new(config)?);
         let probe = look_up(&layout.probe());
         let asked = cluster.ask(|line| {
@@ -59,10 +60,13 @@ impl EtcdBackend {
         }
         let core = Arc::new(Core::new(cluster, layout));
         tending::start(&core);
-        Ok(EtcdBackend { profile: profile(safety), core })
+        Ok(EtcdBackend { profile: profile(safety, dialect), core })
     }
 
     fn accept(&self, claim: &Claim) -> Result<(), Failure> {
+        self.profile.admits(claim.share).map_err(|unmet| {
+            Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: use dialect=native"))
+        })?;
         if (MIN_TTL..=MAX_TTL).contains(&claim.ttl) {
             return Ok(());
         }
@@ -116,10 +120,13 @@ impl fmt::Debug for EtcdBackend {
     }
 }
 
-fn profile(safety: Safety) -> Profile {
+fn profile(safety: Safety, dialect: Dialect) -> Profile {
     Profile {
         name: "etcd",
-        admission: Admission::Counted,
+        admission: match dialect {
+            Dialect::Native => Admission::Counted,
+            Dialect::Concurrency => Admission::Exclusive,
+        },
         order: Order::Fifo,
         waiting: Waiting::Notifies,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },

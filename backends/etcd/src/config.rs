@@ -11,6 +11,8 @@ use leasehold_core::{Effect, Failure, FailureKind};
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
 
+use crate::wire::Dialect;
+
 /// One etcd cluster, and how leasehold uses it.
 ///
 /// | URL | connection |
@@ -20,7 +22,8 @@ use secrecy::{ExposeSecret, SecretString};
 ///
 /// | option | meaning | default |
 /// |---|---|---|
-/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : / -` | `leasehold/` |
+/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : / -` | `leasehold/`, or none in the other dialect |
+/// | `dialect` | `native`; or `concurrency`, to contend with `etcdctl lock` and Go's `concurrency` package: mutexes only | `native` |
 /// | `timeout` | how long to wait for an answer, over all servers, 100ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again at each login | |
 /// | `ca` | `etcds` only: PEM file of the authorities to trust instead of the system's | |
@@ -43,7 +46,8 @@ pub struct EtcdConfig {
     pub(crate) user: Option<String>,
     password: Option<SecretString>,
     password_file: Option<PathBuf>,
-    pub(crate) prefix: String,
+    prefix: Option<String>,
+    pub(crate) dialect: Dialect,
     pub(crate) timeout: Duration,
 }
 
@@ -76,7 +80,8 @@ impl EtcdConfig {
             user,
             password,
             password_file: None,
-            prefix: "leasehold/".to_owned(),
+            prefix: None,
+            dialect: Dialect::Native,
             timeout: Duration::from_secs(5),
         };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -84,6 +89,16 @@ impl EtcdConfig {
         }
         config.check()?;
         Ok(config)
+    }
+
+    /// The beginning of every key.
+    pub(crate) fn prefix(&self) -> &str {
+        match (&self.prefix, self.dialect) {
+            (Some(prefix), _) => prefix,
+            (None, Dialect::Native) => "leasehold/",
+            // Others write the name as it is.
+            (None, Dialect::Concurrency) => "",
+        }
     }
 
     /// The user and the password to log in with now; `None` where no user is named.
@@ -118,7 +133,17 @@ impl EtcdConfig {
 
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
         match (name, &mut self.tls) {
-            ("prefix", _) => self.prefix = value.to_owned(),
+            ("prefix", _) => self.prefix = Some(value.to_owned()),
+            ("dialect", _) => {
+                self.dialect = match value {
+                    "native" => Dialect::Native,
+                    "concurrency" => Dialect::Concurrency,
+                    _ => {
+                        let known = "write dialect=native or dialect=concurrency";
+                        return Err(invalid(format!("dialect={value}: {known}")));
+                    }
+                }
+            }
             ("timeout", _) => {
                 self.timeout = humantime::parse_duration(value)
                     .map_err(|error| invalid(format!("timeout={value}: {error}; write timeout=5s")))?;
@@ -137,7 +162,8 @@ impl EtcdConfig {
 
     fn check(&self) -> Result<(), Failure> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
-        if self.prefix.is_empty() || self.prefix.len() > 64 || !self.prefix.bytes().all(plain) {
+        let is_plain = |prefix: &String| (1..=64).contains(&prefix.len()) && prefix.bytes().all(plain);
+        if !self.prefix.as_ref().is_none_or(is_plain) {
             return Err(invalid("prefix: write 1 to 64 of the characters A-Z a-z 0-9 . _ : / -"));
         }
         if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&self.timeout) {
@@ -213,7 +239,7 @@ pub(crate) fn reveal(password: &SecretString) -> &str {
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ETCD_PASSWORD";
 const FORMS: &str = "etcd://host:2379 or etcds://host1:2379,host2:2379";
-const OPTIONS: &[&str] = &["prefix", "timeout", "password-file", "ca", "cert", "key"];
+const OPTIONS: &[&str] = &["prefix", "dialect", "timeout", "password-file", "ca", "cert", "key"];
 
 fn read_login(login: &str) -> Result<(Option<String>, Option<SecretString>), Failure> {
     let (user, password) = match login.split_once(':') {
@@ -280,12 +306,12 @@ mod tests {
     fn the_forms_of_a_url_are_read() {
         let config = EtcdConfig::parse("etcd://h").unwrap();
         assert_eq!(config.hosts, [Host { name: "h".into(), port: 2379 }]);
-        assert_eq!((config.prefix.as_str(), config.timeout), ("leasehold/", Duration::from_secs(5)));
+        assert_eq!((config.prefix(), config.timeout), ("leasehold/", Duration::from_secs(5)));
         assert!(config.tls.is_none() && config.login().unwrap().is_none());
 
         let config = EtcdConfig::parse("etcd://a,[::1]:7000,10.0.0.1/?prefix=x/y:z&timeout=250ms").unwrap();
         assert_eq!(config.to_string(), "etcd://a:2379,[::1]:7000,10.0.0.1:2379");
-        assert_eq!((config.prefix.as_str(), config.timeout), ("x/y:z", Duration::from_millis(250)));
+        assert_eq!((config.prefix(), config.timeout), ("x/y:z", Duration::from_millis(250)));
 
         let config = EtcdConfig::parse("etcds://h?ca=/c.pem&cert=/a.pem&key=/k.pem").unwrap();
         assert_eq!(config.tls.unwrap().key.as_deref(), Some(Path::new("/k.pem")));
@@ -327,9 +353,10 @@ mod tests {
             ("etcd://a b", "a name or an address"),
             ("etcd://h/locks", "?prefix="),
             ("etcd://:pw@h", "user's name is missing"),
-            ("etcd://h?tiemout=1s", "known are prefix, timeout"),
+            ("etcd://h?tiemout=1s", "known are prefix, dialect, timeout"),
             ("etcd://h?timeout=soon", "timeout=5s"),
             ("etcd://h?timeout=1h", "between 100ms and 5m"),
+            ("etcd://h?dialect=go", "dialect=concurrency"),
             ("etcd://h?prefix=", "1 to 64"),
             ("etcd://h?prefix=a!b", "1 to 64"),
             ("etcd://h?ca=/x", "etcds://"),

@@ -8,13 +8,14 @@ use leasehold_core::{
     Claim, Effect, Failure, FailureKind, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Step,
 };
 
-use crate::core::{Core, Visit, created_at, into_range, nothing_since, op, version_is};
+use crate::core::{Core, Visit};
+use crate::lease::Lease;
 use crate::line::{Entry, admits, blockers};
 use crate::member::term;
 use crate::proof::EtcdProof;
 use crate::proto::{Compare, PutRequest, RangeResponse, Request, TxnRequest, TxnResponse};
 use crate::refusal::Refusal;
-use crate::roster::Lease;
+use crate::txn::{created_at, into_range, nothing_since, op, version_is};
 use crate::watcher::Target;
 use crate::wire::{look_along, look_up};
 

@@ -14,15 +14,17 @@ use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::cluster::{Answer, Cluster};
+use crate::lease::{Lease, length_for};
 use crate::member::{Kept, Line, term};
 use crate::proto::{
-    Compare, DeleteRangeRequest, LeaseGrantRequest, Operand, PutRequest, RangeRequest, RangeResponse,
-    Request, RequestOp, Response, ResponseOp, TxnRequest, TxnResponse, compare,
+    DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, Request, Response,
+    ResponseOp, TxnRequest, TxnResponse,
 };
 use crate::refusal::Refusal;
-use crate::roster::{Lease, Room, Roster, length_for};
+use crate::roster::{Room, Roster};
+use crate::txn::{into_range, op};
 use crate::watcher::Watcher;
-use crate::wire::{Layout, Span, look_up};
+use crate::wire::{Layout, look_up};
 
 /// The state of one client.
 #[derive(Debug)]
@@ -362,52 +364,6 @@ fn round_on(
             all.ttls.extend(kept.ttls);
         }
         Ok((Some(all), looked?))
-    }
-}
-
-/// One operation of a transaction.
-pub(crate) fn op(request: Request) -> RequestOp {
-    RequestOp { request: Some(request) }
-}
-
-/// The keys that an operation found.
-pub(crate) fn into_range(response: ResponseOp) -> Option<RangeResponse> {
-    match response.response {
-        Some(Response::Range(found)) => Some(found),
-        _ => None,
-    }
-}
-
-/// That a key was created at this revision; 0 where there must be none.
-pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
-    Compare {
-        result: compare::EQUAL,
-        target: compare::CREATE,
-        key: key.to_vec(),
-        operand: Some(Operand::CreateRevision(revision)),
-        range_end: Vec::new(),
-    }
-}
-
-/// That nothing in a line was created at or after this revision.
-pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
-    Compare {
-        result: compare::LESS,
-        target: compare::CREATE,
-        key: line.start.clone(),
-        operand: Some(Operand::CreateRevision(revision)),
-        range_end: line.end.clone(),
-    }
-}
-
-/// That a key has this version; 0 where there must be none.
-pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
-    Compare {
-        result: compare::EQUAL,
-        target: compare::VERSION,
-        key: key.to_vec(),
-        operand: Some(Operand::Version(version)),
-        range_end: Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::line::{Entry, holders};
 use crate::proto::{KeyValue, LeaseTimeToLiveRequest, RangeRequest};
 use crate::refusal::Refusal;
 use crate::watcher::Target;
-use crate::wire::{look_along, read_value};
+use crate::wire::look_along;
 
 /// Holders and line of a resource; with `seen`, waits until the version is another one or patience ends.
 pub(crate) async fn inspect(
@@ -29,7 +29,7 @@ pub(crate) async fn inspect(
         });
         let found = asked.await.map_err(Refusal::of_a_look)?.value;
         let entries = core.layout.read_line(resource, &found.kvs)?;
-        let version = version(&entries, found.count);
+        let version = version(&entries);
         if patience.is_ended() || seen.is_none_or(|seen| *seen != version) {
             return Ok(snapshot(core, resource, version, &entries, &found.kvs).await);
         }
@@ -43,8 +43,8 @@ pub(crate) async fn inspect(
 }
 
 /// Claims come with a higher revision than all before and then only leave, so these two numbers name a state.
-fn version(entries: &[Entry], count: i64) -> Version {
-    Version(format!("{}-{count}", entries.last().map_or(0, |entry| entry.place)))
+fn version(entries: &[Entry]) -> Version {
+    Version(format!("{}-{}", entries.last().map_or(0, |entry| entry.place), entries.len()))
 }
 
 async fn snapshot(
@@ -59,7 +59,8 @@ async fn snapshot(
         kvs.iter().map(|kv| (kv.key.as_slice(), kv.value.as_slice())).collect();
     let held = holders(entries);
     let standing = |(at, entry): (usize, &Entry)| {
-        let (ttl, note) = read_value(values.get(entry.key.as_slice()).copied().unwrap_or_default());
+        let value = values.get(entry.key.as_slice()).copied().unwrap_or_default();
+        let (ttl, note) = core.layout.read_value(entry.id, value);
         let left = ttls.get(&entry.lease).copied();
         // The lease runs a little longer than the claims on it, which their client ends by their own ttl.
         let remaining = match (ttl, left) {
@@ -114,8 +115,9 @@ pub(crate) async fn list(
 ) -> Result<Vec<Summary>, Failure> {
     let mut span = core.layout.listing(prefix, after);
     let mut found: BTreeMap<Resource, Vec<Entry>> = BTreeMap::new();
+    let in_order = core.layout.lists_in_order();
     // One more than asked for, because the last one may go on in the next page.
-    while limit > 0 && found.len() <= limit && span.start < span.end {
+    while limit > 0 && !(in_order && found.len() > limit) && (span.start < span.end || span.end == [0]) {
         let request = RangeRequest {
             key: span.start.clone(),
             range_end: span.end.clone(),
@@ -129,8 +131,15 @@ pub(crate) async fn list(
         });
         let page = asked.await.map_err(Refusal::of_a_look)?.value;
         for kv in &page.kvs {
-            if let Some((resource, entry)) = core.layout.read_entry(kv) {
+            if let Some((resource, entry)) = core.layout.read_entry(kv)
+                && resource.as_str().starts_with(prefix)
+                && after.is_none_or(|after| resource > *after)
+            {
                 found.entry(resource).or_default().push(entry);
+            }
+            // Where keys do not sort as names do, all pages are read, and the lowest names are kept.
+            while found.len() > limit + 1 {
+                found.pop_last();
             }
         }
         let Some(last) = page.kvs.last().filter(|_| page.more) else { break };

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment};
 
+use crate::lease::Lease;
 use crate::watcher::Bell;
 
 /// All seats and leases.
@@ -22,22 +23,6 @@ pub(crate) struct Roster {
     ends: BTreeSet<(Moment, ClaimId)>,
     /// Leases that are being opened, by length.
     opening: HashMap<u64, usize>,
-}
-
-/// One lease of the server.
-#[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    pub(crate) id: i64,
-    /// What was asked for, in seconds: leases of one length are interchangeable.
-    length: u64,
-    /// What the server gave, at least as long.
-    ttl: Duration,
-    kept_at: Moment,
-    /// The version of its mark: late requests carry an older one.
-    pub(crate) mark: i64,
-    seats: usize,
-    waiters: usize,
-    keep_again_at: Moment,
 }
 
 /// One claim.
@@ -90,36 +75,6 @@ impl Seat {
     fn is_unsettled(&self, mark: Option<i64>) -> bool {
         self.doubt.is_some() && self.doubt == mark
     }
-}
-
-impl Lease {
-    /// Up to when it surely runs.
-    pub(crate) fn covers(&self) -> Moment {
-        self.kept_at.after(self.ttl)
-    }
-
-    /// Whether a claim that is granted now would outlive it.
-    pub(crate) fn is_short_of(&self, ttl: Duration, now: Moment) -> bool {
-        self.covers() < now.after(ttl)
-    }
-
-    /// The latest moment from which it covers a whole ttl, not after `asked_at`.
-    pub(crate) fn covers_from(&self, ttl: Duration, asked_at: Moment) -> Moment {
-        self.covers().before(ttl).min(asked_at)
-    }
-}
-
-/// The length of the lease for claims of this ttl, in seconds.
-///
-/// At least one second longer, so that a lease that is kept alive once a second covers every new claim; and one of a few
-/// lengths, so that the number of leases is bounded whatever ttls are used.
-pub(crate) fn length_for(ttl: Duration) -> u64 {
-    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0) + 1;
-    if seconds < EXACT_BELOW {
-        return seconds;
-    }
-    let step = 1 << (seconds.ilog2() - STEPS_LOG2);
-    seconds.div_ceil(step) * step
 }
 
 impl Roster {
@@ -422,10 +377,6 @@ impl Roster {
 const MAX_LEASES: usize = 8;
 /// How long a place in line is kept for a claim whose last call failed.
 pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
-/// Shorter leases, in seconds, are made to measure.
-const EXACT_BELOW: u64 = 64;
-/// Of the longer ones there are two to this power for each doubling.
-const STEPS_LOG2: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -453,19 +404,6 @@ mod tests {
         roster.opened(1, 11, Duration::from_secs(11), at(0));
         roster.opening_ended(11);
         roster
-    }
-
-    #[test]
-    fn a_lease_outlives_its_claims_by_a_second_at_least_and_an_eighth_at_most() {
-        for millis in (100..200_000).step_by(37).chain([86_400_000]) {
-            let ttl = Duration::from_millis(millis);
-            let length = Duration::from_secs(length_for(ttl));
-            assert!(length >= ttl + Duration::from_secs(1), "{ttl:?} {length:?}");
-            assert!(length <= ttl + Duration::from_secs(2) + ttl / 8, "{ttl:?} {length:?}");
-        }
-        let lengths: std::collections::HashSet<u64> =
-            (1..=86_400).map(|seconds| length_for(Duration::from_secs(seconds))).collect();
-        assert!(lengths.len() < 160, "{}", lengths.len());
     }
 
     #[test]

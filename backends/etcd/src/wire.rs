@@ -1,8 +1,12 @@
-//! How claims are written down as keys, and read back.
+//! How claims are written down as keys, and read back, in each dialect.
 //!
-//! A claim is the key `<prefix><name>!<id>.<weight>.<capacity>` with the value `<ttl in ms> <note>`, attached to a
-//! lease. The share is part of the key, so that a line can be judged from its keys alone, however long the notes are.
-//! Names are escaped so that keys sort as names do: listings are plain ranges. Nothing is hashed, so nothing collides.
+//! Natively a claim is the key `<prefix><name>!<id>.<weight>.<capacity>`. The share is part of the key, so that a line can be
+//! judged from its keys alone, however long the notes are. Names are escaped so that keys sort as names do: listings are plain ranges.
+//!
+//! In the dialect of etcd's own clients it is `<prefix><name>/<id>`, where theirs is `<name>/<lease>`. They look for whoever
+//! came first below `<name>/`, and so does this one; what has another `/` in it belongs to a longer name.
+//!
+//! The value is `<ttl in ms> <note>` in both. Nothing is hashed, so nothing collides.
 
 use std::time::Duration;
 
@@ -11,10 +15,20 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Note, Resourc
 use crate::line::Entry;
 use crate::proto::{KeyValue, RangeRequest, order};
 
-/// Where the keys are.
+/// Where the keys are, and how they are written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
     prefix: String,
+    dialect: Dialect,
+}
+
+/// Whose way of writing a lock down is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// This library's own, with all shares.
+    Native,
+    /// That of Go's `concurrency` package, `etcdctl lock` and the server's own lock service: mutexes only.
+    Concurrency,
 }
 
 /// A range of keys, its end excluded.
@@ -25,14 +39,18 @@ pub(crate) struct Span {
 }
 
 impl Layout {
-    pub(crate) fn new(prefix: &str) -> Layout {
-        Layout { prefix: prefix.to_owned() }
+    pub(crate) fn new(prefix: &str, dialect: Dialect) -> Layout {
+        Layout { prefix: prefix.to_owned(), dialect }
     }
 
     /// The key of a claim.
     pub(crate) fn key(&self, claim: &Claim) -> Vec<u8> {
         let (weight, capacity) = (claim.share.weight(), claim.share.capacity());
-        let leaf = format!("{}.{weight}.{capacity}", claim.id.to_hex());
+        let leaf = match (self.dialect, foreign_lease(claim.id)) {
+            (Dialect::Native, _) => format!("{}.{weight}.{capacity}", claim.id.to_hex()),
+            (Dialect::Concurrency, Some(lease)) => format!("{lease:x}"),
+            (Dialect::Concurrency, None) => claim.id.to_hex(),
+        };
         [self.head(&claim.resource).as_bytes(), leaf.as_bytes()].concat()
     }
 
@@ -48,19 +66,34 @@ impl Layout {
         Span { start, end }
     }
 
-    /// The keys of all claims on resources whose names begin with `prefix` and come behind `after`.
+    /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as names do, come behind `after`.
     pub(crate) fn listing(&self, prefix: &str, after: Option<&Resource>) -> Span {
+        if self.dialect == Dialect::Concurrency {
+            let start = format!("{}{prefix}", self.prefix).into_bytes();
+            let end = successor(&start);
+            // A range from nothing is written as one from the first key that there can be.
+            return Span { start: if start.is_empty() { vec![0] } else { start }, end };
+        }
         let start = format!("{}{}", self.prefix, escaped(prefix)).into_bytes();
-        // Above the marks, which have no name. Without a prefix the range would have no end.
+        // Above the marks, which have no name.
         let lowest = format!("{}{}", self.prefix, char::from(SEPARATOR + 1)).into_bytes();
         let end = successor(&start);
         let behind = after.map(|after| self.line(after).end).unwrap_or_default();
         Span { start: start.max(lowest).max(behind), end }
     }
 
-    /// The key whose version tells late requests of one lease from present ones.
+    /// Whether the keys of a listing sort as the names do.
+    pub(crate) fn lists_in_order(&self) -> bool {
+        self.dialect == Dialect::Native
+    }
+
+    /// The key whose version tells late requests of one lease from present ones. It is in no line.
     pub(crate) fn mark(&self, lease: i64) -> Vec<u8> {
-        format!("{}{}{lease:016x}", self.prefix, char::from(SEPARATOR)).into_bytes()
+        match self.dialect {
+            Dialect::Native => format!("{}{}{lease:016x}", self.prefix, char::from(SEPARATOR)).into_bytes(),
+            // Without a `/` it can be below no name, whatever prefix others use.
+            Dialect::Concurrency => format!("leasehold-mark-{lease:016x}").into_bytes(),
+        }
     }
 
     /// Any key of ours, to see whether this client may read there.
@@ -74,12 +107,15 @@ impl Layout {
     /// `Foreign` where a key among them is not a claim.
     pub(crate) fn read_line(&self, resource: &Resource, kvs: &[KeyValue]) -> Result<Vec<Entry>, Failure> {
         let head = self.head(resource);
-        let read = |kv: &KeyValue| {
-            let leaf = kv.key.strip_prefix(head.as_bytes()).and_then(read_leaf);
-            let (id, share) = leaf.ok_or_else(|| foreign(&kv.key))?;
-            Ok(Entry { key: kv.key.clone(), id, share, place: kv.create_revision, lease: kv.lease })
-        };
-        let mut line = kvs.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
+        let mut line = Vec::with_capacity(kvs.len());
+        for kv in kvs {
+            let leaf = kv.key.strip_prefix(head.as_bytes()).unwrap_or_default();
+            match (self.dialect, self.read_leaf(leaf, kv)) {
+                (_, Some((id, share))) => line.push(entry(kv, id, share)),
+                (Dialect::Native, None) => return Err(foreign(&kv.key)),
+                (Dialect::Concurrency, None) => {}
+            }
+        }
         line.sort_by_key(|entry| entry.place);
         Ok(line)
     }
@@ -87,25 +123,87 @@ impl Layout {
     /// The resource and the claim that a key of a listing stands for.
     pub(crate) fn read_entry(&self, kv: &KeyValue) -> Option<(Resource, Entry)> {
         let rest = kv.key.strip_prefix(self.prefix.as_bytes())?;
-        let at = rest.iter().position(|byte| *byte == SEPARATOR)?;
-        let (id, share) = read_leaf(&rest[at + 1..])?;
-        let entry = Entry { key: kv.key.clone(), id, share, place: kv.create_revision, lease: kv.lease };
-        Some((unescaped(&rest[..at])?, entry))
+        let (name, leaf) = match self.dialect {
+            Dialect::Native => {
+                let at = rest.iter().position(|byte| *byte == SEPARATOR)?;
+                (unescaped(&rest[..at])?, &rest[at + 1..])
+            }
+            Dialect::Concurrency => {
+                let at = rest.iter().rposition(|byte| *byte == b'/')?;
+                // Among all keys of a cluster, only those that are certainly locks are listed.
+                let leaf = std::str::from_utf8(&rest[at + 1..]).ok()?;
+                if ClaimId::from_hex(leaf).is_none() && leaf != format!("{:x}", kv.lease) {
+                    return None;
+                }
+                (Resource::new(std::str::from_utf8(&rest[..at]).ok()?).ok()?, &rest[at + 1..])
+            }
+        };
+        let (id, share) = self.read_leaf(leaf, kv)?;
+        Some((name, entry(kv, id, share)))
+    }
+
+    /// The ttl and the note of a claim; what somebody else wrote there is shown as a note.
+    pub(crate) fn read_value(&self, id: ClaimId, value: &[u8]) -> (Option<Duration>, Note) {
+        let text = String::from_utf8_lossy(value);
+        let ours = self.dialect == Dialect::Native || !is_foreign(id);
+        match text.split_once(' ').and_then(|(ttl, note)| Some((ttl.parse().ok()?, note))) {
+            Some((millis, note)) if ours => (Some(Duration::from_millis(millis)), Note::clipped(note)),
+            _ => (None, Note::clipped(&text)),
+        }
+    }
+
+    fn read_leaf(&self, leaf: &[u8], kv: &KeyValue) -> Option<(ClaimId, Share)> {
+        let text = std::str::from_utf8(leaf).ok();
+        if self.dialect == Dialect::Native {
+            return read_native_leaf(text?);
+        }
+        if leaf.contains(&b'/') {
+            return None;
+        }
+        let own = text.and_then(ClaimId::from_hex);
+        let lease = text.filter(|text| *text == format!("{:x}", kv.lease)).map(|_| kv.lease);
+        // Whatever lies directly below the name is ahead for the others, so it is for us.
+        let id = own.or(lease.map(id_of_lease)).unwrap_or_else(|| id_of_place(kv.create_revision));
+        Some((id, Share::MUTEX))
     }
 
     fn head(&self, resource: &Resource) -> String {
-        format!("{}{}{}", self.prefix, escaped(resource.as_str()), char::from(SEPARATOR))
+        match self.dialect {
+            Dialect::Native => {
+                format!("{}{}{}", self.prefix, escaped(resource.as_str()), char::from(SEPARATOR))
+            }
+            Dialect::Concurrency => format!("{}{}/", self.prefix, resource.as_str()),
+        }
     }
 }
 
-/// The ttl and the note of a claim; what somebody else wrote there is shown as a note.
-pub(crate) fn read_value(value: &[u8]) -> (Option<Duration>, Note) {
-    let text = String::from_utf8_lossy(value);
-    match text.split_once(' ').and_then(|(ttl, note)| Some((ttl.parse().ok()?, note))) {
-        Some((millis, note)) => (Some(Duration::from_millis(millis)), Note::clipped(note)),
-        None => (None, Note::clipped(&text)),
-    }
+fn entry(kv: &KeyValue, id: ClaimId, share: Share) -> Entry {
+    Entry { key: kv.key.clone(), id, share, place: kv.create_revision, lease: kv.lease }
 }
+
+/// The id under which somebody else's key `<name>/<lease>` is shown, and can be ended.
+fn id_of_lease(lease: i64) -> ClaimId {
+    ClaimId::from_bytes(u128::from(lease.cast_unsigned()).to_be_bytes())
+}
+
+/// The id under which a key is shown that is nobody's claim. It ends nothing.
+fn id_of_place(place: i64) -> ClaimId {
+    ClaimId::from_bytes((FOREIGN | u128::from(place.cast_unsigned())).to_be_bytes())
+}
+
+/// The lease that an id stands for. Random ids do not begin with eight bytes of zero.
+fn foreign_lease(id: ClaimId) -> Option<i64> {
+    u64::try_from(u128::from_be_bytes(*id.as_bytes())).ok().map(u64::cast_signed)
+}
+
+/// Whether an id was made up for somebody else's key.
+fn is_foreign(id: ClaimId) -> bool {
+    let upper = u128::from_be_bytes(*id.as_bytes()) & FOREIGN;
+    upper == 0 || upper == FOREIGN
+}
+
+/// What the upper half of an id is when it stands for a key that is nobody's claim.
+const FOREIGN: u128 = (u64::MAX as u128) << 64;
 
 /// One key, without its value.
 pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
@@ -169,8 +267,8 @@ fn unescaped(escaped: &[u8]) -> Option<Resource> {
 }
 
 /// Reads `<id>.<weight>.<capacity>`.
-fn read_leaf(leaf: &[u8]) -> Option<(ClaimId, Share)> {
-    let mut parts = std::str::from_utf8(leaf).ok()?.split('.');
+fn read_native_leaf(leaf: &str) -> Option<(ClaimId, Share)> {
+    let mut parts = leaf.split('.');
     let id = ClaimId::from_hex(parts.next()?)?;
     let (weight, capacity) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     if parts.next().is_some() {
@@ -205,6 +303,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn native(prefix: &str) -> Layout {
+        Layout::new(prefix, Dialect::Native)
+    }
+
+    fn concurrency() -> Layout {
+        Layout::new("", Dialect::Concurrency)
+    }
+
     fn named(layout: &Layout, key: &[u8]) -> Option<(Resource, Share)> {
         let kv = KeyValue { key: key.to_vec(), ..KeyValue::default() };
         layout.read_entry(&kv).map(|(resource, entry)| (resource, entry.share))
@@ -222,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_claim_is_written_as_a_key_that_a_person_can_read() {
-        let layout = Layout::new("leasehold/");
+        let layout = native("leasehold/");
         let claim = claim("orders/42", Share::MUTEX);
         let key = layout.key(&claim);
         assert_eq!(
@@ -232,13 +338,13 @@ mod tests {
         assert_eq!(named(&layout, &key), Some((claim.resource.clone(), claim.share)));
         let value = layout.value(&claim);
         assert_eq!(value, b"30000 host=a pid=1");
-        assert_eq!(read_value(&value), (Some(claim.ttl), claim.note));
-        assert_eq!(read_value(b"leader-7").0, None);
+        assert_eq!(layout.read_value(claim.id, &value), (Some(claim.ttl), claim.note));
+        assert_eq!(layout.read_value(claim.id, b"leader-7").0, None);
     }
 
     #[test]
     fn what_is_no_claim_is_told_and_not_guessed() {
-        let layout = Layout::new("p/");
+        let layout = native("p/");
         let resource = Resource::new("job").unwrap();
         for key in ["p/job!x", "p/job!abababababababababababababababab.2.1", "p/job!.1.1", "other"] {
             let kv = KeyValue { key: key.into(), ..KeyValue::default() };
@@ -255,11 +361,44 @@ mod tests {
 
     #[test]
     fn marks_are_in_no_line_and_no_listing() {
-        let layout = Layout::new("p/");
+        let layout = native("p/");
         let mark = layout.mark(7);
         assert_eq!(mark, b"p/!0000000000000007");
         let listing = layout.listing("", None);
         assert!(mark < listing.start && listing.start < listing.end);
+    }
+
+    #[test]
+    fn in_the_dialect_of_others_their_keys_are_claims_and_can_be_ended() {
+        let layout = concurrency();
+        let ours = claim("jobs/a", Share::MUTEX);
+        assert_eq!(layout.key(&ours), b"jobs/a/abababababababababababababababab");
+        let kv = |key: &str, lease, place| KeyValue {
+            key: key.into(),
+            lease,
+            create_revision: place,
+            ..KeyValue::default()
+        };
+        let theirs = kv("jobs/a/694d8a2bc7ff0c05", 0x694d_8a2b_c7ff_0c05, 3);
+        let nested = kv("jobs/a/b/694d8a2bc7ff0c05", 0x694d_8a2b_c7ff_0c05, 2);
+        let other = kv("jobs/a/config", 0, 1);
+        let own = kv("jobs/a/abababababababababababababababab", 7, 9);
+        let line =
+            layout.read_line(&ours.resource, &[own, theirs.clone(), nested.clone(), other.clone()]).unwrap();
+        let places: Vec<i64> = line.iter().map(|entry| entry.place).collect();
+        assert_eq!(places, [1, 3, 9], "a longer name is another lock, anything else is ahead");
+        let broken = Claim { id: line[1].id, ..ours.clone() };
+        assert_eq!(layout.key(&broken), theirs.key);
+        assert_ne!(layout.key(&Claim { id: line[0].id, ..ours.clone() }), other.key);
+        assert_eq!(line[2].id, ours.id);
+        // Their value is what they wrote, ours has a ttl before the note.
+        assert_eq!(layout.read_value(line[1].id, b"5 apples").0, None);
+        assert_eq!(layout.read_value(ours.id, b"5 apples").0, Some(Duration::from_millis(5)));
+        let name = |kv: &KeyValue| layout.read_entry(kv).map(|(resource, _)| resource.to_string());
+        assert_eq!(name(&theirs).as_deref(), Some("jobs/a"));
+        assert_eq!(name(&nested).as_deref(), Some("jobs/a/b"));
+        assert_eq!(name(&other), None);
+        assert!(!layout.mark(7).contains(&b'/'));
     }
 
     #[test]
@@ -272,7 +411,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_read_back_and_keys_sort_as_names_do(a in "\\PC{1,40}", b in "[a-b/~%!\" é]{1,6}", c in "[a-b/~%!\" é]{1,6}") {
-            let layout = Layout::new("p/");
+            let layout = native("p/");
             for name in [&a, &b] {
                 let claim = claim(name, Share::READER);
                 prop_assert_eq!(named(&layout, &layout.key(&claim)), Some((claim.resource, claim.share)));
@@ -287,7 +426,7 @@ mod tests {
 
         #[test]
         fn a_listing_holds_the_names_with_its_prefix(name in "[a-b/é]{1,5}", prefix in "[a-b/é]{0,3}", after in "[a-b/é]{1,5}") {
-            let layout = Layout::new("p/");
+            let layout = native("p/");
             let (claim, after) = (claim(&name, Share::MUTEX), Resource::new(&after).unwrap());
             let listing = layout.listing(&prefix, Some(&after));
             let key = layout.key(&claim);
@@ -297,8 +436,10 @@ mod tests {
 
         #[test]
         fn no_key_panics(key in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = named(&Layout::new(""), &key);
-            let _ = read_value(&key);
+            for layout in [native(""), native("p/"), concurrency()] {
+                let _ = named(&layout, &key);
+                let _ = layout.read_value(ClaimId::from_bytes([1; 16]), &key);
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, OnceCell};
 #[derive(Default)]
 struct Etcd {
     members: usize,
+    options: &'static str,
     cluster: OnceCell<Option<Arc<EtcdCluster>>>,
 }
 
@@ -22,8 +23,8 @@ struct Etcd {
 static RUNNING: [Mutex<Weak<EtcdCluster>>; 4] = [const { Mutex::const_new(Weak::new()) }; 4];
 
 impl Etcd {
-    fn of(members: usize) -> Etcd {
-        Etcd { members, ..Etcd::default() }
+    fn of(members: usize, options: &'static str) -> Etcd {
+        Etcd { members, options, ..Etcd::default() }
     }
 
     async fn cluster(&self) -> Option<Arc<EtcdCluster>> {
@@ -41,7 +42,7 @@ impl Etcd {
 impl Subject for Etcd {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let cluster = self.cluster.get_or_init(|| self.cluster()).await.as_ref()?;
-        let config = EtcdConfig::parse(&cluster.url()).unwrap();
+        let config = EtcdConfig::parse(&format!("{}{}", cluster.url(), self.options)).unwrap();
         Some(Arc::new(EtcdBackend::connect(config).await.unwrap()))
     }
 
@@ -51,9 +52,13 @@ impl Subject for Etcd {
 }
 
 mod one_server {
-    leasehold_conformance::suite!(super::Etcd::of(1));
+    leasehold_conformance::suite!(super::Etcd::of(1, ""));
 }
 
 mod three_servers {
-    leasehold_conformance::suite!(super::Etcd::of(3));
+    leasehold_conformance::suite!(super::Etcd::of(3, ""));
+}
+
+mod concurrency {
+    leasehold_conformance::suite!(super::Etcd::of(1, "?dialect=concurrency"));
 }

@@ -89,7 +89,9 @@ pub async fn standing(backend: &EtcdBackend, name: &str) -> (usize, usize) {
 
 /// Waits until as many wait.
 pub async fn stand(backend: &EtcdBackend, name: &str, count: usize) {
+    let limit = clock().now().after(Duration::from_secs(30));
     while standing(backend, name).await.1 < count {
+        assert!(clock().now() < limit, "fewer than {count} wait for {name}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

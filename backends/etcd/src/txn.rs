@@ -1,0 +1,50 @@
+//! The parts that transactions are made of.
+
+use crate::proto::{Compare, Operand, RangeResponse, Request, RequestOp, Response, ResponseOp, compare};
+use crate::wire::Span;
+
+/// One operation of a transaction.
+pub(crate) fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// The keys that an operation found.
+pub(crate) fn into_range(response: ResponseOp) -> Option<RangeResponse> {
+    match response.response {
+        Some(Response::Range(found)) => Some(found),
+        _ => None,
+    }
+}
+
+/// That a key was created at this revision; 0 where there must be none.
+pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        result: compare::EQUAL,
+        target: compare::CREATE,
+        key: key.to_vec(),
+        operand: Some(Operand::CreateRevision(revision)),
+        range_end: Vec::new(),
+    }
+}
+
+/// That nothing in a line was created at or after this revision.
+pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
+    Compare {
+        result: compare::LESS,
+        target: compare::CREATE,
+        key: line.start.clone(),
+        operand: Some(Operand::CreateRevision(revision)),
+        range_end: line.end.clone(),
+    }
+}
+
+/// That a key has this version; 0 where there must be none.
+pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
+    Compare {
+        result: compare::EQUAL,
+        target: compare::VERSION,
+        key: key.to_vec(),
+        operand: Some(Operand::Version(version)),
+        range_end: Vec::new(),
+    }
+}
