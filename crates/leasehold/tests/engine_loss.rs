@@ -213,6 +213,20 @@ async fn what_was_held_too_long_is_free_for_others_at_once() {
 }
 
 #[tokio::test]
+async fn a_hold_that_was_handed_on_ends_at_its_own_limit() {
+    let (locks, _) = Store::new().client();
+    let first = locks.mutex("job").lock().await.unwrap();
+    let limited = locks.mutex("job").max_hold(ms(100));
+    let waiting = tokio::spawn(async move { limited.lock().await });
+    tokio::time::sleep(ms(20)).await;
+    first.release().await.unwrap();
+    let second = waiting.await.unwrap().unwrap();
+    // The next renewal would be ten seconds later.
+    let cause = tokio::time::timeout(ms(2000), second.lost()).await.expect("told at its limit");
+    assert_eq!(cause, LossCause::MaxHold);
+}
+
+#[tokio::test]
 async fn a_hold_ends_at_its_business_limit_although_it_is_renewed() {
     let (locks, _) = Store::new().client();
     let mutex = locks.mutex("job").ttl(ms(200)).max_hold(ms(500));

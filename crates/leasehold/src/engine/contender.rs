@@ -77,7 +77,7 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
         match engine.backend.contend(&claim, &patience).await {
             Ok(Step::Granted(grant)) => {
                 if let Some(held) = take_charge(&engine, &claim, &grant) {
-                    held.limit_hold(want.max_hold);
+                    engine.keeper.limit_hold(&held, want.max_hold);
                     return Ok(Some(Lines::granted_directly(&engine, held)));
                 }
                 if tries == LOOKS {

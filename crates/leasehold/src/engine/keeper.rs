@@ -28,10 +28,12 @@ pub(crate) struct Keeper {
     orders: mpsc::UnboundedSender<Order>,
 }
 
-/// What the watchdog is told. Each claim causes at most two orders, so claims bound the queue.
+/// What the watchdog is told. Each claim causes at most two orders, and each of its users with a limit one, so claims
+/// and users bound the queue.
 #[derive(Debug)]
 enum Order {
     Watch(Arc<Held>, Option<LossSignal>),
+    Hasten(ClaimId),
     Forget(ClaimId),
     LoseAll(oneshot::Sender<()>),
 }
@@ -63,6 +65,14 @@ impl Keeper {
     /// Renews the claim from now on, and marks its loss.
     pub(super) fn watch(&self, held: Arc<Held>, lost: Option<LossSignal>) {
         drop(self.orders.send(Order::Watch(held, lost)));
+    }
+
+    /// Starts the business limit of one user of the claim, whose end may come before the next look at it.
+    pub(super) fn limit_hold(&self, held: &Held, max_hold: Option<Duration>) {
+        held.limit_hold(max_hold);
+        if max_hold.is_some() {
+            drop(self.orders.send(Order::Hasten(held.claim.id)));
+        }
     }
 
     /// Leaves the claim alone from now on.
@@ -140,6 +150,14 @@ impl Watchdog {
                 let key = self.wheel.insert(id, self.clock.now().until(due));
                 let signal = lost.map(|signal| listen(held.clone(), signal, self.answers.clone()));
                 self.kept.insert(id, Kept { held, key, pending: 0, failures: 0, signal });
+            }
+            Order::Hasten(id) => {
+                if let Some(kept) = self.kept.get(&id) {
+                    // Only ever sooner: a renewal that is due before stays due.
+                    let planned = self.wheel.deadline(&kept.key).saturating_duration_since(Instant::now());
+                    let end = self.clock.now().until(kept.held.valid_until());
+                    self.wheel.reset(&kept.key, planned.min(end));
+                }
             }
             Order::Forget(id) => self.forget(id),
             Order::LoseAll(done) => {

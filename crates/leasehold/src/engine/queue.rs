@@ -110,7 +110,7 @@ impl Lines {
         let next = line.advance(engine);
         drop(shard);
         start(engine, next);
-        held.limit_hold(want.max_hold);
+        engine.keeper.limit_hold(&held, want.max_hold);
         let hold = Hold::new(engine.clone(), held, 0);
         // Nobody wants it any more, or he who wanted it has left: the hold is dropped here and gives itself back.
         if let Some(waiter) = taker {
@@ -149,7 +149,7 @@ impl Lines {
     ) {
         let state = held.state();
         while let Some(waiter) = Lines::next_taker(engine, &held, passed, state) {
-            held.limit_hold(waiter.want.max_hold);
+            engine.keeper.limit_hold(&held, waiter.want.max_hold);
             let next = Hold::new(engine.clone(), held.clone(), passed + 1);
             let Err(undelivered) = waiter.reply.send(Ok(next)) else {
                 if let Some(done) = done {
