@@ -157,6 +157,26 @@ async fn a_look_that_is_not_answered_is_reported_as_unknown_and_cleaned_up() {
 }
 
 #[tokio::test]
+async fn a_refusal_after_an_unanswered_attempt_is_still_unknown() {
+    let store = Store::new();
+    let (locks, wire) = store.tuned(leasehold::Tuning { outage: ms(300), ..Default::default() });
+    let (other, _) = store.client();
+    wire.set(Verb::Contend, Mode::LoseReply);
+    let wait = tokio::spawn({
+        let mutex = locks.mutex("job");
+        async move { mutex.lock().await.map(drop) }
+    });
+    while wire.calls(Verb::Contend) == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    tokio::time::sleep(ms(5)).await;
+    wire.set(Verb::Contend, Mode::Refuse);
+    let error = wait.await.unwrap().unwrap_err();
+    assert!(error.may_have_happened(), "the first attempt was the grant: {error}");
+    settles(&other, "job").await;
+}
+
+#[tokio::test]
 async fn an_outage_is_borne_for_a_while_and_then_told_to_all_who_wait() {
     let store = Store::new();
     let (locks, wire) = store.tuned(leasehold::Tuning { outage: ms(300), ..Default::default() });

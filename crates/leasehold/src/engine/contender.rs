@@ -48,6 +48,7 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
             }
             Err(failure) => {
                 tracing::debug!(resource = %claim.resource, %failure, "contending failed");
+                let failure = outage.honest(failure);
                 let left = outage.goes_on(&engine, &failure);
                 if patience.is_ended() || left.is_none() {
                     // Even where this attempt had no effect, an earlier one may have left a place.
@@ -71,6 +72,7 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
 pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
     let claim = engine.claim(&want)?;
     let patience = Patience::none(engine.clock.clone());
+    let mut outage = Outage::none();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -87,8 +89,11 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
             }
             Ok(Step::Busy(_)) => return Ok(None),
             // The same id is asked again, since the answer to the first may have been yes.
-            Err(failure) if failure.effect == Effect::Unknown && failure.is_transient() && tries < LOOKS => {}
+            Err(failure) if failure.effect == Effect::Unknown && failure.is_transient() && tries < LOOKS => {
+                outage.unanswered = true;
+            }
             Err(failure) => {
+                let failure = outage.honest(failure);
                 if failure.effect == Effect::Unknown {
                     abandon(&engine, &claim);
                 }
@@ -127,11 +132,22 @@ async fn pause(length: Duration, patience: &Patience) {
 struct Outage {
     began: Option<Moment>,
     failures: u32,
+    /// One of them was not answered, so the claim may stand on the server.
+    unanswered: bool,
 }
 
 impl Outage {
     fn none() -> Self {
-        Outage { began: None, failures: 0 }
+        Outage { began: None, failures: 0, unanswered: false }
+    }
+
+    /// The failure as it is to be told: that the last attempt had no effect says nothing about those before it.
+    fn honest(&mut self, mut failure: Failure) -> Failure {
+        self.unanswered |= failure.effect == Effect::Unknown;
+        if self.unanswered {
+            failure.effect = Effect::Unknown;
+        }
+        failure
     }
 
     /// Counts one failure; the pause before the next try, or `None` where it is time to give up.
