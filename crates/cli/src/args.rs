@@ -36,6 +36,7 @@ pub(crate) enum Verb {
     #[command(after_help = WATCH_EXAMPLES)]
     Watch(LookArgs),
     Break(BreakArgs),
+    Doctor(DoctorArgs),
     Completions(CompletionsArgs),
 }
 
@@ -179,6 +180,25 @@ pub(crate) struct BreakArgs {
     pub(crate) name: Resource,
 }
 
+/// Find out what of a store's set-up helps or hurts locks
+///
+/// It takes and gives back the lock leasehold-doctor a few times, and asks the server what it is and how it is set up. It
+/// changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// The ttl that locks are going to have: what is too slow depends on it
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    pub(crate) ttl: Duration,
+
+    /// Print JSON instead, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
@@ -238,6 +258,7 @@ Examples:
   leasehold show nightly                        who holds it, who waits
   leasehold ls --json                           all locks, for a program
   leasehold break nightly                       take it away from its holder
+  leasehold doctor --on redis://db              what of its set-up hurts locks
 
 Environment:
   LEASEHOLD_URL    the store, where --on does not name one
@@ -245,7 +266,7 @@ Environment:
 
 Exit codes:
   0    done; with `run`, the command's own code
-  1    `break` found nothing to break
+  1    `break` found nothing to break; `doctor` found a risk
   64   the command line cannot be understood
   69   the store cannot be reached
   74   the output cannot be written
@@ -333,6 +354,15 @@ Only what checks the fence can tell them apart.
 
 Exits with 0 where something was broken, with 1 where there was nothing to
 break or you said no.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  leasehold doctor
+  leasehold doctor --on redis://db --ttl 10s
+  leasehold doctor --json | jq -r 'select(.severity != \"good\").advice'
+
+Exits with 0 where nothing is worse than a notice, with 1 where a risk was
+found, and with 78 where locks do not work or exclude nobody.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     Done,
     /// `break` broke nothing.
     NothingBroken,
+    /// `doctor` found something that will hurt one day.
+    RiskFound,
     /// The command line cannot be understood.
     Usage,
     /// The store cannot be reached.
@@ -47,7 +49,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
-            Exit::NothingBroken => 1,
+            Exit::NothingBroken | Exit::RiskFound => 1,
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::Output => 74,
@@ -147,6 +149,7 @@ mod tests {
         let table = [
             (Exit::Done, 0),
             (Exit::NothingBroken, 1),
+            (Exit::RiskFound, 1),
             (Exit::Usage, 64),
             (Exit::Unavailable, 69),
             (Exit::Output, 74),

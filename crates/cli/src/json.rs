@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use leasehold::{Resource, Snapshot, Standing, Summary};
+use leasehold::{Finding, Resource, Snapshot, Standing, Summary};
 use serde::Serialize;
 
 use crate::text::{now, timestamp};
@@ -51,6 +51,28 @@ pub(crate) struct SummaryShape<'a> {
 pub(crate) struct BrokenShape<'a> {
     name: &'a str,
     broken: Vec<ClaimShape<'a>>,
+}
+
+/// One line of `doctor`.
+#[derive(Debug, Serialize)]
+pub(crate) struct FindingShape<'a> {
+    topic: &'a str,
+    severity: &'static str,
+    found: &'a str,
+    meaning: &'a str,
+    advice: &'a str,
+}
+
+impl<'a> FindingShape<'a> {
+    pub(crate) fn of(finding: &'a Finding) -> Self {
+        FindingShape {
+            topic: finding.topic,
+            severity: finding.severity.word(),
+            found: &finding.found,
+            meaning: &finding.meaning,
+            advice: &finding.advice,
+        }
+    }
 }
 
 impl<'a> LockShape<'a> {
@@ -114,7 +136,7 @@ pub(crate) fn line(out: &mut impl Write, shape: &impl Serialize) -> io::Result<(
 mod tests {
     use super::*;
     use leasehold::core::ClaimId;
-    use leasehold::{Fence, Note, Share, Version};
+    use leasehold::{Fence, Note, Severity, Share, Version};
     use std::time::Duration;
 
     #[test]
@@ -153,13 +175,16 @@ mod tests {
         line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
         let summary = Summary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
+        let finding = Finding::new("order", Severity::Good, "in line").meaning("fair");
+        line(&mut out, &FindingShape::of(&finding)).unwrap();
         let expected = format!(
-            "{}\n{}\n{}\n",
+            "{}\n{}\n{}\n{}\n",
             format_args!(
                 r#"{{"name":"n","state":"held","fence":"00000000000000000042","holders":[{held}],"waiting":[{waits}]}}"#
             ),
             format_args!(r#"{{"name":"n","broken":[{held}]}}"#),
             r#"{"name":"n","holders":1,"waiting":2}"#,
+            r#"{"topic":"order","severity":"good","found":"in line","meaning":"fair","advice":""}"#,
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         assert!(!expected.contains(&holder.id.to_hex()), "the secret stays inside");

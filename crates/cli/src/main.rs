@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  args (as written) ─▶ request, store (as types) ─▶ run ─▶ job ─▶ child, warden, terminal
-//!                                                 └▶ show, list, watch, brk ─▶ describe, json, table
+//!                                                 └▶ show, list, watch, brk, doctor ─▶ describe, json, table
 //! ```
 //!
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for stderr goes through
@@ -14,6 +14,7 @@ mod args;
 mod brk;
 mod child;
 mod describe;
+mod doctor;
 mod exit;
 mod job;
 mod json;
@@ -78,6 +79,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Ls(args) => list::list(args).await,
             Verb::Watch(args) => watch::watch(args).await,
             Verb::Break(args) => brk::break_lock(args).await,
+            Verb::Doctor(args) => doctor::doctor(args).await,
             Verb::Completions(args) => completions(&args),
         }
     });

@@ -32,6 +32,10 @@ impl Paint {
         self.with(text, "33")
     }
 
+    pub(crate) fn red(self, text: &str) -> String {
+        self.with(text, "31")
+    }
+
     fn with(self, text: &str, code: &str) -> String {
         match self {
             Paint::Plain => text.to_owned(),

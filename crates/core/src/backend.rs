@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Claim, Failure, Grant, Patience, Profile, Proof, Resource, Snapshot, Summary, Version};
+use crate::{Claim, Failure, Finding, Grant, Patience, Profile, Proof, Resource, Snapshot, Summary, Version};
 
 /// One lock service, seen through four verbs and a look: contend, renew, release, inspect, list.
 ///
@@ -73,6 +73,16 @@ pub trait Backend: Any + Debug + Send + Sync {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<Summary>, Failure>;
+
+    /// What of this store's set-up helps or hurts locks with leases of `ttl`, for a person to read.
+    ///
+    /// It asks the server and changes nothing on it, and it does not fail: what may not be asked, or was not
+    /// answered, is a finding of its own. What can be found out over the seam, such as how long a round trip takes,
+    /// is not looked for in here. Without anything of its own to say a backend leaves this as it is.
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        _ = ttl;
+        Vec::new()
+    }
 }
 
 /// The outcome of one step.

@@ -68,6 +68,10 @@ impl Leasehold {
         self.engine.backend()
     }
 
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        self.engine.clock()
+    }
+
     /// A lock for one holder at a time.
     pub fn mutex(&self, name: &str) -> Mutex {
         self.lock(name, kind::Exclusive)

@@ -31,6 +31,7 @@ mod client;
 mod clock;
 mod engine;
 mod error;
+mod examine;
 pub mod fenced;
 pub mod layer;
 pub mod local;
@@ -44,8 +45,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use lock::{Guard, Lock, Mutex, RwLock, Semaphore, kind};
 
 pub use leasehold_core::{
-    Admission, Backend, Clock, Fence, Grade, LossCause, Moment, Note, Order, Profile, Resource, Safety,
-    Share, Snapshot, Standing, Summary, Version, Waiting,
+    Admission, Backend, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile, Resource,
+    Safety, Severity, Share, Snapshot, Standing, Summary, Version, Waiting,
 };
 
 /// The contract between engine and backends, for those who write a backend.

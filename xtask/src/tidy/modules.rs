@@ -18,14 +18,13 @@ const MODULES: &[(&str, &[&str])] = &[
     ("client", &["lock", "coord", "engine", "open"]),
     // From a URL to a backend: it has to name every backend and layer, and is the only one that does.
     ("open", &["layer", "local"]),
+    // Looks at a store through a client of it.
+    ("examine", &["client"]),
     // The same API for callers without a runtime: a shell around the client.
     ("blocking", &["client", "lock", "coord", "engine"]),
     ("lock", &["engine"]),
     ("coord", &["engine"]),
     ("engine", &[]),
-    // What opens a URL has to name every backend and layer; it is the only one that does.
-    ("open", &["layer", "local"]),
-    ("fenced", &[]),
     ("layer", &[]),
     ("local", &[]),
     // What checks fences knows nothing of those who hand them out.

@@ -9,6 +9,7 @@ mod support;
 
 mod counter;
 mod descriptors;
+mod doctor;
 mod environment;
 mod exits;
 mod inspect;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step, Summary,
-    Version,
+    Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step,
+    Summary, Version,
 };
 use tokio::sync::watch;
 
@@ -199,5 +199,9 @@ impl Backend for Fault {
     ) -> Result<Vec<Summary>, Failure> {
         let answer = self.pass(Verb::Inspect, None).await?;
         answer.deliver(self.inner.list(prefix, after, limit).await?).await
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        self.inner.examine(ttl).await
     }
 }
