@@ -50,6 +50,8 @@ enum Role {
     Testkit,
     Cli,
     Backend,
+    /// What several backends share.
+    Support,
     /// Not part of what is published: may use anything, and nothing published may use it.
     Free,
 }
@@ -62,6 +64,7 @@ impl Role {
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
+            ["crates", "address"] => Some(Self::Support),
             ["backends", _] => Some(Self::Backend),
             ["tests" | "sim" | "fuzz" | "xtask"] | ["bench", _] => Some(Self::Free),
             _ => None,
@@ -78,10 +81,14 @@ impl Role {
             (Self::Leasehold, Self::Backend) => {
                 Some("a backend is an optional dependency, behind its feature")
             }
-            (Self::Leasehold | Self::Backend | Self::Conformance | Self::Cli, Self::Core) => None,
+            (Self::Leasehold | Self::Backend | Self::Support | Self::Conformance | Self::Cli, Self::Core) => {
+                None
+            }
+            (Self::Backend, Self::Support) => None,
             (Self::Cli, Self::Leasehold) => None,
             (Self::Leasehold, _) => Some("leasehold depends on core, and on backends behind features, only"),
-            (Self::Backend, _) => Some("a backend depends on core only"),
+            (Self::Backend, _) => Some("a backend depends on core, and on what backends share, only"),
+            (Self::Support, _) => Some("what backends share depends on core only"),
             (Self::Conformance, _) => {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }

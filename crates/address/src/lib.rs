@@ -1,0 +1,25 @@
+//! What the URLs of lock servers have in common: hosts, a login, options, and the files of TLS.
+//!
+//! Ground rules: parsing does no I/O; certificates and passwords in files are read when a connection is made, so that
+//! they may be renewed while a program runs. No error and no `Debug` output repeats a password, nor a URL, which may
+//! hold one. What only one kind of server has, its backend reads by itself.
+
+#![forbid(unsafe_code)]
+
+mod credentials;
+mod host;
+mod options;
+mod parts;
+#[cfg(feature = "rustls")]
+mod tls;
+mod tls_files;
+
+pub use credentials::{Credentials, reveal};
+pub use host::Host;
+pub use options::{duration_between, invalid, plain_text};
+pub use parts::Parts;
+#[cfg(feature = "rustls")]
+pub use tls::client_settings;
+pub use tls_files::{Identity, TlsFiles};
+
+pub use secrecy::SecretString;

@@ -1,0 +1,60 @@
+//! Options of a URL that several servers share, and complaints about them.
+
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+
+/// A failure of what was written in the URL, or in a file that it names. Nothing was sent anywhere.
+pub fn invalid(detail: impl Into<String>) -> Failure {
+    Failure::new(FailureKind::Invalid, Effect::None, detail)
+}
+
+/// Reads the duration of the option `name`, in these bounds.
+///
+/// # Errors
+/// `Invalid`, with how it is written, or with the bounds.
+pub fn duration_between(name: &str, value: &str, min: Duration, max: Duration) -> Result<Duration, Failure> {
+    let duration = humantime::parse_duration(value)
+        .map_err(|error| invalid(format!("{name}={value}: {error}; write {name}=5s")))?;
+    if !(min..=max).contains(&duration) {
+        let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
+        return Err(invalid(format!("{name}: write a duration between {min} and {max}")));
+    }
+    Ok(duration)
+}
+
+/// Passes the text of the option `name`, which is 1 to `max` of ASCII letters, digits and `others`.
+///
+/// # Errors
+/// `Invalid`, with the characters that it may have.
+pub fn plain_text(name: &str, value: &str, max: usize, others: &str) -> Result<String, Failure> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    if value.is_empty() || value.len() > max || !value.chars().all(plain) {
+        let others: Vec<String> = others.chars().map(String::from).collect();
+        let others = others.join(" ");
+        return Err(invalid(format!("{name}: write 1 to {max} of the characters A-Z a-z 0-9 {others}")));
+    }
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_and_forms_are_told() {
+        let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
+        let read = |value| duration_between("timeout", value, min, max);
+        assert_eq!(read("2s").unwrap(), Duration::from_secs(2));
+        assert!(read("soon").unwrap_err().to_string().contains("timeout=5s"));
+        assert!(read("1h").unwrap_err().to_string().contains("between 10ms and 5m"));
+        assert_eq!(plain_text("prefix", "a/b", 3, "/").unwrap(), "a/b");
+        for bad in ["", "a/bc", "a b", "ä"] {
+            let refusal = plain_text("prefix", bad, 3, "._/").unwrap_err().to_string();
+            assert!(
+                refusal.contains("prefix: write 1 to 3 of the characters A-Z a-z 0-9 . _ /"),
+                "{refusal}"
+            );
+        }
+    }
+}
