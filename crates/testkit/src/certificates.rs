@@ -15,7 +15,7 @@ use crate::error::{Error, cannot};
 /// Files, in PEM, with which a server and its clients prove who they are.
 ///
 /// The server's certificate is for `localhost` and `127.0.0.1`, so it also fits a [`Proxy`](crate::Proxy).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Certificates {
     ca: PathBuf,
     server: Identity,
@@ -23,7 +23,7 @@ pub struct Certificates {
 }
 
 /// A certificate and its private key, in PEM.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Identity {
     /// The certificate, signed by the authority of the same [`Certificates`].
     pub certificate: PathBuf,

@@ -43,6 +43,9 @@
 //! | the server is down, connections are refused | [`Proxy::cut`] |
 //! | a member of a cluster hangs, crashes, comes back | [`EtcdCluster::stop`], [`EtcdCluster::kill`], [`EtcdCluster::restart`] |
 //! | the leader of a cluster goes | the same with [`EtcdCluster::leader`] |
+//! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
+//! | a replica takes over in order | [`RedisCluster::hand_over`] |
+//! | a slot moves to another server | [`RedisCluster::move_slot`], or its steps from [`RedisCluster::begin_move`] on |
 //! | the network is down, both ways or one way | [`Proxy::blackhole`] |
 //! | the network was down for a while, what was sent comes late | [`Proxy::hold`] |
 //! | the network is slow | [`Proxy::delay`] |
@@ -92,5 +95,8 @@ pub use etcd::{EtcdBuilder, EtcdCluster};
 pub use port::Port;
 pub use process::Process;
 pub use proxy::{Proxy, Way};
-pub use redis::{Appendonly, Counts, Data, RedisBuilder, RedisServer, Reply, Tls};
+pub use redis::{
+    Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisServer, Reply, SlotMove,
+    Tls,
+};
 pub use zookeeper::ZooKeeperEnsemble;

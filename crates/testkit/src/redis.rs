@@ -5,10 +5,13 @@
 //! of what a test counts.
 
 mod builder;
+mod cluster;
 mod counts;
+mod nodes;
 mod resp;
 
 pub use builder::{Appendonly, RedisBuilder, Tls};
+pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMove};
 pub use counts::Counts;
 pub use resp::Reply;
 

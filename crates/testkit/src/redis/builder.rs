@@ -23,6 +23,9 @@ pub struct RedisBuilder {
     password: Option<String>,
     users: Vec<String>,
     tls: Option<Tls>,
+    /// Of an authority that other servers share; else the server has one of its own.
+    certificates: Option<Certificates>,
+    lines: Vec<String>,
 }
 
 /// What the server writes to its append-only file, and so what a kill leaves.
@@ -54,6 +57,8 @@ impl RedisBuilder {
             password: None,
             users: Vec::new(),
             tls: None,
+            certificates: None,
+            lines: Vec::new(),
         }
     }
 
@@ -94,6 +99,23 @@ impl RedisBuilder {
         self
     }
 
+    /// One more line of the configuration file.
+    pub(super) fn line(mut self, line: impl Into<String>) -> Self {
+        self.lines.push(line.into());
+        self
+    }
+
+    /// TLS with certificates that others have, too.
+    pub(super) fn certificates(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.clone());
+        self
+    }
+
+    /// As in the `password` and `tls` that were asked for.
+    pub(super) fn login(&self) -> (Option<&str>, Option<Tls>) {
+        (self.password.as_deref(), self.tls)
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
@@ -127,7 +149,10 @@ impl RedisBuilder {
         std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
         let port = Port::take()?;
         let tls = match self.tls {
-            Some(_) => Some((Port::take()?, Certificates::create(&directory)?)),
+            Some(_) => {
+                let shared = self.certificates.clone();
+                Some((Port::take()?, shared.map_or_else(|| Certificates::create(&directory), Ok)?))
+            }
             None => None,
         };
         let admin = random_word();
@@ -188,7 +213,7 @@ impl RedisBuilder {
             lines.push(format!("tls-auth-clients {clients}"));
         }
         lines.extend(self.password.iter().map(|password| format!("requirepass {}", quoted(password))));
-        lines.extend(self.users.iter().cloned());
+        lines.extend(self.users.iter().chain(&self.lines).cloned());
         Ok(lines.join("\n") + "\n")
     }
 }
@@ -198,7 +223,7 @@ const START_ATTEMPTS: usize = 5;
 const MAX_SOCKET_PATH: usize = 103;
 
 /// Quotes a word of the configuration file, byte by byte where a byte means something there.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\".contains(&byte);
     let escaped = word.bytes().map(|byte| match plain(byte) {
         true => char::from(byte).to_string(),

@@ -37,6 +37,17 @@ impl Reply {
             other => Err(Error::failed(format!("redis answered {other:?} where a text is expected"))),
         }
     }
+
+    /// The texts of several strings.
+    ///
+    /// # Errors
+    /// For anything but a list, and as [`Reply::into_text`] for what is in it.
+    pub fn into_texts(self) -> Result<Vec<String>, Error> {
+        match self {
+            Self::Many(replies) => replies.into_iter().map(Self::into_text).collect(),
+            other => Err(Error::failed(format!("redis answered {other:?} where a list is expected"))),
+        }
+    }
 }
 
 /// A connection on which one request at a time is asked.

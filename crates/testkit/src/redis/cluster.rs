@@ -1,0 +1,467 @@
+//! A Redis Cluster of real servers, with its faults as methods.
+//!
+//! The kit forms the cluster and moves its slots by the servers' own commands, so that it needs no program but the server, and asks
+//! each member for its own view over its unix socket. A member's bus port is a port of its own: the usual one, ten thousand above,
+//! would lie where outgoing connections take theirs.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::builder::quoted;
+use super::nodes::Node;
+use super::{ADMIN, Data, RedisBuilder, RedisServer};
+use crate::certificates::Certificates;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::port::Port;
+use crate::require;
+
+/// A Redis Cluster of this test alone: primaries first, then as many replicas of each, on free ports of 127.0.0.1.
+///
+/// # Promises
+/// - When a `start` returns, every slot is served, all members agree on it, and the replicas follow.
+/// - The members are ended when this is dropped, and also when the test's process is killed.
+///
+/// # Does not promise
+/// Who is a primary: members take over from each other, also without a fault where the machine stands still for longer than the
+/// node timeout.
+#[derive(Debug)]
+pub struct RedisCluster {
+    members: Vec<Member>,
+    primaries: usize,
+    certificates: Option<Certificates>,
+    // Dropped last: it holds the certificates.
+    _directory: Directory,
+}
+
+/// Options for a [`RedisCluster`]; without any, three primaries with a replica each.
+#[derive(Debug, Clone)]
+#[must_use = "nothing starts before `start`"]
+pub struct RedisClusterBuilder {
+    server: RedisBuilder,
+    primaries: usize,
+    replicas: usize,
+    node_timeout: Duration,
+}
+
+/// A slot on its way from one member to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotMove {
+    /// Which slot.
+    pub slot: u16,
+    /// The member that owns it until the move ends.
+    pub from: usize,
+    /// The member that owns it from then on.
+    pub to: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    // Dropped in this order: the process ends before its ports are free for others.
+    server: RedisServer,
+    bus: Port,
+    /// Whether it runs and is not stopped, so that asking it makes sense.
+    awake: AtomicBool,
+}
+
+impl RedisCluster {
+    /// Options for a cluster.
+    pub fn builder() -> RedisClusterBuilder {
+        RedisClusterBuilder {
+            server: RedisBuilder::new(),
+            primaries: 3,
+            replicas: 1,
+            node_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// Starts three primaries with a replica each, or ends the test as skipped; see [`require`](crate::require).
+    ///
+    /// # Panics
+    /// As [`require::or_skip`](crate::require::or_skip).
+    pub async fn start_or_skip() -> Option<Self> {
+        Self::builder().start_or_skip().await
+    }
+
+    /// How many members there are, running or not.
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// One member, to ask it or to count what it did. Its faults belong to the cluster's methods, which remember them.
+    ///
+    /// # Panics
+    /// Where there is no such member.
+    pub fn member(&self, member: usize) -> &RedisServer {
+        &self.members[member].server
+    }
+
+    /// `redis+cluster://…` or, with TLS, `rediss+cluster://…`, with all members, and the default user's password if it has one.
+    pub fn url(&self) -> String {
+        let addrs: Vec<SocketAddr> = (0..self.members()).map(|member| self.addr(member)).collect();
+        self.url_at(&addrs)
+    }
+
+    /// As [`RedisCluster::url`], by way of other addresses, or of fewer.
+    pub fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        let scheme = if self.certificates.is_some() { "rediss" } else { "redis" };
+        let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+        format!("{scheme}+cluster://{}{}", self.members[0].server.password_part(), addrs.join(","))
+    }
+
+    /// The address of a member's port for clients: with TLS where the cluster has it.
+    ///
+    /// # Panics
+    /// Where there is no such member.
+    pub fn addr(&self, member: usize) -> SocketAddr {
+        let server = &self.members[member].server;
+        server.tls_addr().unwrap_or_else(|| server.addr())
+    }
+
+    /// The certificates, which all members share, where TLS was asked for.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
+    /// Stops a member (SIGSTOP): connections stay open, nothing answers any more. See [`RedisServer::stop`].
+    pub fn stop(&self, member: usize) -> Result<(), Error> {
+        self.members[member].awake.store(false, Ordering::SeqCst);
+        self.members[member].server.stop()
+    }
+
+    /// Continues a member after [`RedisCluster::stop`].
+    pub fn resume(&self, member: usize) -> Result<(), Error> {
+        self.members[member].server.resume()?;
+        self.members[member].awake.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Kills a member (SIGKILL), stopped or not, and waits until it is gone.
+    pub fn kill(&self, member: usize) -> Result<(), Error> {
+        self.members[member].awake.store(false, Ordering::SeqCst);
+        self.members[member].server.kill()
+    }
+
+    /// Restarts a member as [`RedisServer::restart`] does. It knows itself and its cluster in either case.
+    pub async fn restart(&self, member: usize, data: Data) -> Result<(), Error> {
+        self.members[member].awake.store(false, Ordering::SeqCst);
+        self.members[member].server.restart(data).await?;
+        self.members[member].awake.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The slot that a key lies in.
+    pub async fn slot_of(&self, key: &str) -> Result<u16, Error> {
+        let reply = self.members[self.awake()?].server.command(&["CLUSTER", "KEYSLOT", key]).await?;
+        reply.into_text()?.parse().map_err(|_| Error::failed("redis told no number as the slot of a key"))
+    }
+
+    /// The member that says it is the primary of a slot, the one of the newest epoch where two do. Waits up to a minute for one.
+    pub async fn primary_of(&self, slot: u16) -> Result<usize, Error> {
+        let serving = async || Ok(self.serving(slot).await?.map(|(_, member)| member));
+        self.until(&format!("a primary of slot {slot}"), serving).await
+    }
+
+    /// The member that serves a slot and is not `old`. Waits up to a minute for one.
+    pub async fn promoted(&self, slot: u16, old: usize) -> Result<usize, Error> {
+        let other = async || {
+            Ok(self.serving(slot).await?.filter(|(_, member)| *member != old).map(|(_, member)| member))
+        };
+        self.until(&format!("another primary of slot {slot} than member {old}"), other).await
+    }
+
+    /// A member that runs and follows `primary`. Waits up to a minute for one that is in step.
+    pub async fn replica_of(&self, primary: usize) -> Result<usize, Error> {
+        let find = async || {
+            let id = self.myself(primary).await?.id;
+            for (member, _) in self.members.iter().enumerate().filter(|(_, member)| member.is_awake()) {
+                let node = self.myself(member).await?;
+                if node.primary.as_deref() == Some(&id) && self.follows(member).await? {
+                    return Ok(Some(member));
+                }
+            }
+            Ok(None)
+        };
+        self.until(&format!("a replica of member {primary}"), find).await
+    }
+
+    /// Waits up to a minute until all members that run agree on who serves which slot, serve, and follow where they are replicas.
+    pub async fn settle(&self) -> Result<(), Error> {
+        self.until("a cluster at rest", async || Ok(self.is_settled().await?.then_some(()))).await
+    }
+
+    /// Hands what `primary` serves over to its replica in order, as before maintenance, and says which that is.
+    pub async fn hand_over(&self, primary: usize) -> Result<usize, Error> {
+        let replica = self.replica_of(primary).await?;
+        let mut asked: Option<Instant> = None;
+        let promoted = async |asked: &mut Option<Instant>| {
+            if self.myself(replica).await?.is_primary() {
+                return Ok(Some(replica));
+            }
+            // The others do not vote again about a primary that they have voted about just now, and the attempt ends.
+            if asked.is_none_or(|asked| asked.elapsed() > HAND_OVER_LIMIT) {
+                self.members[replica].server.command(&["CLUSTER", "FAILOVER"]).await?;
+                *asked = Some(Instant::now());
+            }
+            Ok(None)
+        };
+        self.until(&format!("member {replica} as a primary"), async || promoted(&mut asked).await).await
+    }
+
+    /// Moves a slot with all its keys, live.
+    pub async fn move_slot(&self, slot: u16, to: usize) -> Result<(), Error> {
+        let moving = self.begin_move(slot, to).await?;
+        while self.move_keys(&moving, MOVED_AT_ONCE).await? > 0 {}
+        self.end_move(&moving).await
+    }
+
+    /// Begins a move: from now on the old owner refers requests for keys that it does not have to the new one.
+    pub async fn begin_move(&self, slot: u16, to: usize) -> Result<SlotMove, Error> {
+        let from = self.primary_of(slot).await?;
+        let (source, target) = (self.myself(from).await?.id, self.myself(to).await?.id);
+        let slot_text = slot.to_string();
+        let ask = |member: usize, state: &'static str, id: String| {
+            let words = ["CLUSTER".to_owned(), "SETSLOT".into(), slot_text.clone(), state.into(), id];
+            async move { self.members[member].server.command(&words).await }
+        };
+        ask(to, "IMPORTING", source).await?;
+        ask(from, "MIGRATING", target).await?;
+        Ok(SlotMove { slot, from, to })
+    }
+
+    /// Moves some keys of a slot, and says how many.
+    pub async fn move_keys(&self, moving: &SlotMove, at_most: usize) -> Result<usize, Error> {
+        let (source, target) = (&self.members[moving.from].server, &self.members[moving.to].server);
+        let words =
+            ["CLUSTER".to_owned(), "GETKEYSINSLOT".into(), moving.slot.to_string(), at_most.to_string()];
+        let keys = source.command(&words).await?.into_texts()?;
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        let port = self.addr(moving.to).port().to_string();
+        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "4000", "AUTH2", ADMIN];
+        words.extend([target.admin.password.as_str(), "KEYS"]);
+        words.extend(keys.iter().map(String::as_str));
+        source.command(&words).await?;
+        Ok(keys.len())
+    }
+
+    /// Ends a move: the new owner serves the slot, under a new epoch. Everybody is told at once.
+    pub async fn end_move(&self, moving: &SlotMove) -> Result<(), Error> {
+        let id = self.myself(moving.to).await?.id;
+        let words = ["CLUSTER".to_owned(), "SETSLOT".into(), moving.slot.to_string(), "NODE".into(), id];
+        // The new owner first: from then on one of the two serves the slot at any moment.
+        let others = (0..self.members()).filter(|member| ![moving.to, moving.from].contains(member));
+        for member in [moving.to, moving.from].into_iter().chain(others) {
+            if self.members[member].is_awake() && self.myself(member).await?.is_primary() {
+                self.members[member].server.command(&words).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn serving(&self, slot: u16) -> Result<Option<(u64, usize)>, Error> {
+        let mut found = None;
+        for (member, _) in self.members.iter().enumerate().filter(|(_, member)| member.is_awake()) {
+            let node = self.myself(member).await?;
+            if node.is_primary() && node.serves(slot) {
+                found = found.max(Some((node.epoch, member)));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn is_settled(&self) -> Result<bool, Error> {
+        let mut views = Vec::new();
+        for (member, _) in self.members.iter().enumerate().filter(|(_, member)| member.is_awake()) {
+            let info = self.members[member].server.command(&["CLUSTER", "INFO"]).await?.into_text()?;
+            let nodes = self.nodes(member).await?;
+            let replica = nodes.iter().any(|node| node.is_myself() && !node.is_primary());
+            let known = nodes.len() == self.members() && nodes.iter().all(|node| !node.is_in_handshake());
+            if !known || !info.contains("cluster_state:ok") || replica && !self.follows(member).await? {
+                return Ok(false);
+            }
+            let mut owners: Vec<_> = nodes.into_iter().filter_map(Node::into_ownership).collect();
+            owners.sort();
+            views.push(owners);
+        }
+        let slots: usize = views.first().map_or(0, |owners| owners.iter().map(|owner| owner.slots()).sum());
+        Ok(slots == SLOTS && views.windows(2).all(|pair| pair[0] == pair[1]))
+    }
+
+    async fn follows(&self, replica: usize) -> Result<bool, Error> {
+        let status = self.members[replica].server.info_field("master_link_status").await?;
+        Ok(status.as_deref() == Some("up"))
+    }
+
+    async fn myself(&self, member: usize) -> Result<Node, Error> {
+        let mut nodes = self.nodes(member).await?.into_iter();
+        nodes
+            .find(Node::is_myself)
+            .ok_or_else(|| Error::failed("a member of the cluster does not know itself"))
+    }
+
+    async fn nodes(&self, member: usize) -> Result<Vec<Node>, Error> {
+        Node::read_all(&self.members[member].server.command(&["CLUSTER", "NODES"]).await?.into_text()?)
+    }
+
+    fn awake(&self) -> Result<usize, Error> {
+        let awake = self.members.iter().position(Member::is_awake);
+        awake.ok_or_else(|| Error::failed("no member of the cluster runs"))
+    }
+
+    /// Asks again and again until there is an answer.
+    async fn until<T>(
+        &self,
+        what: &str,
+        mut ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        loop {
+            if let Some(answer) = ask().await? {
+                return Ok(answer);
+            }
+            if Instant::now() > deadline {
+                let tail = self.members[self.awake()?].server.process.directory().log_tail();
+                let text = format!(
+                    "the cluster had not {what} within {SETTLE_LIMIT:?}; the log of one member ends with:\n{tail}"
+                );
+                return Err(Error::failed(text));
+            }
+            sleep(SETTLE_PAUSE).await;
+        }
+    }
+
+    /// Makes one cluster out of servers that do not know each other.
+    async fn form(&self) -> Result<(), Error> {
+        let count = self.members();
+        for primary in 0..self.primaries {
+            let first = primary * SLOTS / self.primaries;
+            let last = (primary + 1) * SLOTS / self.primaries - 1;
+            let range = [first.to_string(), last.to_string()];
+            let server = &self.members[primary].server;
+            server.command(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
+            // Each of its own: two primaries of one epoch would only be told apart once they meet.
+            server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await?;
+        }
+        // Everybody meets everybody: gossip would get around as well, but takes seconds.
+        for one in 0..count {
+            for other in one + 1..count {
+                let (port, bus) = (self.addr(other).port().to_string(), &self.members[other].bus);
+                let words = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus.number().to_string()];
+                self.members[one].server.command(&words).await?;
+            }
+        }
+        let met = async || {
+            for member in 0..count {
+                let nodes = self.nodes(member).await?;
+                let known = nodes.iter().filter(|node| !node.is_in_handshake()).count();
+                if known < count || nodes.len() > count {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(()))
+        };
+        self.until("members that know each other", met).await?;
+        for replica in self.primaries..count {
+            let id = self.myself(replica % self.primaries).await?.id;
+            self.members[replica].server.command(&["CLUSTER", "REPLICATE", &id]).await?;
+        }
+        self.settle().await
+    }
+}
+
+impl Member {
+    fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::SeqCst)
+    }
+}
+
+impl RedisClusterBuilder {
+    /// Options of each member: `.server(RedisServer::builder().password("secret"))`. A password is what members log in to each
+    /// other with as well, and TLS makes the whole cluster speak it.
+    pub fn server(mut self, server: RedisBuilder) -> Self {
+        self.server = server;
+        self
+    }
+
+    /// How many members have slots of their own; at least three for a cluster that can lose one.
+    pub fn primaries(mut self, primaries: usize) -> Self {
+        self.primaries = primaries;
+        self
+    }
+
+    /// How many replicas each primary has.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// After which silence a member is taken for dead. A replica takes over about a second after that.
+    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
+        self.node_timeout = node_timeout;
+        self
+    }
+
+    /// Starts the members, makes them one cluster, and waits until it serves.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in the text.
+    pub async fn start(self) -> Result<RedisCluster, Error> {
+        let directory = Directory::create("redis-cluster")?;
+        let (password, tls) = self.server.login();
+        let certificates = tls.map(|_| Certificates::create(&directory)).transpose()?;
+        let mut common = self
+            .server
+            .clone()
+            .line("cluster-enabled yes")
+            // Beside the data: a member that has lost its data still knows who it is.
+            .line("cluster-config-file ../nodes.conf")
+            .line(format!("cluster-node-timeout {}", self.node_timeout.as_millis()))
+            .line("cluster-allow-replica-migration no")
+            .line("repl-diskless-sync-delay 0");
+        if let Some(password) = password {
+            common = common.line(format!("masterauth {}", quoted(password)));
+        }
+        if let Some(certificates) = &certificates {
+            let client = certificates.client();
+            let path = |path: &std::path::Path| quoted(&path.display().to_string());
+            common = common
+                .certificates(certificates)
+                .line("tls-cluster yes")
+                .line("tls-replication yes")
+                .line(format!("tls-client-cert-file {}", path(&client.certificate)))
+                .line(format!("tls-client-key-file {}", path(&client.key)));
+        }
+        let mut members = Vec::new();
+        for _ in 0..self.primaries * (1 + self.replicas) {
+            let bus = Port::take()?;
+            let server = common.clone().line(format!("cluster-port {}", bus.number())).start().await?;
+            members.push(Member { server, bus, awake: AtomicBool::new(true) });
+        }
+        let cluster =
+            RedisCluster { members, primaries: self.primaries, certificates, _directory: directory };
+        cluster.form().await?;
+        Ok(cluster)
+    }
+
+    /// As [`RedisClusterBuilder::start`], or ends the test as skipped; see [`require`].
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_or_skip(self) -> Option<RedisCluster> {
+        require::or_skip("redis", self.start().await)
+    }
+}
+
+const SLOTS: usize = 16_384;
+/// Keys that are moved by one command.
+const MOVED_AT_ONCE: usize = 100;
+/// How long a change of the cluster may take, on a machine that is busy with other tests.
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a server tries to take over in order, a little more than its own limit.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(5_500);
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
