@@ -135,10 +135,14 @@ fn profile(safety: Safety, dialect: Dialect) -> Profile {
         place_ttl: roster::KEPT_PLACE,
         // The server counts in whole seconds, but it is asked for more of them than the holder relies on.
         granularity: Duration::ZERO,
+        overrun: OVERRUN,
         renew_batch_max: RENEW_BATCH_MAX,
     }
 }
 
+/// A lease is whole seconds and up to two longer than its claims, and the leader looks twice a second which have ended.
+/// For a ttl above a minute it is an eighth of the ttl.
+const OVERRUN: Duration = Duration::from_millis(2_500);
 const MIN_TTL: Duration = Duration::from_secs(1);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const RENEW_BATCH_MAX: usize = 128;

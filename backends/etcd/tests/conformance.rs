@@ -5,8 +5,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_conformance::Subject;
-use leasehold_core::Backend;
+use async_trait::async_trait;
+use leasehold_conformance::{Subject, TakerCommand};
+use leasehold_core::{Backend, Failure};
 use leasehold_etcd::{EtcdBackend, EtcdConfig};
 use leasehold_testkit::EtcdCluster;
 use tokio::sync::{Mutex, OnceCell};
@@ -36,19 +37,38 @@ impl Etcd {
         *running = Arc::downgrade(&cluster);
         Some(cluster)
     }
+
+    fn url(&self, cluster: &EtcdCluster) -> String {
+        format!("{}{}", cluster.url(), self.options)
+    }
 }
 
-#[async_trait::async_trait]
+#[async_trait]
 impl Subject for Etcd {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let cluster = self.cluster.get_or_init(|| self.cluster()).await.as_ref()?;
-        let config = EtcdConfig::parse(&format!("{}{}", cluster.url(), self.options)).unwrap();
-        Some(Arc::new(EtcdBackend::connect(config).await.unwrap()))
+        Some(connect(&self.url(cluster)).await.unwrap())
+    }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        // The suite connects before it asks for a taker.
+        let cluster = self.cluster.get()?.as_ref()?;
+        Some(TakerCommand::test("taker", self.url(cluster)).unwrap())
     }
 
     fn ttl(&self) -> Duration {
         Duration::from_millis(1_200)
     }
+}
+
+async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Arc::new(EtcdBackend::connect(EtcdConfig::parse(url)?).await?))
+}
+
+/// Plays the part of another process, where the suite asks for one.
+#[test]
+fn taker() {
+    leasehold_conformance::taker::serve_if_asked(async |url| connect(url).await);
 }
 
 mod one_server {

@@ -68,6 +68,7 @@ impl Server {
             },
             place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(2),
+            overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
         }
     }

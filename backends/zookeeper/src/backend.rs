@@ -135,6 +135,7 @@ fn profile(session_timeout: Duration) -> Profile {
         safety: Safety::Strict,
         place_ttl: session_timeout,
         granularity: Duration::ZERO,
+        overrun: Duration::ZERO,
         renew_batch_max: LOOKS_MAX,
     }
 }

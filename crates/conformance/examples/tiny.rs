@@ -152,6 +152,7 @@ impl Default for Shared {
             safety: Safety::Strict,
             place_ttl: PLACE,
             granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
             renew_batch_max: 100,
         };
         Shared { profile, clock: SteadyClock::new(), lines: Mutex::default() }

@@ -23,11 +23,14 @@ pub struct Profile {
     pub fencing: Grade,
     /// What can take a granted claim away.
     pub safety: Safety,
-    /// How long the place of a waiter that is not heard of any more stays in the line; zero where the server
-    /// knows at once, or where there is no line.
+    /// How long the place of a waiter that is not heard of any more stays in the line, or the ttl of its claim where that
+    /// is longer; zero where the server knows at once, or where there is no line.
     pub place_ttl: Duration,
     /// The coarseness of the server's own clock, taken off the validity of every grant.
     pub granularity: Duration,
+    /// How much later than its ttl, or than `place_ttl` while it waits, a claim goes whose client died: what the server
+    /// adds to the time that it was asked for. Zero where it goes in time.
+    pub overrun: Duration,
     /// The most claims that one `renew` call sends to the server in one request.
     pub renew_batch_max: usize,
 }
@@ -193,6 +196,7 @@ mod tests {
             safety: Safety::LostOnFailover,
             place_ttl: Duration::ZERO,
             granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
             renew_batch_max: 1,
         }
     }

@@ -164,6 +164,7 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         } else {
             let earliest = asked_at.after(trial.ttl()).before(trial.profile().granularity);
             ensure!(taken.at >= earliest, "granted {:?} before the lease ended", taken.at.until(earliest));
+            let ends_at = ends_at.after(trial.profile().overrun);
             trial.in_time(&taken, ends_at.max(killed_at), "after the lease of a killed holder")?;
         }
         let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
@@ -200,7 +201,7 @@ pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
         client.free(&claim).await?;
     }
     // Where nobody passes by, the dead place goes by its own time.
-    let patience = patience_for(&trial.clock, trial.profile().place_ttl.max(trial.ttl()) + CALL_GRACE * 2);
+    let patience = patience_for(&trial.clock, silence(trial).max(trial.ttl()) + CALL_GRACE * 2);
     while !patience.is_ended() && !trial.client(3).look(&resource).await?.waiting.is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -315,7 +316,10 @@ async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Che
 /// How long a place may stand in the way after its process died.
 fn silence(trial: &Trial) -> Duration {
     let place = trial.profile().place_ttl;
-    if place.is_zero() { place } else { place.max(CALL_GRACE) }
+    if place.is_zero() {
+        return place;
+    }
+    place.max(CALL_GRACE).max(trial.ttl()) + trial.profile().overrun
 }
 
 fn rises(fence: Option<Fence>, last: &mut Option<Fence>) -> Checked {

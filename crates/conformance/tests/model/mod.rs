@@ -65,6 +65,7 @@ pub fn strong() -> Profile {
         safety: Safety::Strict,
         place_ttl: Duration::ZERO,
         granularity: Duration::ZERO,
+        overrun: Duration::ZERO,
         renew_batch_max: 64,
     }
 }

@@ -279,6 +279,7 @@ fn profile(medium: Medium) -> Profile {
         safety,
         place_ttl: Duration::ZERO,
         granularity: Duration::ZERO,
+        overrun: Duration::ZERO,
         renew_batch_max: RENEW_BATCH_MAX,
     }
 }

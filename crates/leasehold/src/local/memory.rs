@@ -86,6 +86,7 @@ impl MemoryBackend {
             safety: Safety::Strict,
             place_ttl: Duration::ZERO,
             granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
         };
         MemoryBackend { profile, clock, store: Mutex::new(Store::default()) }
