@@ -18,6 +18,7 @@ use crate::reply;
 use crate::scripts;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
 use crate::subscriber::Subscriber;
+use crate::target::{Fixed, Source};
 use crate::waiting::Pollers;
 use crate::wire::{Request, Wire};
 
@@ -51,7 +52,16 @@ impl RedisBackend {
         if config.exposes_password() {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
         }
-        let dialer = Arc::new(Dialer::new(config.clone()));
+        let source = Arc::new(Fixed(config.endpoint.clone()));
+        RedisBackend::by_way_of(source, config).await
+    }
+
+    /// Connects to whatever `source` says.
+    pub(crate) async fn by_way_of(
+        source: Arc<dyn Source>,
+        config: RedisConfig,
+    ) -> Result<RedisBackend, Failure> {
+        let dialer = Arc::new(Dialer::new(config.clone(), source));
         let wire = Arc::new(Wire::new(dialer.clone()));
         let server = Server::ask(&wire, config.timeout).await?;
         let profile = server.profile(&config);

@@ -21,62 +21,72 @@ use tokio_rustls::TlsConnector;
 use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
 use crate::login::{Login, Refused};
 use crate::refusal;
+use crate::target::{Source, Target};
 
-/// Makes connections to one server.
+/// Makes connections to the server that is the one to talk to.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     config: RedisConfig,
+    source: Arc<dyn Source>,
 }
 
 impl Dialer {
-    pub(crate) fn new(config: RedisConfig) -> Dialer {
-        Dialer { config }
+    /// Dials whatever `source` says.
+    pub(crate) fn new(config: RedisConfig, source: Arc<dyn Source>) -> Dialer {
+        Dialer { config, source }
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
         &self.config
     }
 
-    /// Where the server is, for a person.
-    pub(crate) fn address(&self) -> String {
-        self.config.endpoint.to_string()
+    /// Who knows where to dial.
+    pub(crate) fn source(&self) -> &dyn Source {
+        &*self.source
     }
 
     /// A connection for commands, ready to use.
     pub(crate) async fn link(&self) -> Result<Link, Failure> {
-        self.bounded(async {
-            let stream = self.open().await?;
+        let target = self.source.target().await?;
+        self.bounded(&target.endpoint, async {
+            let stream = self.open(&target.endpoint).await?;
             let settings = AsyncConnectionConfig::new()
                 .set_response_timeout(None)
                 .set_connection_timeout(None)
                 .set_pipeline_buffer_size(QUEUE);
             let (connection, driver) = MultiplexedConnection::new_with_config(&logged_in(), stream, settings)
                 .await
-                .map_err(|error| refusal::of_request(&error, &self.address()))?;
-            Ok(Link::new(connection, driver))
+                .map_err(|error| refusal::of_request(&error, &target.endpoint.to_string()))?;
+            let link = Link::new(target.clone(), connection, driver);
+            self.source.admit(link.connection(), &target).await?;
+            Ok(link)
         })
         .await
     }
 
-    /// A connection for subscriptions, ready to use.
-    pub(crate) async fn subscription(&self) -> Result<PubSub, Failure> {
-        self.bounded(async {
-            let stream = self.open().await?;
+    /// A connection for subscriptions, ready to use, and where it leads.
+    pub(crate) async fn subscription(&self) -> Result<(PubSub, Target), Failure> {
+        let target = self.source.target().await?;
+        let subscription = self.bounded(&target.endpoint, async {
+            let stream = self.open(&target.endpoint).await?;
             let subscription = PubSub::new(&logged_in(), stream).await;
-            subscription.map_err(|error| refusal::of_request(&error, &self.address()))
-        })
-        .await
+            subscription.map_err(|error| refusal::of_request(&error, &target.endpoint.to_string()))
+        });
+        Ok((subscription.await?, target))
     }
 
-    async fn bounded<T>(&self, dialing: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    async fn bounded<T>(
+        &self,
+        endpoint: &Endpoint,
+        dialing: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
         let limit = self.config.timeout;
         match tokio::time::timeout(limit, dialing).await {
             Ok(outcome) => outcome,
             Err(elapsed) => Err(Failure::unavailable(format!(
-                "{} accepted no connection within {}: is the server hung, a firewall in between, or {}?",
-                self.address(),
+                "{endpoint} accepted no connection within {}: is the server hung, a firewall in between, or {}?",
                 humantime::format_duration(limit),
-                match self.config.endpoint {
+                match endpoint {
                     Endpoint::Tls { .. } => "no TLS on this port",
                     Endpoint::Tcp { .. } | Endpoint::Unix { .. } => "another protocol than Redis",
                 }
@@ -86,7 +96,7 @@ impl Dialer {
     }
 
     /// A stream that is logged in and whose server has answered.
-    async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
+    async fn open(&self, endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         let password = self.config.password()?;
         if password.is_none() && self.config.user.is_some() {
             return Err(invalid(
@@ -94,7 +104,7 @@ impl Dialer {
                  LEASEHOLD_REDIS_PASSWORD",
             ));
         }
-        let mut stream = self.open_stream().await?;
+        let mut stream = open_stream(endpoint).await?;
         let login = Login {
             user: self.config.user.as_deref(),
             password: password.as_ref().map(reveal),
@@ -102,41 +112,42 @@ impl Dialer {
         };
         match login.perform(&mut stream).await {
             Ok(()) => Ok(stream),
-            Err(Refused::Broken(error)) => Err(refusal::of_greeting(error, &self.config.endpoint)),
-            Err(Refused::Answered(text)) => Err(refusal::of_login(&text, &self.address())),
+            Err(Refused::Broken(error)) => Err(refusal::of_greeting(error, endpoint)),
+            Err(Refused::Answered(text)) => Err(refusal::of_login(&text, &endpoint.to_string())),
         }
     }
+}
 
-    async fn open_stream(&self) -> Result<Box<dyn Duplex>, Failure> {
-        match &self.config.endpoint {
-            Endpoint::Tcp { host, port } => Ok(Box::new(self.open_tcp(host, *port).await?)),
-            Endpoint::Unix { path } => {
-                let stream = UnixStream::connect(path).await;
-                Ok(Box::new(stream.map_err(|error| refusal::of_socket(error, &self.address()))?))
-            }
-            Endpoint::Tls { host, port, files } => {
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|error| invalid(format!("{host} is no host name for TLS")).because(error))?;
-                let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
-                let stream = self.open_tcp(host, *port).await?;
-                let secured = connector.connect(name, stream).await;
-                Ok(Box::new(secured.map_err(|error| refusal::of_tls(error, &self.address()))?))
-            }
+async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
+    match endpoint {
+        Endpoint::Tcp { host, port } => Ok(Box::new(open_tcp(endpoint, host, *port).await?)),
+        Endpoint::Unix { path } => {
+            let stream = UnixStream::connect(path).await;
+            Ok(Box::new(stream.map_err(|error| refusal::of_socket(error, &endpoint.to_string()))?))
+        }
+        Endpoint::Tls { host, port, files } => {
+            let name = ServerName::try_from(host.clone())
+                .map_err(|error| invalid(format!("{host} is no host name for TLS")).because(error))?;
+            let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
+            let stream = open_tcp(endpoint, host, *port).await?;
+            let secured = connector.connect(name, stream).await;
+            Ok(Box::new(secured.map_err(|error| refusal::of_tls(error, &endpoint.to_string()))?))
         }
     }
+}
 
-    async fn open_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
-        let failed = |error| refusal::of_socket(error, &self.address());
-        let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
-        // Requests are small and waited for: holding them back to fill a packet only adds delay.
-        stream.set_nodelay(true).map_err(failed)?;
-        Ok(stream)
-    }
+async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let failed = |error| refusal::of_socket(error, &endpoint.to_string());
+    let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+    // Requests are small and waited for: holding them back to fill a packet only adds delay.
+    stream.set_nodelay(true).map_err(failed)?;
+    Ok(stream)
 }
 
 /// One connection for commands, shared by all who ask at the same time.
 #[derive(Debug)]
 pub(crate) struct Link {
+    target: Target,
     connection: MultiplexedConnection,
     closed: Arc<AtomicBool>,
     silences: AtomicU32,
@@ -144,14 +155,23 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn new(connection: MultiplexedConnection, driver: impl Future<Output = ()> + Send + 'static) -> Link {
+    fn new(
+        target: Target,
+        connection: MultiplexedConnection,
+        driver: impl Future<Output = ()> + Send + 'static,
+    ) -> Link {
         let closed = Arc::new(AtomicBool::new(false));
         let ended = closed.clone();
         let driver = tokio::spawn(async move {
             driver.await;
             ended.store(true, Ordering::Release);
         });
-        Link { connection, closed, silences: AtomicU32::new(0), driver: driver.abort_handle() }
+        Link { target, connection, closed, silences: AtomicU32::new(0), driver: driver.abort_handle() }
+    }
+
+    /// Where it leads, and under which epoch.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// A handle to send with.

@@ -16,6 +16,7 @@ mod reply;
 mod scripts;
 mod server;
 mod subscriber;
+mod target;
 mod timer;
 mod waiting;
 mod wire;

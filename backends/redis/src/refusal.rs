@@ -103,6 +103,12 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// Whether the server refused because it is not, or not any more, the one to decide.
+pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
+    let text = text_of(error);
+    ["READONLY", "STALE_EPOCH", "MASTERDOWN"].iter().any(|code| text.contains(code))
+}
+
 fn text_of(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -155,6 +161,16 @@ const KNOWN: &[Known] = &[
         "OOM",
         FailureKind::Unavailable,
         "the server's memory is full: raise maxmemory; what is held stays held",
+    ),
+    known(
+        "STALE_EPOCH",
+        FailureKind::Unavailable,
+        "this client's view is of before a failover: it asks again who the primary is",
+    ),
+    known(
+        "NEEDS_EPOCH",
+        FailureKind::Unsupported,
+        "its primary is elected: connect by redis+sentinel:// or redis+cluster://, as those who hold it do",
     ),
     known("READONLY", FailureKind::Unavailable, "this is a replica: connect to the primary"),
     known(

@@ -12,7 +12,7 @@ use redis::Value;
 /// What a look saw.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    Granted(u64),
+    Granted(Fence),
     Busy { ahead: u32, first_end: Duration },
     Full,
 }
@@ -33,7 +33,7 @@ pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
     // The client's own conversion to unsigned numbers wraps.
     let numbers: Option<Vec<u64>> = numbers.into_iter().map(|number| u64::try_from(number).ok()).collect();
     match numbers.unwrap_or_default()[..] {
-        [1, seq] => Ok(Look::Granted(seq)),
+        [1, seq, epoch] => Ok(Look::Granted(Fence::new(epoch, seq, 0))),
         [0, ahead, first_end] => Ok(Look::Busy {
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
             first_end: Duration::from_millis(first_end),
@@ -57,8 +57,9 @@ pub(crate) fn was_there(answer: Value) -> Result<bool, Failure> {
 /// Reads the answer of the script `inspect`.
 pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, Failure> {
     let Value::Array(parts) = answer else { return Err(not_understood()) };
-    let [now, seq, version, holders, waiting]: [Value; 5] = parts.try_into().map_err(|_| not_understood())?;
-    let (now, seq): (u64, u64) = (read(now)?, read(seq)?);
+    let [now, epoch, seq, version, holders, waiting]: [Value; 6] =
+        parts.try_into().map_err(|_| not_understood())?;
+    let (now, epoch, seq): (u64, u64, u64) = (read(now)?, read(epoch)?, read(seq)?);
     let mut holders = standings(holders, now)?;
     holders.sort_by_key(|standing| standing.fence);
     Ok(Snapshot {
@@ -66,7 +67,7 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
         version: Version(read(version)?),
         holders,
         waiting: standings(waiting, now)?,
-        fence: (seq > 0).then(|| Fence::new(0, seq, 0)),
+        fence: (seq > 0).then(|| Fence::new(epoch, seq, 0)),
     })
 }
 
@@ -92,17 +93,26 @@ fn standing(member: &str, end: u64, written: &str, now: u64) -> Result<Standing,
     let (id, share) = parse_member(member).ok_or_else(|| foreign(member))?;
     // What is written about a claim may be gone (evicted) although the claim holds.
     let mut parts = written.splitn(5, ':');
-    let seq = parts.next().and_then(|seq| seq.parse().ok()).filter(|seq| *seq > 0);
+    let fence = parts.next().and_then(parse_fence).filter(|fence| fence.seq > 0);
     let since = parts.next().and_then(|since| since.parse().ok());
     let note = parts.nth(2).unwrap_or_default();
     Ok(Standing {
         id,
         share,
-        fence: seq.map(|seq| Fence::new(0, seq, 0)),
+        fence,
         since_unix_ms: since,
         remaining: Some(Duration::from_millis(end.saturating_sub(now))),
         note: Note::clipped(note),
     })
+}
+
+/// Reads `seq` or `epoch.seq`.
+fn parse_fence(text: &str) -> Option<Fence> {
+    let (epoch, seq) = match text.split_once('.') {
+        Some((epoch, seq)) => (epoch.parse().ok()?, seq),
+        None => (0, text),
+    };
+    Some(Fence::new(epoch, seq.parse().ok()?, 0))
 }
 
 fn parse_member(member: &str) -> Option<(ClaimId, Share)> {
@@ -143,11 +153,14 @@ mod tests {
 
     #[test]
     fn answers_of_contend_are_read() {
-        assert_eq!(look(ints(&[1, 1_800_000_000_000_000])).unwrap(), Look::Granted(1_800_000_000_000_000));
+        let granted = Look::Granted(Fence::new(3, 1_800_000_000_000_000, 0));
+        assert_eq!(look(ints(&[1, 1_800_000_000_000_000, 3])).unwrap(), granted);
         let busy = Look::Busy { ahead: 3, first_end: Duration::from_millis(70) };
         assert_eq!(look(ints(&[0, 3, 70])).unwrap(), busy);
         assert_eq!(look(ints(&[2])).unwrap(), Look::Full);
-        for bad in [ints(&[]), ints(&[1]), ints(&[9, 9]), ints(&[1, -4]), Value::Nil, Value::Okay] {
+        for bad in
+            [ints(&[]), ints(&[1]), ints(&[9, 9]), ints(&[1, -4, 0]), ints(&[1, 4]), Value::Nil, Value::Okay]
+        {
             assert!(look(bad).is_err());
         }
     }
@@ -166,6 +179,8 @@ mod tests {
             (Some(900), Some(Duration::from_millis(500)))
         );
         assert_eq!(standing.note.as_str(), "host: a:b");
+        let elected = super::standing(&member(&claim), 1500, "7.12:900:2:7:", 1000).unwrap();
+        assert_eq!(elected.fence, Some(Fence::new(7, 12, 0)));
     }
 
     proptest! {

@@ -10,24 +10,34 @@ use std::sync::LazyLock;
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     pub(crate) sha: String,
+    pub(crate) stamp: Stamp,
+}
+
+/// What a request is given beside its own arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// Nothing.
+    None,
+    /// The epoch of the connection over which it is sent, as its last argument.
+    Epoch,
 }
 
 macro_rules! script {
-    ($name:ident, $file:literal, $what:literal) => {
+    ($name:ident, $file:literal, $stamp:ident, $what:literal) => {
         #[doc = $what]
         pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
             let source = concat!(include_str!("scripts/line.lua"), include_str!($file));
-            Script { source, sha: redis::Script::new(source).get_hash().to_owned() }
+            Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp: Stamp::$stamp }
         });
     };
 }
 
-script!(CONTEND, "scripts/contend.lua", "One step towards holding a claim.");
-script!(RENEW, "scripts/renew.lua", "Extends a batch of claims.");
-script!(RELEASE, "scripts/release.lua", "Ends one claim.");
-script!(GLANCE, "scripts/glance.lua", "Keeps the places of a batch of waiting claims.");
-script!(INSPECT, "scripts/inspect.lua", "Looks at one resource.");
-script!(COUNT, "scripts/count.lua", "Counts the claims of a batch of resources.");
+script!(CONTEND, "scripts/contend.lua", Epoch, "One step towards holding a claim.");
+script!(RENEW, "scripts/renew.lua", None, "Extends a batch of claims.");
+script!(RELEASE, "scripts/release.lua", None, "Ends one claim.");
+script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of waiting claims.");
+script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
+script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::connection::Dialer;
 use crate::refusal;
+use crate::target::Target;
 use crate::timer;
 
 /// Listens on channels for whoever waits.
@@ -294,9 +295,9 @@ async fn run(shared: Arc<Shared>) {
             continue;
         }
         match shared.dialer.subscription().await {
-            Ok(connection) => {
+            Ok((connection, target)) => {
                 pause = FIRST_PAUSE;
-                if serve(&shared, connection).await == Ended::Unneeded {
+                if serve(&shared, connection, &target).await == Ended::Unneeded {
                     continue;
                 }
                 shared.set_all(&State::Deaf);
@@ -318,15 +319,16 @@ enum Ended {
 }
 
 /// Serves one connection until it breaks or nobody listens any more.
-async fn serve(shared: &Shared, connection: PubSub) -> Ended {
+async fn serve(shared: &Shared, connection: PubSub, target: &Target) -> Ended {
     let (mut sink, mut stream) = connection.split();
     let mut subscribed = HashSet::new();
     let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
     let mut sweeps = 0;
     shared.want_all();
-    if subscribe(shared, &mut sink, &mut subscribed).await.is_err() {
+    if subscribe(shared, &mut sink, &mut subscribed, target).await.is_err() {
         return Ended::Broken;
     }
+    let source = shared.dialer.source();
     loop {
         let served = tokio::select! {
             message = stream.next() => {
@@ -336,7 +338,9 @@ async fn serve(shared: &Shared, connection: PubSub) -> Ended {
                 }
                 Ok(())
             }
-            () = shared.work.notified() => subscribe(shared, &mut sink, &mut subscribed).await,
+            () = shared.work.notified() => subscribe(shared, &mut sink, &mut subscribed, target).await,
+            // Whoever decides now tells on a connection of its own.
+            () = source.superseded(target) => return Ended::Broken,
             _ = sweep.tick() => {
                 sweeps += 1;
                 tidy(shared, &mut sink, &mut subscribed, sweeps % SWEEPS_PER_PING == 0).await
@@ -359,6 +363,7 @@ async fn subscribe(
     shared: &Shared,
     sink: &mut PubSubSink,
     subscribed: &mut HashSet<String>,
+    target: &Target,
 ) -> Result<(), Unusable> {
     loop {
         let wanted = shared.take_wanted(subscribed);
@@ -371,7 +376,7 @@ async fn subscribe(
                 subscribed.extend(wanted);
             }
             Ok(Err(error)) if !error.is_io_error() && !error.is_connection_dropped() => {
-                let failure = refusal::of_request(&error, &shared.dialer.address());
+                let failure = refusal::of_request(&error, &target.endpoint.to_string());
                 shared.set(&wanted, &State::Refused(failure));
             }
             _ => return Err(Unusable),

@@ -8,8 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Grant, Hint, Order, Patience, Proof,
-    Step,
+    CALL_GRACE, Claim, ClaimId, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof, Step,
 };
 
 use crate::backend::RedisBackend;
@@ -223,12 +222,9 @@ impl Asking<'_> {
         let asked_at = patience.now();
         let answer = self.backend.wire.run(&request, self.backend.limit_for(self.claim.ttl)).await?;
         match reply::look(answer)? {
-            Look::Granted(seq) => Ok(Seen::Granted(Grant {
-                asked_at,
-                fence: Some(Fence::new(0, seq, 0)),
-                lost: None,
-                proof: Proof::none(),
-            })),
+            Look::Granted(fence) => {
+                Ok(Seen::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
+            }
             Look::Busy { ahead, first_end } => Ok(Seen::Busy { ahead, first_end }),
             Look::Full => Err(Failure::unavailable(format!(
                 "{} claims wait for {} already: no more may stand in line",

@@ -1,8 +1,8 @@
 //! The one connection that all commands share, and the scripts that are sent over it.
 //!
 //! Nothing is retried here except what is known not to have happened: a connection known to be dead is replaced before
-//! a request is written, and a script that the server does not know is sent in full. Whether to repeat
-//! what may have happened is the engine's decision.
+//! a request is written, a script that the server does not know is sent in full, and what a server refused because it
+//! is not the one to decide goes to the one that is. Whether to repeat what may have happened is the engine's decision.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::connection::{Dialer, Link, REDIAL_PAUSE};
 use crate::refusal;
-use crate::scripts::Script;
+use crate::scripts::{Script, Stamp};
 use crate::timer;
 
 /// The shared connection for commands.
@@ -38,9 +38,9 @@ impl Wire {
         Wire { dialer, slot: Mutex::default() }
     }
 
-    /// Where the server is, for a person.
+    /// Where requests go, for a person.
     pub(crate) fn address(&self) -> String {
-        self.dialer.address()
+        self.dialer.source().describe()
     }
 
     /// Connects, where that was not done yet.
@@ -50,19 +50,37 @@ impl Wire {
 
     /// Runs one script.
     pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
+        for _ in 1..MAX_TARGETS {
+            let slot = self.connected().await?;
+            let link = slot.link()?;
+            match self.send_script(link, request, limit).await {
+                Err(Trouble::NotTheOne(_)) if !self.dialer.source().is_current(link.target()) => {}
+                outcome => return outcome.map_err(|trouble| failure(trouble, link)),
+            }
+        }
         let slot = self.connected().await?;
         let link = slot.link()?;
-        match self.send(link, &request.short(), limit).await {
-            Err(Trouble::UnknownScript) => {
-                self.send(link, &request.full(), limit).await.map_err(|trouble| self.failure(trouble))
-            }
-            outcome => outcome.map_err(|trouble| self.failure(trouble)),
+        self.send_script(link, request, limit).await.map_err(|trouble| failure(trouble, link))
+    }
+
+    async fn send_script(&self, link: &Link, request: &Request, limit: Duration) -> Result<Value, Trouble> {
+        match self.send(link, &request.short(link), limit).await {
+            Err(Trouble::UnknownScript) => self.send(link, &request.full(link), limit).await,
+            outcome => outcome,
         }
     }
 
     /// Runs scripts in one go; each has its own outcome, in order.
     pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
-        let mut outcomes = self.pipeline(requests, Request::short, limit).await;
+        let slot = match self.connected().await {
+            Ok(slot) => slot,
+            Err(failure) => return vec![Err(failure); requests.len()],
+        };
+        let link = match slot.link() {
+            Ok(link) => link,
+            Err(failure) => return vec![Err(failure); requests.len()],
+        };
+        let mut outcomes = self.pipeline(link, requests, Request::short, limit).await;
         let unknown: Vec<usize> = (0..outcomes.len())
             .filter(|index| matches!(outcomes[*index], Err(Trouble::UnknownScript)))
             .collect();
@@ -71,45 +89,50 @@ impl Wire {
             for chunk in [&unknown[..1], &unknown[1..]] {
                 let again: Vec<&Request> = chunk.iter().map(|index| &requests[*index]).collect();
                 let write = if chunk.first() == Some(first) { Request::full } else { Request::short };
-                for (index, outcome) in chunk.iter().zip(self.pipeline(again, write, limit).await) {
+                for (index, outcome) in chunk.iter().zip(self.pipeline(link, again, write, limit).await) {
                     outcomes[*index] = outcome;
                 }
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.map_err(|trouble| self.failure(trouble))).collect()
+        outcomes.into_iter().map(|outcome| outcome.map_err(|trouble| failure(trouble, link))).collect()
     }
 
     /// Sends one plain command.
     pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
         let slot = self.connected().await?;
-        self.send(slot.link()?, command, limit).await.map_err(|trouble| self.failure(trouble))
+        let link = slot.link()?;
+        self.send(link, command, limit).await.map_err(|trouble| failure(trouble, link))
     }
 
     async fn pipeline<'a>(
         &self,
+        link: &Link,
         requests: impl IntoIterator<Item = &'a Request>,
-        write: fn(&Request) -> Cmd,
+        write: fn(&Request, &Link) -> Cmd,
         limit: Duration,
     ) -> Vec<Result<Value, Trouble>> {
         let mut pipeline = Pipeline::new();
         for request in requests {
-            pipeline.add_command(write(request));
+            pipeline.add_command(write(request, link));
         }
         let count = pipeline.len();
         if count == 0 {
             return Vec::new();
         }
-        match self.send_pipeline(&pipeline, limit).await {
+        match self.send_pipeline(link, &pipeline, limit).await {
             Ok(values) => {
-                values.into_iter().map(|value| value.extract_error().map_err(Trouble::from)).collect()
+                values.into_iter().map(|value| self.refusals(link, value.extract_error())).collect()
             }
             Err(trouble) => vec![Err(trouble); count],
         }
     }
 
-    async fn send_pipeline(&self, pipeline: &Pipeline, limit: Duration) -> Result<Vec<Value>, Trouble> {
-        let slot = self.connected().await.map_err(Trouble::Failed)?;
-        let link = slot.link().map_err(Trouble::Failed)?;
+    async fn send_pipeline(
+        &self,
+        link: &Link,
+        pipeline: &Pipeline,
+        limit: Duration,
+    ) -> Result<Vec<Value>, Trouble> {
         let mut connection = link.connection();
         let sending = connection.send_packed_commands(pipeline, 0, pipeline.len());
         self.hear(link, tokio::time::timeout(limit, sending).await, limit)
@@ -119,7 +142,18 @@ impl Wire {
         let mut connection = link.connection();
         let sending = connection.send_packed_command(command);
         let value = self.hear(link, tokio::time::timeout(limit, sending).await, limit)?;
-        value.extract_error().map_err(Trouble::from)
+        self.refusals(link, value.extract_error())
+    }
+
+    /// Tells refusals apart, and notes those of a server that is not the one to decide.
+    fn refusals(&self, link: &Link, outcome: Result<Value, RedisError>) -> Result<Value, Trouble> {
+        outcome.map_err(|error| {
+            let trouble = Trouble::from(error);
+            if let Trouble::NotTheOne(_) = trouble {
+                self.dialer.source().doubt(link.target());
+            }
+            trouble
+        })
     }
 
     /// Notes on the link what came of a request.
@@ -145,23 +179,12 @@ impl Wire {
                 Err(Trouble::Failed(
                     Failure::unanswered(format!(
                         "{} did not answer within {}: is the server hung, or the network down?",
-                        self.address(),
+                        link.target().endpoint,
                         humantime::format_duration(limit)
                     ))
                     .because(elapsed),
                 ))
             }
-        }
-    }
-
-    fn failure(&self, trouble: Trouble) -> Failure {
-        match trouble {
-            Trouble::Failed(failure) => failure,
-            Trouble::Refused(error) => refusal::of_request(&error, &self.address()),
-            Trouble::UnknownScript => refusal::of_request(
-                &RedisError::from((redis::ErrorKind::Client, "NOSCRIPT", "forgotten".to_owned())),
-                &self.address(),
-            ),
         }
     }
 
@@ -175,7 +198,9 @@ impl Wire {
             });
             let dialed = dialed.await;
             match &dialed.link {
-                Ok(link) if link.is_usable() => return Ok(slot),
+                Ok(link) if link.is_usable() && self.dialer.source().is_current(link.target()) => {
+                    return Ok(slot);
+                }
                 Err(failure) if dialed.at.elapsed() < REDIAL_PAUSE => return Err(failure.clone()),
                 _ => self.replace(&slot),
             }
@@ -193,22 +218,25 @@ impl Wire {
 
 impl Request {
     /// By the script's name; the arguments are what most requests consist of.
-    fn short(&self) -> Cmd {
-        self.write("EVALSHA", &self.script.sha)
+    fn short(&self, link: &Link) -> Cmd {
+        self.write("EVALSHA", &self.script.sha, link)
     }
 
     /// With the script's text, which the server then knows by name.
-    fn full(&self) -> Cmd {
-        self.write("EVAL", self.script.source)
+    fn full(&self, link: &Link) -> Cmd {
+        self.write("EVAL", self.script.source, link)
     }
 
-    fn write(&self, verb: &str, script: &str) -> Cmd {
+    fn write(&self, verb: &str, script: &str, link: &Link) -> Cmd {
         let texts = || self.keys.iter().chain(&self.args);
         let bytes = script.len() + texts().map(String::len).sum::<usize>();
         let mut command = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), bytes + 16);
         command.arg(verb).arg(script).arg(self.keys.len());
         for text in texts() {
             command.arg(text);
+        }
+        if self.script.stamp == Stamp::Epoch {
+            command.arg(link.target().epoch);
         }
         command
     }
@@ -240,15 +268,38 @@ impl Slot {
 #[derive(Clone, Debug)]
 enum Trouble {
     UnknownScript,
+    /// The server is not, or not any more, the one to decide. It changed nothing.
+    NotTheOne(RedisError),
     Refused(RedisError),
     Failed(Failure),
 }
 
 impl From<RedisError> for Trouble {
     fn from(error: RedisError) -> Trouble {
-        if refusal::is_unknown_script(&error) { Trouble::UnknownScript } else { Trouble::Refused(error) }
+        if refusal::is_unknown_script(&error) {
+            Trouble::UnknownScript
+        } else if refusal::is_of_no_primary(&error) {
+            Trouble::NotTheOne(error)
+        } else {
+            Trouble::Refused(error)
+        }
     }
 }
+
+fn failure(trouble: Trouble, link: &Link) -> Failure {
+    let address = link.target().endpoint.to_string();
+    match trouble {
+        Trouble::Failed(failure) => failure,
+        Trouble::Refused(error) | Trouble::NotTheOne(error) => refusal::of_request(&error, &address),
+        Trouble::UnknownScript => refusal::of_request(
+            &RedisError::from((redis::ErrorKind::Client, "NOSCRIPT", "forgotten".to_owned())),
+            &address,
+        ),
+    }
+}
+
+/// A request goes to at most so many servers, one after the other, each of which refuses it because another decides.
+const MAX_TARGETS: usize = 2;
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
 /// attempt before it failed.

@@ -1,13 +1,15 @@
 -- One step towards holding a claim.
 --
 -- KEYS  held line places claims fence
--- ARGV  member ttl wait note name channel
+-- ARGV  member ttl wait note name channel epoch
 --   wait     milliseconds that a place in the line is kept; 0: no place; -1: no place, and past those who wait
 --   name     of the resource where its keys carry only a hash, else empty
 --   channel  where to tell whom this calls; empty where nothing is to be published
--- Answers {1, fence} | {0, claims ahead, milliseconds until the first of them may end} | {2}: the line is full.
+--   epoch    in which the client believes that this server decides; 0 where nobody elects
+-- Answers {1, seq, epoch} | {0, claims ahead, milliseconds until the first of them may end} | {2}: the line is full.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local epoch = tonumber(ARGV[7])
 local id = id_of(own)
 
 local function keep(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
@@ -16,12 +18,35 @@ local function write_claim(seq, member)
   redis.call('HSET', claims, id, seq .. ':' .. now .. string.sub(member, 33) .. ':' .. note)
 end
 
+-- The replication id, another one after each restart and each promotion. Where it may not be asked it is empty, and no
+-- record counts as one's own.
+local function identity()
+  local info = redis.pcall('INFO', 'replication')
+  return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or ''
+end
+
+-- The fence that follows `record`: its counter, its text, and what is stored.
+local function next_fence(record)
+  local micros = clock[1] * 1000000 + clock[2]
+  if epoch == 0 then
+    -- The counter follows the server's clock in microseconds and never falls behind itself. After a loss of data it goes
+    -- on above what was granted before, as far as that clock allows.
+    local text = string.format('%.0f', math.max(record.seq + 1, micros))
+    return tonumber(text), text, text
+  end
+  -- The server's own continuation of this epoch is counted. Whatever else is there, for instance an old copy after a
+  -- restart, may miss what was granted: counting then begins at the clock. `grant` of the model of epochs is the same.
+  local by = identity()
+  local last = record.epoch == epoch and record.seq or 0
+  local seq = last + 1
+  if record.epoch ~= epoch or record.by ~= by or by == '' then seq = 1 + math.max(micros, last) end
+  local text = string.format('%.0f.%.0f', epoch, seq)
+  return seq, text, text .. '@' .. by
+end
+
 -- `latest` is the latest end of everything else that the keys hold.
-local function grant(member, seq, known, latest)
-  -- The counter follows the server's clock in microseconds and never falls behind itself. After a loss of data, or a
-  -- failover to a server that lags behind, it goes on above what was granted before, as far as that clock allows.
-  seq = math.max(seq + 1, clock[1] * 1000000 + clock[2])
-  local text = string.format('%.0f', seq)
+local function grant(member, record, known, latest)
+  local seq, text, stored = next_fence(record)
   local stop = now + ttl
   if known then
     -- Making room is allowed where memory has run out, and so is what follows it in the same script: whoever is in the
@@ -30,26 +55,26 @@ local function grant(member, seq, known, latest)
     redis.call('ZREM', places, member)
   end
   write_claim(text, member)
-  redis.call('SET', fence, name == '' and text or text .. ' ' .. name)
+  redis.call('SET', fence, name == '' and stored or stored .. ' ' .. name)
   redis.call('ZADD', held, stop, member)
   latest = math.max(stop, latest)
   keep(held, latest)
   keep(claims, latest)
-  return { 1, seq }
+  return { 1, seq, epoch }
 end
 
 -- The same claim asks again: the same answer, and a lease that is extended, never shortened.
-local function grant_again(state, seq)
+local function grant_again(state, record)
   local stop = math.max(state.own_end, now + ttl)
   local latest = math.max(stop, state.latest)
   -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
   keep(held, latest)
-  local known = tonumber(string.match(redis.call('HGET', claims, id) or '', '^(%d+):') or 0)
+  local known_epoch, known = parse_fence(redis.call('HGET', claims, id) or '')
   latest = math.max(latest, last_place(places))
-  if known == 0 then return grant(state.own, seq, nil, latest) end
+  if not known or known == 0 then return grant(state.own, record, nil, latest) end
   redis.call('ZADD', held, 'XX', stop, state.own)
   keep(claims, latest)
-  return { 1, known }
+  return { 1, known, known_epoch }
 end
 
 -- The rank of the claim in the line, and its member as it stands there: a share is fixed when it is first asked for.
@@ -78,12 +103,16 @@ local function stand_in_line(rank, state)
 end
 
 local state = read_held(held, claims, id)
-local seq, foreign = read_fence(fence, name)
+local record, foreign = read_fence(fence, name)
 if foreign then return foreign end
-if state.own then return grant_again(state, seq) end
+if epoch < record.epoch then
+  local code = epoch == 0 and 'NEEDS_EPOCH' or 'STALE_EPOCH'
+  return redis.error_reply(code .. ' ' .. fence .. ' was granted in epoch ' .. record.epoch .. ', this is epoch ' .. epoch)
+end
+if state.own then return grant_again(state, record) end
 
 local waited = redis.call('EXISTS', places) == 1
-if state.count == 0 and not waited then return grant(own, seq, nil, 0) end
+if state.count == 0 and not waited then return grant(own, record, nil, 0) end
 
 local rank, met, load, capacity
 if waited then
@@ -105,7 +134,7 @@ else
 end
 
 if admitted then
-  local answer = grant(own, seq, rank, math.max(state.latest, waited and last_place(places) or 0))
+  local answer = grant(own, record, rank, math.max(state.latest, waited and last_place(places) or 0))
   tell(channel, state.called or {})
   return answer
 end

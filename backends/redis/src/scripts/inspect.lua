@@ -3,10 +3,10 @@
 -- KEYS  held line places claims fence
 -- ARGV  name
 --   name  of the resource where its keys carry only a hash, else empty
--- Answers {now, last fence, version, holders, waiting}; each claim as its member, its end, and what is written about it.
+-- Answers {now, epoch and counter of the last fence, version, holders, waiting}; each claim as its member, its end, and what is written about it.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
-local seq, foreign = read_fence(fence, ARGV[1])
+local record, foreign = read_fence(fence, ARGV[1])
 if foreign then return foreign end
 
 local function describe(members, ends)
@@ -44,5 +44,5 @@ end
 local sorted = {}
 for i, member in ipairs(holders) do sorted[i] = member end
 table.sort(sorted)
-local version = redis.sha1hex(string.format('%.0f', seq) .. '|' .. table.concat(sorted, ' ') .. '|' .. table.concat(waiting, ' '))
-return { now, seq, version, describe(holders, lease_ends), describe(waiting, place_ends) }
+local version = redis.sha1hex(string.format('%.0f.%.0f', record.epoch, record.seq) .. '|' .. table.concat(sorted, ' ') .. '|' .. table.concat(waiting, ' '))
+return { now, record.epoch, record.seq, version, describe(holders, lease_ends), describe(waiting, place_ends) }

@@ -10,6 +10,9 @@
 --   places  sorted set: member -> when it leaves the line unless it is heard of again
 --   claims  hash: claim id -> `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`
 --   fence   string: the last fence granted, followed by the resource's name where the keys carry only its hash
+--
+-- A fence is written `<seq>`, and `<epoch>.<seq>` where the server is elected. The last one then has `@` and the
+-- replication id under which it was granted behind it.
 
 -- How long a claim whose turn has come may stay silent before the line passes it over.
 local CALL_GRACE = 1000
@@ -147,12 +150,30 @@ local function tell(channel, called, otherwise)
   end
 end
 
--- The fence that was stored, and an error where it is not ours or belongs to a resource of another name.
+-- The fence at the beginning of a text: its epoch, 0 where there is none, its counter, and what follows.
+local function parse_fence(text)
+  local epoch, seq, rest = string.match(text, '^(%d+)%.(%d+)(.*)$')
+  if not epoch then
+    epoch = '0'
+    seq, rest = string.match(text, '^(%d+)(.*)$')
+  end
+  return tonumber(epoch), tonumber(seq), rest
+end
+
+-- The fence that was stored and by whom, and an error where it is not ours or belongs to a resource of another name.
 local function read_fence(fence, name)
   local stored = redis.call('GET', fence)
-  if not stored then return 0 end
-  local seq, whose = string.match(stored, '^(%d+) ?(.*)$')
+  if not stored then return { epoch = 0, seq = 0, by = '' } end
+  local epoch, seq, rest = parse_fence(stored)
+  local by, whose = string.match(rest or '', '^@?(%x*) ?(.*)$')
   if not seq then return nil, redis.error_reply('FOREIGN no fence of leasehold is stored in ' .. fence) end
   if whose ~= name then return nil, redis.error_reply('FOREIGN ' .. fence .. ' belongs to a resource of another name') end
-  return tonumber(seq)
+  return { epoch = epoch, seq = seq, by = by }
+end
+
+-- Lets a replica refuse, which would otherwise answer from a copy that lags behind: whoever says that something is gone
+-- must be the one who decides. What is changed by it is nothing. Any other refusal is of no interest here.
+local function refuse_as_replica(key)
+  local answer = redis.pcall('ZREM', key, '')
+  return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil
 end

@@ -24,10 +24,10 @@ end
 local there = take_out(own)
 if there == nil then
   -- A share is fixed when it is first asked for, so a claim that names another one now is found by its id.
-  local share = string.match(redis.call('HGET', claims, id_of(own)) or '', '^%d+:%d+(:%d+:%d+):')
+  local share = string.match(redis.call('HGET', claims, id_of(own)) or '', '^[%d.]+:%d+(:%d+:%d+):')
   there = share and take_out(id_of(own) .. share)
 end
-if there == nil then return 0 end
+if there == nil then return refuse_as_replica(held) or 0 end
 
 local called = {}
 if redis.call('EXISTS', places) == 1 then

@@ -14,13 +14,13 @@ end
 local function find(held, claims, member)
   local stop = ask('ZSCORE', held, member)
   if stop then return member, tonumber(stop) end
-  local share = string.match(ask('HGET', claims, id_of(member)) or '', '^%d+:%d+(:%d+:%d+):')
+  local share = string.match(ask('HGET', claims, id_of(member)) or '', '^[%d.]+:%d+(:%d+:%d+):')
   if not share then return member, nil end
   member = id_of(member) .. share
   return member, tonumber(ask('ZSCORE', held, member) or nil)
 end
 
-local answers = {}
+local answers, someone_is_gone = {}, false
 for i = 1, #ARGV / 2 do
   local held, claims = KEYS[2 * i - 1], KEYS[2 * i]
   local member, stop = find(held, claims, ARGV[2 * i - 1])
@@ -33,5 +33,10 @@ for i = 1, #ARGV / 2 do
     redis.call('ZADD', held, 'XX', until_then, member)
     keep(claims, until_then)
   end
+  someone_is_gone = someone_is_gone or answers[i] == 0
+end
+if someone_is_gone then
+  local refusal = refuse_as_replica(KEYS[1])
+  if refusal then return refusal end
 end
 return answers
