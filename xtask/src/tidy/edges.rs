@@ -64,7 +64,7 @@ impl Role {
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
-            ["crates", "address"] => Some(Self::Support),
+            ["crates", "address" | "cell"] => Some(Self::Support),
             ["backends", _] => Some(Self::Backend),
             ["tests" | "sim" | "fuzz" | "xtask"] | ["bench", _] => Some(Self::Free),
             _ => None,

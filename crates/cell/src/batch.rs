@@ -1,0 +1,124 @@
+//! Changes of many cells at once: read them together, let each ledger decide, write them together.
+//!
+//! Ground rules: the claims of one resource are decided on one ledger, in order. What lost a race is read again, with
+//! all others that did. A cell that need not change is not written.
+
+use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
+
+use crate::backend::CellBackend;
+use crate::cells::{Basis, Cell, Cells, Swap};
+use crate::pace::{self, BATCH_MAX, MAX_TRIES};
+
+/// What is done to one claim in a ledger; `false` where it is gone.
+pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
+
+impl<C: Cells> CellBackend<C> {
+    /// Does the change to each claim and answers in order.
+    pub(crate) async fn change(&self, claims: &[&Claim], change: Change) -> Vec<Result<bool, Failure>> {
+        let mut answers: Vec<Result<bool, Failure>> = claims.iter().map(|_| Err(pace::too_busy())).collect();
+        let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);
+        for some in grouped(claims).chunks(most) {
+            let mut pending: Vec<&Group<'_>> = some.iter().collect();
+            for tries in 0..MAX_TRIES {
+                pending = self.try_change(pending, claims, change, &mut answers).await;
+                if pending.is_empty() {
+                    break;
+                }
+                pace::before_retry(tries).await;
+            }
+        }
+        answers
+    }
+
+    /// One read and one write for all; answers those that lost a race.
+    async fn try_change<'g>(
+        &self,
+        pending: Vec<&'g Group<'_>>,
+        claims: &[&Claim],
+        change: Change,
+        answers: &mut [Result<bool, Failure>],
+    ) -> Vec<&'g Group<'g>> {
+        let at: Vec<&Resource> = pending.iter().map(|group| group.resource).collect();
+        let mut writes = Vec::new();
+        let mut swaps = Vec::new();
+        let cells = self.cells.read(&at).await;
+        let cells = cells
+            .into_iter()
+            .chain(std::iter::repeat_with(|| Err(Failure::unavailable("the store did not answer a read"))));
+        for (group, cell) in pending.into_iter().zip(cells) {
+            match cell.and_then(|cell| self.prepare(group, cell, claims, change)) {
+                Err(failure) => group.settle(answers, |_| Err(failure.clone())),
+                Ok((done, None)) => group.settle(answers, |n| Ok(done[n])),
+                Ok((done, Some(swap))) => {
+                    swaps.push(swap);
+                    writes.push((group, done));
+                }
+            }
+        }
+        if swaps.is_empty() {
+            return Vec::new();
+        }
+        let written = self.cells.swap(&swaps).await;
+        let written = written
+            .into_iter()
+            .chain(std::iter::repeat_with(|| Err(Failure::unanswered("the store did not answer a write"))));
+        let mut lost = Vec::new();
+        for ((group, done), written) in writes.into_iter().zip(written) {
+            match written {
+                Ok(true) => group.settle(answers, |n| Ok(done[n])),
+                Ok(false) => lost.push(group),
+                Err(failure) => group.settle(answers, |_| Err(failure.clone())),
+            }
+        }
+        lost
+    }
+
+    /// What the change does to one cell: an answer for each claim, and the write that makes it true.
+    fn prepare(
+        &self,
+        group: &Group<'_>,
+        cell: Option<Cell>,
+        claims: &[&Claim],
+        change: Change,
+    ) -> Result<(Vec<bool>, Option<Swap>), Failure> {
+        let Some(cell) = cell else { return Ok((vec![false; group.members.len()], None)) };
+        let page = self.open(group.resource, &cell)?;
+        let mut ledger = page.ledger.clone();
+        let done: Vec<bool> =
+            group.members.iter().map(|at| change(&mut ledger, claims[*at], page.now)).collect();
+        if !done.contains(&true) {
+            return Ok((done, None));
+        }
+        let swap = Swap {
+            at: group.resource.clone(),
+            seen: page.version,
+            epoch: page.floor.epoch,
+            basis: Basis::Kept,
+            put: page.put(group.resource, &ledger)?,
+        };
+        Ok((done, Some(swap)))
+    }
+}
+
+/// The claims of a batch that are on one resource, by their places in the batch.
+struct Group<'a> {
+    resource: &'a Resource,
+    members: Vec<usize>,
+}
+
+impl Group<'_> {
+    fn settle(&self, answers: &mut [Result<bool, Failure>], answer: impl Fn(usize) -> Result<bool, Failure>) {
+        for (n, at) in self.members.iter().enumerate() {
+            answers[*at] = answer(n);
+        }
+    }
+}
+
+/// In the order of names, so that two batches lock rows in the same order.
+fn grouped<'a>(claims: &[&'a Claim]) -> Vec<Group<'a>> {
+    let mut groups: std::collections::BTreeMap<&Resource, Vec<usize>> = std::collections::BTreeMap::new();
+    for (at, claim) in claims.iter().enumerate() {
+        groups.entry(&claim.resource).or_default().push(at);
+    }
+    groups.into_iter().map(|(resource, members)| Group { resource, members }).collect()
+}

@@ -1,0 +1,216 @@
+//! Who sleeps until word comes, and how the store's word reaches them.
+//!
+//! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps what it heard until
+//! somebody asks, so nothing is lost between look and wait. While nothing can be heard, everybody knows.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::{ClaimId, Resource};
+use tokio::sync::{Notify, watch};
+
+use crate::Call;
+
+/// What a claim is called by, in public: it is of no use to end it.
+pub fn address(id: ClaimId) -> u32 {
+    // A digest, because these bits travel past all who listen.
+    u32::from_str_radix(&id.tag()[..8], 16).unwrap_or_default()
+}
+
+/// The bells of one client. Clones are the same bells.
+#[derive(Clone, Debug)]
+pub struct Bells(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ears: Mutex<HashMap<Resource, HashMap<u64, Arc<Ear>>>>,
+    next: AtomicU64,
+    hearing: watch::Sender<bool>,
+    wanted: watch::Sender<usize>,
+}
+
+impl Bells {
+    /// Bells that nobody rings yet.
+    pub fn new() -> Self {
+        Bells(Arc::new(Inner {
+            ears: Mutex::default(),
+            next: AtomicU64::new(0),
+            hearing: watch::Sender::new(false),
+            wanted: watch::Sender::new(0),
+        }))
+    }
+
+    /// Waits until somebody listens, so that a store subscribes only then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn wanted(&self) {
+        // The sender lives as long as this value, so it never closes.
+        let _ = self.0.wanted.subscribe().wait_for(|count| *count > 0).await;
+    }
+
+    /// Waits until nobody listens any more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn unwanted(&self) {
+        let _ = self.0.wanted.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Says that word of every change from now on will arrive. Whoever waits looks once more, for what was missed.
+    pub fn begin_hearing(&self) {
+        self.0.hearing.send_replace(true);
+        let everybody: Vec<Arc<Ear>> =
+            self.ears().values().flat_map(|ears| ears.values().map(Arc::clone)).collect();
+        everybody.iter().for_each(|ear| ear.called.notify_one());
+    }
+
+    /// Says that word may be missed from now on. Whoever waits polls.
+    pub fn stop_hearing(&self) {
+        if self.0.hearing.send_replace(false) {
+            let everybody: Vec<Arc<Ear>> =
+                self.ears().values().flat_map(|ears| ears.values().map(Arc::clone)).collect();
+            everybody.iter().for_each(|ear| ear.called.notify_one());
+        }
+    }
+
+    /// Carries a call to those who wait for this resource.
+    pub fn ring(&self, resource: &Resource, call: &Call) {
+        let ears = self.ears();
+        let Some(ears) = ears.get(resource) else { return };
+        for ear in ears.values() {
+            let for_it = match (call, ear.address) {
+                (Call::Nobody, _) => continue,
+                (Call::Everyone, _) | (_, None) => true,
+                (Call::These(called), Some(address)) => called.contains(&address),
+            };
+            if for_it { ear.called.notify_one() } else { ear.others.notify_one() }
+        }
+    }
+
+    /// Begins to listen: to the calls of one claim, or to all of a resource.
+    pub(crate) fn hang(&self, resource: &Resource, address: Option<u32>) -> Bell {
+        let ear = Arc::new(Ear { address, called: Notify::new(), others: Notify::new() });
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        self.ears().entry(resource.clone()).or_default().insert(number, Arc::clone(&ear));
+        self.0.wanted.send_modify(|count| *count += 1);
+        Bell { bells: self.clone(), resource: resource.clone(), number, ear }
+    }
+
+    /// Whether word arrives at present.
+    pub(crate) fn is_hearing(&self) -> bool {
+        *self.0.hearing.borrow()
+    }
+
+    fn ears(&self) -> MutexGuard<'_, HashMap<Resource, HashMap<u64, Arc<Ear>>>> {
+        // No invariant spans a panic: every change is one insertion or removal.
+        self.0.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Bells {
+    fn default() -> Self {
+        Bells::new()
+    }
+}
+
+#[derive(Debug)]
+struct Ear {
+    address: Option<u32>,
+    called: Notify,
+    others: Notify,
+}
+
+/// One that listens, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    bells: Bells,
+    resource: Resource,
+    number: u64,
+    ear: Arc<Ear>,
+}
+
+/// What was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It concerns whoever listens.
+    Called,
+    /// Others were called.
+    Others,
+}
+
+impl Bell {
+    /// Waits for word. What came since the last call is answered at once.
+    pub(crate) async fn hear(&self) -> News {
+        tokio::select! {
+            biased;
+            () = self.ear.called.notified() => News::Called,
+            () = self.ear.others.notified() => News::Others,
+        }
+    }
+
+    /// Whether word arrives at present.
+    pub(crate) fn is_hearing(&self) -> bool {
+        self.bells.is_hearing()
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let mut ears = self.bells.ears();
+        if let Some(here) = ears.get_mut(&self.resource) {
+            here.remove(&self.number);
+            if here.is_empty() {
+                ears.remove(&self.resource);
+            }
+        }
+        drop(ears);
+        self.bells.0.wanted.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource() -> Resource {
+        Resource::new("a").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_call_reaches_whom_it_names_and_the_others_hear_of_it() {
+        let bells = Bells::new();
+        let (one, two, all) = (
+            bells.hang(&resource(), Some(1)),
+            bells.hang(&resource(), Some(2)),
+            bells.hang(&resource(), None),
+        );
+        bells.ring(&resource(), &Call::These(vec![2]));
+        assert_eq!(two.hear().await, News::Called);
+        assert_eq!(one.hear().await, News::Others);
+        assert_eq!(all.hear().await, News::Called);
+    }
+
+    #[tokio::test]
+    async fn whoever_listens_is_told_when_word_was_missed() {
+        let bells = Bells::new();
+        let bell = bells.hang(&resource(), Some(1));
+        assert!(!bell.is_hearing());
+        bells.begin_hearing();
+        assert!(bell.is_hearing());
+        assert_eq!(bell.hear().await, News::Called);
+        bells.stop_hearing();
+        assert_eq!(bell.hear().await, News::Called);
+    }
+
+    #[tokio::test]
+    async fn nobody_is_left_behind() {
+        let bells = Bells::new();
+        let bell = bells.hang(&resource(), Some(1));
+        bells.wanted().await;
+        drop(bell);
+        bells.unwanted().await;
+        assert!(bells.ears().is_empty());
+    }
+}

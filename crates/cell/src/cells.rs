@@ -1,0 +1,152 @@
+//! What a store has to bring: one value per resource, and writes on a condition.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{Failure, Fence, Finding, Profile, Resource};
+
+use crate::Bells;
+
+/// A store that keeps one small value per resource and changes it only if nobody else did.
+///
+/// # Errors
+/// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a serialization error
+/// or a lost race is no failure: the store did nothing, and says so with `Ok(false)` or [`Seized::Held`].
+#[async_trait]
+pub trait Cells: Debug + Send + Sync + 'static {
+    /// What this store promises on this connection. Constant for its life.
+    fn profile(&self) -> &Profile;
+
+    /// Whose clock ends claims. Constant for its life.
+    fn timekeeping(&self) -> Timekeeping;
+
+    /// The longest text that a cell can carry, in bytes.
+    fn max_text(&self) -> usize;
+
+    /// The bells that the store rings when a client is called, where it can carry word.
+    fn bells(&self) -> Option<&Bells> {
+        None
+    }
+
+    /// Puts a value where there is no cell, or one in which no claim lives any more, in one step of the store.
+    ///
+    /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the text; the
+    /// origin becomes the present. `put.fence` says nothing here.
+    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure>;
+
+    /// The cells of these resources, in order; `None` where there is none.
+    async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
+
+    /// Changes each cell that fulfils its condition, and answers in order whether it did. Each cell occurs once.
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
+
+    /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names, beginning
+    /// behind `after`. Fewer than `limit` mean that there are no more.
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<(Resource, Cell)>, Failure>;
+
+    /// What of this store's set-up helps or hurts locks with leases of `ttl`. See
+    /// [`Backend::examine`](leasehold_core::Backend::examine).
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        _ = ttl;
+        Vec::new()
+    }
+}
+
+/// Whose clock ends claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timekeeping {
+    /// The store's: every [`Cell`] says how old it is.
+    Store,
+    /// Each observer's own, over what does not change.
+    Observer,
+}
+
+/// One cell as it was read.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The ledger; empty where there are no claims.
+    pub text: String,
+    /// Names this state of the cell, among all that it ever had.
+    pub version: u64,
+    /// The last fence of this cell, kept beside the text. It is the fence of a claim that seized the cell.
+    pub fence: Fence,
+    /// The fence above which the next one must be: `fence`, under the store's present epoch.
+    pub floor: Fence,
+    /// How long ago the origin was by the store's own clock, when the read was carried out; zero where that clock went
+    /// back. `None` under [`Timekeeping::Observer`].
+    pub age: Option<Duration>,
+}
+
+/// A value to be written.
+#[derive(Clone, Debug)]
+pub struct Put {
+    /// The ledger; empty where there are no claims left. The cell itself, or at least its fence, is kept all the same,
+    /// unless fences of the store rise without it.
+    pub text: String,
+    /// Names the new state: drawn at random, positive as a signed number. A store that numbers its states itself
+    /// ignores it.
+    pub version: u64,
+    /// The last fence of the cell.
+    pub fence: Fence,
+    /// How long the text matters: from the cell's origin where the store keeps time, else from the write. Zero without
+    /// claims. Afterwards no claim lives, and the store may forget the text.
+    pub keep: Duration,
+    /// Who is to hear of it.
+    pub call: Call,
+}
+
+/// Whom a write concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Nobody waits for it.
+    Nobody,
+    /// The turn of these claims has come; see [`address`](crate::address).
+    These(Vec<u32>),
+    /// More than can be named.
+    Everyone,
+}
+
+/// The answer to [`Cells::seize`].
+#[derive(Clone, Debug)]
+pub enum Seized {
+    /// The value is in place, in this state of the cell, and the claim in it holds under this fence.
+    Taken {
+        /// The version that the cell has now.
+        version: u64,
+        /// The fence that the store made.
+        fence: Fence,
+    },
+    /// Claims live in it, or another writer was first. The cell, where the same answer could carry it.
+    Held(Option<Cell>),
+}
+
+/// One conditional write.
+#[derive(Clone, Debug)]
+pub struct Swap {
+    /// Which cell.
+    pub at: Resource,
+    /// The version that it must have.
+    pub seen: u64,
+    /// The epoch that the store must be in: that of [`Cell::floor`] when it was read.
+    pub epoch: u64,
+    /// Further conditions, and the origin.
+    pub basis: Basis,
+    /// The new value.
+    pub put: Put,
+}
+
+/// What a write does to the origin of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// It stays: the text was made from what was read.
+    Kept,
+    /// It becomes the present, on the condition that a claim still lives by the store's clock. Only under
+    /// [`Timekeeping::Store`].
+    Renewed,
+}

@@ -1,0 +1,308 @@
+//! How a claim comes to be held: seize what is free, else stand in line, and look again when it is worth it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{
+    CALL_GRACE, Claim, ClaimId, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order,
+    Patience, Proof, Release, Step, Verdict, Wait, Waiting,
+};
+
+use crate::backend::CellBackend;
+use crate::bells::{Bell, News, address};
+use crate::cells::{Basis, Cell, Cells, Put, Seized, Swap};
+use crate::mine::Alone;
+use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered, stagger};
+use crate::page::{self, BY_STORE, Page};
+
+impl<C: Cells> CellBackend<C> {
+    /// One step towards holding the claim.
+    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        pace::check(self.cells.profile(), claim)?;
+        if patience.is_ended() {
+            self.pollers.forget(claim.id);
+            return Ok(match self.look(claim, patience, Wait::No, First::Seize).await? {
+                Seen::Granted(grant) => Step::Granted(grant),
+                Seen::Busy { ahead, .. } => Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }),
+            });
+        }
+        match self.cells.profile().waiting {
+            Waiting::Polls => self.poll(claim, patience).await,
+            _ => self.wait(claim, patience).await,
+        }
+    }
+
+    /// Looks once and says when to look again.
+    async fn poll(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let round = self.pollers.count(claim.id);
+        let first = if round == 0 { First::Seize } else { First::Read };
+        match self.look(claim, patience, self.place(), first).await? {
+            Seen::Granted(grant) => {
+                self.pollers.forget(claim.id);
+                Ok(Step::Granted(grant))
+            }
+            Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(claim, Some(ahead)).await,
+            Seen::Busy { ahead, first_end } => {
+                let ask_again_in = Some(pace::poll_after(claim, round, first_end));
+                Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }))
+            }
+        }
+    }
+
+    /// Waits in line until the claim is granted or patience ends.
+    async fn wait(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let bell = self.bells().hang(&claim.resource, Some(address(claim.id)));
+        let mut first = First::Seize;
+        let mut last_ahead = None;
+        for round in 0.. {
+            let (ahead, first_end) = match self.look(claim, patience, self.place(), first).await? {
+                Seen::Granted(grant) => return Ok(Step::Granted(grant)),
+                Seen::Busy { ahead, first_end } => (ahead, first_end),
+            };
+            first = First::Read;
+            last_ahead = Some(ahead);
+            if patience.is_ended() {
+                break;
+            }
+            tokio::select! {
+                () = until_worth_a_look(claim, &bell, ahead, first_end, round) => {}
+                () = ended(patience) => break,
+            }
+        }
+        self.leave(claim, last_ahead).await
+    }
+
+    /// Asks the store once, and again as long as other writers come between.
+    async fn look(
+        &self,
+        claim: &Claim,
+        patience: &Patience,
+        wait: Wait,
+        mut first: First,
+    ) -> Result<Seen, Failure> {
+        for tries in 0..MAX_TRIES {
+            let asking = Asking { claim, asked_at: patience.now(), asked_here: self.clock.now() };
+            let cell = match first {
+                First::Read => self.read_one(claim).await?,
+                First::Seize => match self.seize(&asking).await? {
+                    Taking::Granted(grant) => return Ok(Seen::Granted(grant)),
+                    Taking::Held(Some(cell)) => Some(cell),
+                    Taking::Held(None) => self.read_one(claim).await?,
+                },
+            };
+            let Some(cell) = cell else {
+                // It went away in between: what is not there can be seized.
+                first = First::Seize;
+                pace::before_retry(tries).await;
+                continue;
+            };
+            first = First::Read;
+            if let Some(seen) = self.decide(&asking, &cell, wait).await? {
+                return Ok(seen);
+            }
+            pace::before_retry(tries).await;
+        }
+        Err(pace::too_busy())
+    }
+
+    /// Puts the claim where nobody is.
+    async fn seize(&self, asking: &Asking<'_>) -> Result<Taking, Failure> {
+        let claim = asking.claim;
+        let kept_by = self.cells.timekeeping();
+        let put = Put {
+            text: page::alone(claim, BY_STORE, BY_STORE, Duration::ZERO, kept_by),
+            version: pace::draw_version()?,
+            fence: BY_STORE,
+            keep: claim.ttl,
+            call: crate::Call::Nobody,
+        };
+        Ok(match self.cells.seize(&claim.resource, &put).await? {
+            Seized::Held(cell) => Taking::Held(cell),
+            Seized::Taken { version, fence } => {
+                // The claim's own span begins now for this observer, too.
+                let cell = Cell { text: put.text, version, fence, floor: fence, age: Some(Duration::ZERO) };
+                self.open(&claim.resource, &cell)?;
+                self.remember(asking, version, fence, fence);
+                Taking::Granted(asking.granted(fence))
+            }
+        })
+    }
+
+    /// Lets the ledger decide, and writes down what it decided. `None` where another writer came between.
+    async fn decide(&self, asking: &Asking<'_>, cell: &Cell, wait: Wait) -> Result<Option<Seen>, Failure> {
+        let claim = asking.claim;
+        let page = self.open(&claim.resource, cell)?;
+        let (ledger, verdict) = self.contend_in(&page, claim, wait);
+        let busy = match verdict {
+            Verdict::Full => return Err(line_is_full(claim, MAX_LINE)),
+            Verdict::Granted(_) => None,
+            Verdict::Busy { ahead, earliest } => {
+                Some(Seen::Busy { ahead, first_end: page.now.until(earliest) })
+            }
+        };
+        if busy.is_some() && !page.is_worth_writing(&ledger, claim, PLACE_TTL) {
+            return Ok(busy);
+        }
+        let put = page.put(&claim.resource, &ledger)?;
+        if put.text.len() > self.cells.max_text() {
+            return Err(line_is_full(claim, ledger.entries().len().saturating_sub(1)));
+        }
+        let (version, last) = (put.version, put.fence);
+        if !self.write(&page, claim, put).await? {
+            return Ok(None);
+        }
+        let Verdict::Granted(fence) = verdict else { return Ok(busy) };
+        if matches!(ledger.entries(), [only] if only.id == claim.id) {
+            self.remember(asking, version, fence, last);
+        }
+        Ok(Some(Seen::Granted(asking.granted(fence))))
+    }
+
+    /// Where the order is free one asks past the line first, and stands in it only as one of those to be called.
+    fn contend_in(&self, page: &Page, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
+        let known = page.ledger.entries().iter().any(|entry| entry.id == claim.id);
+        if self.cells.profile().order == Order::Unordered && !known {
+            let (ledger, verdict) = page.contend(&page::ask_of(claim, Wait::Barging));
+            if matches!(verdict, Verdict::Granted(_)) {
+                return (ledger, verdict);
+            }
+        }
+        page.contend(&page::ask_of(claim, wait))
+    }
+
+    async fn write(&self, page: &Page, claim: &Claim, put: Put) -> Result<bool, Failure> {
+        let swap = Swap {
+            at: claim.resource.clone(),
+            seen: page.version,
+            epoch: page.floor.epoch,
+            basis: Basis::Kept,
+            put,
+        };
+        match self.cells.swap(&[swap]).await.pop() {
+            Some(answer) => answer,
+            None => Err(Failure::unanswered("the store did not answer a write")),
+        }
+    }
+
+    async fn read_one(&self, claim: &Claim) -> Result<Option<Cell>, Failure> {
+        match self.cells.read(&[&claim.resource]).await.pop() {
+            Some(answer) => answer,
+            None => Err(Failure::unavailable("the store did not answer a read")),
+        }
+    }
+
+    /// Keeps in mind that this claim is alone in its cell.
+    fn remember(&self, asking: &Asking<'_>, version: u64, fence: Fence, last: Fence) {
+        let until = asking.asked_here.after(asking.claim.ttl);
+        let alone = Alone { version, fence, last, since: asking.asked_here, until };
+        self.mine.remember(asking.claim.id, alone);
+    }
+
+    fn place(&self) -> Wait {
+        Wait::InLine(PLACE_TTL)
+    }
+
+    /// Gives up the place. Nothing of the claim remains.
+    async fn leave(&self, claim: &Claim, ahead: Option<u32>) -> Result<Step, Failure> {
+        self.pollers.forget(claim.id);
+        match self.end(&[claim]).await.pop() {
+            Some(Release::Unknown(mut failure)) => {
+                // Whatever this request did, the place may still be there.
+                failure.effect = Effect::Unknown;
+                Err(failure)
+            }
+            _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead })),
+        }
+    }
+}
+
+/// Comes back when something may have changed for this claim.
+async fn until_worth_a_look(claim: &Claim, bell: &Bell, ahead: u32, first_end: Duration, round: u32) {
+    let mut behind = ahead.saturating_sub(1);
+    let now = tokio::time::Instant::now();
+    let at_end = first_end.saturating_add(TICK + stagger(behind)).min(jittered(claim, REFRESH, round));
+    let mut look_at = now + at_end;
+    loop {
+        if !bell.is_hearing() {
+            look_at = look_at.min(tokio::time::Instant::now() + jittered(claim, LAST_POLL, round));
+        }
+        let news = tokio::select! {
+            news = bell.hear() => news,
+            () = tokio::time::sleep_until(look_at) => return,
+        };
+        if news == News::Called {
+            return;
+        }
+        // Others go first. Should they be dead, those next to them look after the line.
+        behind = behind.saturating_sub(1);
+        look_at = look_at.min(tokio::time::Instant::now() + CALL_GRACE + TICK + stagger(behind));
+    }
+}
+
+/// What the first request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    /// To take the cell, in the hope that nobody is there.
+    Seize,
+    /// To look: somebody is there.
+    Read,
+}
+
+/// One attempt, with the time before its first request.
+struct Asking<'a> {
+    claim: &'a Claim,
+    asked_at: Moment,
+    /// The same by the backend's own clock.
+    asked_here: Moment,
+}
+
+impl Asking<'_> {
+    fn granted(&self, fence: Fence) -> Grant {
+        Grant { asked_at: self.asked_at, fence: Some(fence), lost: None, proof: Proof::none() }
+    }
+}
+
+enum Taking {
+    Granted(Grant),
+    Held(Option<Cell>),
+}
+
+/// What one look saw.
+enum Seen {
+    Granted(Grant),
+    Busy { ahead: u32, first_end: Duration },
+}
+
+/// Which claims of this client have asked how often, where they ask again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
+
+impl Pollers {
+    /// How often the claim had asked before.
+    fn count(&self, id: ClaimId) -> u32 {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
+            // Whoever is not remembered asks as seldom as one that has waited long.
+            return u32::MAX;
+        }
+        let count = counts.entry(id).or_default();
+        *count = count.saturating_add(1);
+        *count - 1
+    }
+
+    /// The claim holds, or has ended.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+/// Claims whose pauses are remembered.
+const MAX_POLLERS: usize = 100_000;
+
+fn line_is_full(claim: &Claim, claims: usize) -> Failure {
+    Failure::unavailable(format!(
+        "{claims} claims stand in line for {:?} already, and its cell has no room for more: try again later",
+        claim.resource
+    ))
+}

@@ -1,0 +1,116 @@
+//! How long, how often, how many: the limits of every wait and retry.
+
+use std::time::Duration;
+
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, Share};
+
+use crate::bells::address;
+
+/// The shortest lease of a store that counts in fractions of a second.
+pub const MIN_TTL: Duration = Duration::from_millis(200);
+
+/// The longest lease.
+pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a place is kept for a waiter that is not heard of. Generous, because it is seldom what the line waits for:
+/// a dead waiter whose turn comes is passed over within the grace of its call.
+pub const PLACE_TTL: Duration = Duration::from_secs(60);
+
+/// Longest time between two looks of one that waits for word: a third of what its place is kept, so that two may fail.
+pub(crate) const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
+
+/// By how much later each waiter looks than the one before it, where several look because of one moment. The first
+/// that finds something calls whoever's turn it is, so the others seldom need to look at all.
+pub(crate) const STAGGER: Duration = Duration::from_millis(100);
+
+/// From this place in the line on, waiters look at the same time.
+const MAX_STAGGERED: u32 = 100;
+
+/// A look in the very instant of an end is one too early.
+pub(crate) const TICK: Duration = Duration::from_millis(2);
+
+/// Pauses of one that asks again and again. The longest is shorter than the grace of a call.
+const FIRST_POLL: Duration = Duration::from_millis(25);
+pub(crate) const LAST_POLL: Duration = Duration::from_millis(500);
+
+/// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.
+pub(crate) const MAX_TRIES: u32 = 50;
+const LONGEST_RETRY: Duration = Duration::from_millis(40);
+
+/// Resources in one read or swap of a batch that does not renew.
+pub(crate) const BATCH_MAX: usize = 500;
+
+/// Three to four quarters of `pause`, another part for each claim and round, so that claims that came together do not
+/// go on asking together.
+pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
+    // The id is random, so spreading it is all that there is to do.
+    let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
+    pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
+}
+
+/// When to poll next: slower with each round, and not much later than the first of those ahead may have ended.
+pub(crate) fn poll_after(claim: &Claim, round: u32, first_end: Duration) -> Duration {
+    let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
+    jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
+}
+
+/// By how much one with so many others before it looks later than the first.
+pub(crate) fn stagger(before: u32) -> Duration {
+    STAGGER.saturating_mul(before.min(MAX_STAGGERED))
+}
+
+/// A random pause before another try against other writers, longer each time.
+pub(crate) async fn before_retry(tries: u32) {
+    let longest = Duration::from_millis(1 << tries.min(6)).min(LONGEST_RETRY);
+    // Without randomness the pause is the whole one: late, but never wrong.
+    let part = getrandom::u32().unwrap_or(u32::MAX);
+    tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
+}
+
+/// Comes back when patience has ended, by word or by the clock.
+pub(crate) async fn ended(patience: &Patience) {
+    let left = patience.left();
+    if left == Duration::MAX {
+        return patience.ended().await;
+    }
+    tokio::select! {
+        () = patience.ended() => {}
+        () = tokio::time::sleep(left) => {}
+    }
+}
+
+/// Names one state of a cell, among all states of all cells.
+pub(crate) fn draw_version() -> Result<u64, Failure> {
+    // Stores count in signed numbers.
+    getrandom::u64().map(|number| (number >> 1).max(1)).map_err(|error| {
+        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
+    })
+}
+
+/// Whether the claim can be kept at all.
+pub(crate) fn check(profile: &Profile, claim: &Claim) -> Result<(), Failure> {
+    check_share(profile, claim.share)?;
+    let leasehold_core::Liveness::Lease { min, max } = profile.liveness else { return Ok(()) };
+    if (min..=max).contains(&claim.ttl) {
+        return Ok(());
+    }
+    let shown = humantime::format_duration;
+    Err(Failure::new(
+        FailureKind::Invalid,
+        Effect::None,
+        format!("a ttl of {} cannot be kept: choose {} to {}", shown(claim.ttl), shown(min), shown(max)),
+    ))
+}
+
+fn check_share(profile: &Profile, share: Share) -> Result<(), Failure> {
+    profile
+        .admits(share)
+        .map_err(|unmet| Failure::new(FailureKind::Unsupported, Effect::None, unmet.to_string()))
+}
+
+/// The cell changed whenever it was to be written.
+pub(crate) fn too_busy() -> Failure {
+    Failure::unavailable(format!(
+        "other clients changed it {MAX_TRIES} times between look and write: try again later"
+    ))
+}

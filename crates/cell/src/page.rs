@@ -1,0 +1,324 @@
+//! One cell, opened: the ledger with the time at which it is to be judged, and the way back into a text.
+//!
+//! Where the store keeps time, the moments of a text are counted from the cell's origin, which is [`ORIGIN`]. Where each
+//! observer does, `until` is a span in microseconds whose last three digits count how often the claim was renewed, so
+//! that a renewal is seen to be one; `since` is a date, for display only.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leasehold_core::{
+    Ask, Claim, Effect, Entry, Failure, FailureKind, Fence, Ledger, Moment, Resource, Verdict, Wait,
+};
+
+use crate::bells::address;
+use crate::cells::{Call, Cell, Put, Timekeeping};
+use crate::pace::draw_version;
+use crate::sightings::Sightings;
+
+/// One cell as it was read, at one instant.
+pub(crate) struct Page {
+    /// The line at that instant, on the clock of `now`. Claims whose time has passed are still in it.
+    pub(crate) ledger: Ledger,
+    pub(crate) now: Moment,
+    pub(crate) version: u64,
+    pub(crate) floor: Fence,
+    kept_by: Timekeeping,
+    /// The claims as the text has them.
+    raw: Vec<Entry>,
+}
+
+impl Page {
+    /// Reads a cell that arrived before `now`, by the local clock.
+    pub(crate) fn open(
+        resource: &Resource,
+        cell: &Cell,
+        kept_by: Timekeeping,
+        sightings: &Sightings,
+        now: Moment,
+    ) -> Result<Page, Failure> {
+        let (mut entries, last) = read_text(resource, cell)?;
+        let raw = entries.clone();
+        let now = match kept_by {
+            Timekeeping::Store => ORIGIN.after(cell.age.unwrap_or_default()),
+            Timekeeping::Observer => {
+                let first_seen = sightings.note(resource, &raw, now);
+                for (entry, first) in entries.iter_mut().zip(first_seen) {
+                    entry.until = first.after(span_of(entry.until));
+                }
+                now
+            }
+        };
+        let ledger = Ledger::restore(entries, last);
+        Ok(Page { ledger, now, version: cell.version, floor: cell.floor, kept_by, raw })
+    }
+
+    /// What becomes of the line when this is asked.
+    pub(crate) fn contend(&self, ask: &Ask) -> (Ledger, Verdict) {
+        let mut ledger = self.ledger.clone();
+        ledger.raise_fence(self.raised());
+        let verdict = ledger.contend(ask, self.now);
+        let granted = ledger.entries().iter().any(|entry| {
+            entry.id == ask.id && entry.granted.is_some_and(|fence| fence > self.ledger.last_fence())
+        });
+        if !granted {
+            // A floor is for the next grant. One that did not happen leaves no fence behind.
+            ledger = Ledger::restore(ledger.entries().to_vec(), self.ledger.last_fence());
+        }
+        (ledger, verdict)
+    }
+
+    /// Whether a ledger that was made from this page has to be written back at all: not, where nothing but the end of
+    /// this claim's place was moved, and that end is far.
+    pub(crate) fn is_worth_writing(&self, ledger: &Ledger, claim: &Claim, place: Duration) -> bool {
+        let old = self.ledger.entries();
+        let new = ledger.entries();
+        if old.len() != new.len() {
+            return true;
+        }
+        !old.iter().zip(new).all(|(old, new)| {
+            let refreshed = old.id == claim.id
+                && old.id == new.id
+                && old.granted.is_none()
+                && new.granted.is_none()
+                && self.now.until(old.until) > place / 2;
+            refreshed || old == new
+        })
+    }
+
+    /// The value to be written for a ledger that was made from this page.
+    pub(crate) fn put(&self, resource: &Resource, ledger: &Ledger) -> Result<Put, Failure> {
+        let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.written(entry)).collect();
+        let ends = ledger.entries().iter().map(|entry| entry.until).max();
+        let keep = ends.map_or(Duration::ZERO, |ends| match self.kept_by {
+            Timekeeping::Store => ORIGIN.until(ends),
+            Timekeeping::Observer => self.now.until(ends),
+        });
+        let text = match entries.is_empty() {
+            true => String::new(),
+            false => Ledger::restore(entries, ledger.last_fence()).to_text(resource.as_str()),
+        };
+        let (version, fence) = (draw_version()?, ledger.last_fence().max(self.raised()));
+        Ok(Put { text, version, fence, keep, call: self.newly_called(ledger) })
+    }
+
+    /// When the first of all claims ends unless it is heard of again.
+    pub(crate) fn first_end(&self) -> Duration {
+        let ends = self.ledger.entries().iter().map(|entry| self.now.until(entry.until));
+        ends.min().unwrap_or(Duration::MAX)
+    }
+
+    /// When something happened, for display only: the wall clock decides nothing.
+    pub(crate) fn unix_ms(&self, entry: &Entry) -> Option<u64> {
+        let since = match self.kept_by {
+            Timekeeping::Store => unix_now().checked_sub(self.now.since(entry.since))?,
+            Timekeeping::Observer => {
+                let raw = self.raw.iter().find(|raw| raw.id == entry.id)?;
+                Duration::from_nanos(raw.since.as_nanos())
+            }
+        };
+        u64::try_from(since.as_millis()).ok()
+    }
+
+    /// The fence above which the next grant must be.
+    fn raised(&self) -> Fence {
+        let last = self.ledger.last_fence();
+        let same_line = Fence { epoch: self.floor.epoch, seq: self.floor.seq.max(last.seq), sub: 0 };
+        last.max(same_line)
+    }
+
+    fn written(&self, entry: &Entry) -> Entry {
+        if self.kept_by == Timekeeping::Store {
+            return entry.clone();
+        }
+        let read = self.ledger.entries().iter().position(|old| old.id == entry.id);
+        let old = read.and_then(|at| Some((self.ledger.entries().get(at)?, self.raw.get(at)?)));
+        let until = match old {
+            Some((old, raw)) if old.until == entry.until => raw.until,
+            Some((_, raw)) => state_of(self.now.until(entry.until), raw.until.as_nanos() % STATES + 1),
+            None => state_of(self.now.until(entry.until), 0),
+        };
+        let since = match old {
+            Some((old, _)) if old.since == entry.since => entry.since,
+            _ => Moment::START.after(unix_now()),
+        };
+        Entry { until, since, ..entry.clone() }
+    }
+
+    fn newly_called(&self, ledger: &Ledger) -> Call {
+        let before: Vec<_> = self.ledger.called().map(|entry| entry.id).collect();
+        let called = ledger.called().filter(|entry| !before.contains(&entry.id));
+        let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
+        match called.len() {
+            0 => Call::Nobody,
+            1..=MAX_CALLED => {
+                called.sort_unstable();
+                Call::These(called)
+            }
+            _ => Call::Everyone,
+        }
+    }
+}
+
+/// The text of a cell in which this claim is alone, from a moment that only the store will know.
+pub(crate) fn alone(
+    claim: &Claim,
+    fence: Fence,
+    last: Fence,
+    held_for: Duration,
+    kept_by: Timekeeping,
+) -> String {
+    let (until, since) = match kept_by {
+        Timekeeping::Store => (ORIGIN.after(claim.ttl), ORIGIN.before(held_for)),
+        Timekeeping::Observer => (state_of(claim.ttl, 0), Moment::START.after(unix_now())),
+    };
+    let entry = Entry {
+        id: claim.id,
+        share: claim.share,
+        granted: Some(fence),
+        until,
+        since,
+        note: claim.note.clone(),
+    };
+    Ledger::restore(vec![entry], last).to_text(claim.resource.as_str())
+}
+
+/// What the claim asks of a ledger.
+pub(crate) fn ask_of(claim: &Claim, wait: Wait) -> Ask {
+    Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
+}
+
+fn read_text(resource: &Resource, cell: &Cell) -> Result<(Vec<Entry>, Fence), Failure> {
+    if cell.text.is_empty() {
+        return Ok((Vec::new(), cell.fence));
+    }
+    let foreign = |why: String| Failure::new(FailureKind::Foreign, Effect::None, why);
+    let (ledger, name) = Ledger::from_text(cell.text.as_bytes())
+        .map_err(|error| foreign(format!("what is stored for {resource:?} is left untouched: {error}")))?;
+    if name != resource.as_str() {
+        return Err(foreign(format!(
+            "{resource:?} and {name:?} have the same key in this store: rename one of them"
+        )));
+    }
+    let mut entries = ledger.entries().to_vec();
+    for entry in &mut entries {
+        if entry.granted == Some(BY_STORE) {
+            entry.granted = Some(cell.fence);
+        }
+    }
+    Ok((entries, ledger.last_fence()))
+}
+
+/// A span and how often it began anew, in one number.
+fn state_of(span: Duration, renewals: u64) -> Moment {
+    let micros = u64::try_from(span.as_nanos().div_ceil(u128::from(STATES))).unwrap_or(u64::MAX / STATES);
+    Moment::from_nanos(micros.saturating_mul(STATES).saturating_add(renewals % STATES))
+}
+
+fn span_of(state: Moment) -> Duration {
+    Duration::from_nanos(state.as_nanos() / STATES * STATES)
+}
+
+fn unix_now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Stands in the text of a claim that seizes a cell: its fence is the one that the store keeps beside it.
+pub(crate) const BY_STORE: Fence = Fence { epoch: 0, seq: 0, sub: 0 };
+
+/// The origin of a cell in its text. Thirty years have room before it.
+const ORIGIN: Moment = Moment::from_millis(1_000_000_000_000);
+
+/// Nanoseconds in a microsecond: so many renewals are told apart. A claim is seen long before as many are missed.
+const STATES: u64 = 1_000;
+
+/// More than these are not called by name.
+const MAX_CALLED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{ClaimId, Note, Share};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claim(id: u8, ttl: Duration) -> Claim {
+        let resource = Resource::new("a b").unwrap();
+        Claim { id: ClaimId::from_bytes([id; 16]), resource, share: Share::MUTEX, ttl, note: Note::default() }
+    }
+
+    fn seized(kept_by: Timekeeping, ttl: Duration, age: Duration) -> Cell {
+        Cell {
+            text: alone(&claim(1, ttl), BY_STORE, BY_STORE, Duration::ZERO, kept_by),
+            version: 7,
+            fence: Fence::new(3, 9, 0),
+            floor: Fence::new(4, 9, 0),
+            age: (kept_by == Timekeeping::Store).then_some(age),
+        }
+    }
+
+    fn open(cell: &Cell, kept_by: Timekeeping, sightings: &Sightings, now: u64) -> Page {
+        let resource = Resource::new("a b").unwrap();
+        Page::open(&resource, cell, kept_by, sightings, Moment::from_millis(now)).unwrap()
+    }
+
+    #[test]
+    fn a_seized_cell_has_the_fence_that_the_store_made_and_the_next_is_above_it() {
+        let cell = seized(Timekeeping::Store, Duration::from_secs(1), Duration::from_millis(1001));
+        let page = open(&cell, Timekeeping::Store, &Sightings::default(), 0);
+        assert_eq!(page.ledger.entries()[0].granted, Some(Fence::new(3, 9, 0)));
+        let next = claim(2, Duration::from_secs(1));
+        let (ledger, verdict) = page.contend(&ask_of(&next, Wait::No));
+        assert_eq!(verdict, Verdict::Granted(Fence::new(4, 10, 0)));
+        let put = page.put(&next.resource, &ledger).unwrap();
+        assert_eq!(put.fence, Fence::new(4, 10, 0));
+        assert_eq!(put.keep, Duration::from_millis(2001));
+    }
+
+    #[test]
+    fn an_observer_waits_for_the_whole_span_and_a_renewal_begins_it_anew() {
+        let sightings = Sightings::default();
+        let kept_by = Timekeeping::Observer;
+        let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
+        let other = claim(2, Duration::from_millis(100));
+        let busy = |page: &Page| matches!(page.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. });
+        assert!(busy(&open(&cell, kept_by, &sightings, 1_000)));
+        let page = open(&cell, kept_by, &sightings, 1_090);
+        assert!(busy(&page));
+        let mut renewed = page.ledger.clone();
+        assert!(renewed.renew(ClaimId::from_bytes([1; 16]), Duration::from_millis(100), page.now));
+        cell.text = page.put(&other.resource, &renewed).unwrap().text;
+        assert!(busy(&open(&cell, kept_by, &sightings, 1_095)));
+        assert!(busy(&open(&cell, kept_by, &sightings, 1_190)));
+        assert!(!busy(&open(&cell, kept_by, &sightings, 1_196)));
+        assert!(busy(&open(&cell, kept_by, &Sightings::default(), 1_196)), "a newcomer knows nothing yet");
+    }
+
+    #[test]
+    fn what_others_wrote_is_not_seen_anew_when_one_joins_the_line() {
+        let (mine, kept_by) = (Sightings::default(), Timekeeping::Observer);
+        let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
+        let page = open(&cell, kept_by, &mine, 1_000);
+        let joining = claim(2, Duration::from_millis(100));
+        let (ledger, _) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
+        cell.text = page.put(&joining.resource, &ledger).unwrap().text;
+        let page = open(&cell, kept_by, &mine, 1_101);
+        let (_, verdict) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
+        assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_name_that_shares_its_key_is_refused() {
+        let cell = seized(Timekeeping::Store, Duration::from_secs(1), Duration::ZERO);
+        let other = Resource::new("other").unwrap();
+        let refused = Page::open(&other, &cell, Timekeeping::Store, &Sightings::default(), Moment::START);
+        assert_eq!(refused.err().map(|failure| failure.kind), Some(FailureKind::Foreign));
+    }
+
+    proptest! {
+        #[test]
+        fn a_span_is_never_cut_and_hardly_lengthened(nanos in 0u64..1 << 60, renewals: u64) {
+            let span = span_of(state_of(Duration::from_nanos(nanos), renewals)).as_nanos();
+            prop_assert!((u128::from(nanos)..u128::from(nanos) + 1_000).contains(&span));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What a store does to its clients: lost races, requests and answers; forgotten and foreign cells; and what each
+//! step costs when nothing goes wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod store;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_cell::Timekeeping;
+use leasehold_conformance::SteadyClock;
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, FailureKind, Fence, Grant, Note, Order, Patience, Proof, Release, Renew,
+    Renewal, Resource, Share, Step, Waiting,
+};
+
+use store::{Faults, Kind, Store};
+
+const TABLE: Kind = Kind { timekeeping: Timekeeping::Store, waiting: Waiting::Notifies, order: Order::Fifo };
+const CACHE: Kind = Kind { timekeeping: Timekeeping::Observer, waiting: Waiting::Polls, order: Order::Fifo };
+
+fn claim(name: &str, ttl: Duration) -> Claim {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).unwrap();
+    let resource = Resource::new(name).unwrap();
+    Claim { id: ClaimId::from_bytes(id), resource, share: Share::MUTEX, ttl, note: Note::default() }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SteadyClock::new())
+}
+
+async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Grant> {
+    match backend.contend(claim, &Patience::none(clock())).await.unwrap() {
+        Step::Granted(grant) => Some(grant),
+        Step::Busy(_) => None,
+    }
+}
+
+async fn renew(backend: &dyn Backend, claims: &[Claim]) -> Vec<Renewal> {
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    backend.renew(&batch).await
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Takes, holds and releases as the engine does: the same claim again after every failure.
+async fn cycle(backend: &dyn Backend, name: &str, inside: &AtomicU32, last: &std::sync::Mutex<Fence>) {
+    let claim = claim(name, LONG);
+    let patience = Patience::unlimited(clock());
+    let grant = loop {
+        match backend.contend(&claim, &patience).await {
+            Ok(Step::Granted(grant)) => break grant,
+            Ok(Step::Busy(hint)) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+            Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+        }
+    };
+    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside {name}");
+    {
+        let mut last = last.lock().unwrap();
+        assert!(grant.fence.unwrap() > *last, "{:?} after {last:?}", grant.fence);
+        *last = grant.fence.unwrap();
+    }
+    let renewal = renew(backend, std::slice::from_ref(&claim)).await.pop().unwrap();
+    assert!(matches!(renewal, Renewal::Renewed | Renewal::Unknown(_)), "{renewal:?}");
+    inside.fetch_sub(1, Ordering::SeqCst);
+    for tries in 0.. {
+        assert!(tries < 100, "a release never succeeds");
+        match backend.release(&[&claim]).await.pop().unwrap() {
+            Release::Unknown(_) => {}
+            // A release whose answer was lost finds nothing the second time.
+            Release::Gone => return assert!(tries > 0, "a held claim was gone"),
+            Release::Freed => return,
+        }
+    }
+}
+
+async fn survives(kind: Kind) {
+    let store = Store::new();
+    let faults = Faults { lost_races: 100, lost_requests: 50, lost_answers: 150 };
+    let states: Arc<Vec<(AtomicU32, std::sync::Mutex<Fence>)>> =
+        Arc::new((0..3).map(|_| Default::default()).collect());
+    let mut tasks = Vec::new();
+    for n in 0..6 {
+        let (backend, states) = (store.open(kind, faults), states.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..25 {
+                let at = (n + round) % 3;
+                let (inside, last) = &states[at];
+                cycle(&backend, &format!("r{at}"), inside, last).await;
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+    }
+    let listed = store.open(kind, Faults::default()).list("", None, 10).await.unwrap();
+    assert_eq!(listed, [], "what is released leaves nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_requests_and_answers_never_let_two_in_by_the_stores_clock() {
+    survives(TABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_requests_and_answers_never_let_two_in_by_observers_clocks() {
+    survives(CACHE).await;
+}
+
+#[tokio::test]
+async fn what_nobody_else_wants_costs_one_request_to_take_and_one_to_free() {
+    for kind in [TABLE, CACHE] {
+        let store = Store::new();
+        let backend = store.open(kind, Faults::default());
+        for _ in 0..3 {
+            let (claim, before) = (claim("quiet", LONG), store.requests());
+            assert!(try_take(&backend, &claim).await.is_some());
+            assert_eq!(store.requests() - before, 1, "{kind:?}");
+            assert!(matches!(backend.release(&[&claim]).await[..], [Release::Freed]));
+            assert_eq!(store.requests() - before, 2, "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_renewals_are_a_hundred_requests() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let claims: Vec<Claim> = (0..10_000).map(|n| claim(&format!("many/{n}"), LONG)).collect();
+    for claim in &claims {
+        assert!(try_take(&backend, claim).await.is_some());
+    }
+    for _ in 0..2 {
+        let before = store.requests();
+        let answers = renew(&backend, &claims).await;
+        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+        assert_eq!(store.requests() - before, 100);
+    }
+    // Another client knows nothing of them, and needs to look.
+    let other = store.open(TABLE, Faults::default());
+    let before = store.requests();
+    assert!(renew(&other, &claims).await.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+    assert_eq!(store.requests() - before, 200);
+    assert!(renew(&backend, &claims).await.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+}
+
+#[tokio::test]
+async fn a_lease_ends_although_nobody_ever_looked_and_a_newcomer_waits_for_a_span_at_most() {
+    for kind in [TABLE, CACHE] {
+        let store = Store::new();
+        let ttl = Duration::from_millis(300);
+        let first = try_take(&store.open(kind, Faults::default()), &claim("dead", ttl)).await.unwrap();
+        tokio::time::sleep(ttl / 2).await;
+        let newcomer = store.open(kind, Faults::default());
+        let (next, began) = (claim("dead", ttl), std::time::Instant::now());
+        let grant = loop {
+            if let Some(grant) = try_take(&newcomer, &next).await {
+                break grant;
+            }
+            assert!(began.elapsed() < ttl * 3, "{kind:?}: a dead claim is never passed over");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert!(began.elapsed() >= ttl / 2 - Duration::from_millis(20), "{kind:?}");
+        assert!(grant.fence > first.fence);
+    }
+}
+
+#[tokio::test]
+async fn a_cell_that_the_store_lost_is_lost_to_its_holder_and_spares_the_next() {
+    let store = Store::new();
+    let (here, there) = (store.open(TABLE, Faults::default()), store.open(TABLE, Faults::default()));
+    let (old, new) = (claim("lost", LONG), claim("lost", LONG));
+    assert!(try_take(&here, &old).await.is_some());
+    store.forget("lost");
+    assert!(try_take(&there, &new).await.is_some());
+    assert!(matches!(renew(&here, std::slice::from_ref(&old)).await[..], [Renewal::Lost]));
+    assert!(matches!(here.release(&[&old]).await[..], [Release::Gone]));
+    assert!(matches!(renew(&there, std::slice::from_ref(&new)).await[..], [Renewal::Renewed]));
+    assert!(matches!(there.release(&[&new]).await[..], [Release::Freed]));
+}
+
+#[tokio::test]
+async fn a_text_that_is_not_ours_is_left_untouched() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let (held, next) = (claim("spoilt", LONG), claim("spoilt", LONG));
+    assert!(try_take(&backend, &held).await.is_some());
+    store.spoil("spoilt", "shopping list");
+    let failure = backend.contend(&next, &Patience::none(clock())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign);
+    assert!(failure.to_string().contains("left untouched"), "{failure}");
+    assert!(backend.list("", None, 10).await.unwrap().is_empty());
+}

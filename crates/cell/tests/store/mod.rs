@@ -1,0 +1,288 @@
+//! Cells in the memory of this process, with the faults of a store: lost races, lost requests, lost answers.
+//!
+//! Two kinds, as the crate knows two ways of keeping time: one with a clock, which keeps a fence beside each text and
+//! never forgets it, as a table does; and one without, which numbers its writes and forgets a text when it need not be
+//! kept any longer, as a cache does.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use leasehold_cell::{
+    Basis, Bells, Call, Cell, CellBackend, Cells, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping,
+};
+use leasehold_conformance::SteadyClock;
+use leasehold_core::{Admission, Failure, Fence, Grade, Liveness, Order, Profile, Resource, Safety, Waiting};
+
+/// The server.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    rows: Mutex<Rows>,
+    bells: Mutex<Vec<Bells>>,
+    requests: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    cells: BTreeMap<String, Row>,
+    writes: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    text: String,
+    version: u64,
+    fence: Fence,
+    origin: Instant,
+    lapses: Instant,
+}
+
+/// What goes wrong on one connection, in parts of a thousand requests.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Faults {
+    pub(crate) lost_races: u32,
+    pub(crate) lost_requests: u32,
+    pub(crate) lost_answers: u32,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct MemoryCells {
+    store: Arc<Store>,
+    profile: Profile,
+    timekeeping: Timekeeping,
+    bells: Option<Bells>,
+    faults: Faults,
+}
+
+impl Store {
+    pub(crate) fn new() -> Arc<Store> {
+        Arc::new(Store::default())
+    }
+
+    /// How many requests there were.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    /// The text of a cell becomes another one, as an operator can do it.
+    pub(crate) fn spoil(&self, at: &str, text: &str) {
+        self.rows.lock().unwrap().cells.get_mut(at).unwrap().text = text.to_owned();
+    }
+
+    /// A cell is lost, as by a restart without data.
+    pub(crate) fn forget(&self, at: &str) {
+        self.rows.lock().unwrap().cells.remove(at).unwrap();
+    }
+
+    /// One more client.
+    pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
+        let bells = (kind.waiting == Waiting::Notifies).then(|| {
+            let bells = Bells::new();
+            bells.begin_hearing();
+            self.bells.lock().unwrap().push(bells.clone());
+            bells
+        });
+        let profile = Profile {
+            name: "cells",
+            admission: Admission::Counted,
+            order: kind.order,
+            waiting: kind.waiting,
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: Grade::Strict,
+            safety: Safety::Strict,
+            place_ttl: PLACE_TTL,
+            granularity: Duration::from_millis(2),
+            overrun: Duration::ZERO,
+            renew_batch_max: 100,
+        };
+        let cells =
+            MemoryCells { store: Arc::clone(self), profile, timekeeping: kind.timekeeping, bells, faults };
+        CellBackend::new(cells, Arc::new(SteadyClock::new()))
+    }
+}
+
+/// How a client uses the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) timekeeping: Timekeeping,
+    pub(crate) waiting: Waiting,
+    pub(crate) order: Order,
+}
+
+impl MemoryCells {
+    async fn request(&self) -> Result<(), Failure> {
+        self.store.requests.fetch_add(1, Ordering::SeqCst);
+        // Others get a turn between any two requests, as they do over a network.
+        tokio::task::yield_now().await;
+        match happens(self.faults.lost_requests) {
+            true => Err(Failure::unavailable("the request was lost")),
+            false => Ok(()),
+        }
+    }
+
+    fn answer<T>(&self, answer: T) -> Result<T, Failure> {
+        match happens(self.faults.lost_answers) {
+            true => Err(Failure::unanswered("the answer was lost")),
+            false => Ok(answer),
+        }
+    }
+
+    fn is_cache(&self) -> bool {
+        self.timekeeping == Timekeeping::Observer
+    }
+
+    fn cell(&self, row: &Row) -> Cell {
+        let age = (!self.is_cache()).then(|| row.origin.elapsed());
+        Cell { text: row.text.clone(), version: row.version, fence: row.fence, floor: row.fence, age }
+    }
+
+    fn write(
+        &self,
+        rows: &mut Rows,
+        at: &Resource,
+        put: &Put,
+        fence: Option<Fence>,
+        origin: Option<Instant>,
+    ) {
+        rows.writes += 1;
+        let now = Instant::now();
+        let kept = rows.cells.get(at.as_str()).map(|row| row.origin);
+        let origin = origin.or(kept).unwrap_or(now);
+        let row = match self.is_cache() {
+            true if put.text.is_empty() => {
+                rows.cells.remove(at.as_str());
+                None
+            }
+            true => Some(Row {
+                text: put.text.clone(),
+                version: rows.writes,
+                fence: Fence::new(0, rows.writes, 0),
+                origin: now,
+                lapses: now + put.keep,
+            }),
+            false => Some(Row {
+                text: put.text.clone(),
+                version: put.version,
+                fence: fence.unwrap_or(put.fence),
+                origin,
+                lapses: origin + put.keep,
+            }),
+        };
+        if let Some(row) = row {
+            rows.cells.insert(at.as_str().to_owned(), row);
+        }
+        if put.call != Call::Nobody {
+            self.store.bells.lock().unwrap().iter().for_each(|bells| bells.ring(at, &put.call));
+        }
+    }
+
+    /// Drops what a cache need not keep any longer.
+    fn rows(&self) -> std::sync::MutexGuard<'_, Rows> {
+        let mut rows = self.store.rows.lock().unwrap();
+        if self.is_cache() {
+            let now = Instant::now();
+            rows.cells.retain(|_, row| row.lapses > now);
+        }
+        rows
+    }
+
+    fn try_swap(&self, swap: &Swap) -> bool {
+        let mut rows = self.rows();
+        let now = Instant::now();
+        let Some(row) = rows.cells.get(swap.at.as_str()) else { return false };
+        if row.version != swap.seen || happens(self.faults.lost_races) {
+            return false;
+        }
+        let origin = match swap.basis {
+            Basis::Kept => None,
+            Basis::Renewed if row.lapses <= now => return false,
+            Basis::Renewed => Some(now),
+        };
+        assert!(swap.put.fence >= row.fence || self.is_cache(), "a fence went back: {swap:?}");
+        self.write(&mut rows, &swap.at, &swap.put, None, origin);
+        true
+    }
+}
+
+#[async_trait]
+impl Cells for MemoryCells {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn timekeeping(&self) -> Timekeeping {
+        self.timekeeping
+    }
+
+    fn max_text(&self) -> usize {
+        1 << 20
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        self.bells.as_ref()
+    }
+
+    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        self.request().await?;
+        let seized = {
+            let mut rows = self.rows();
+            let now = Instant::now();
+            let row = rows.cells.get(at.as_str()).cloned();
+            match row {
+                Some(row) if row.lapses > now => Seized::Held(happens(500).then(|| self.cell(&row))),
+                _ if happens(self.faults.lost_races) => Seized::Held(None),
+                row => {
+                    let last = row.map_or(Fence::default(), |row| row.fence);
+                    let fence = Fence::new(last.epoch, last.seq + 1, 0);
+                    self.write(&mut rows, at, put, Some(fence), Some(now));
+                    let row = &rows.cells[at.as_str()];
+                    Seized::Taken { version: row.version, fence: row.fence }
+                }
+            }
+        };
+        self.answer(seized)
+    }
+
+    async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
+        if let Err(failure) = self.request().await {
+            return at.iter().map(|_| Err(failure.clone())).collect();
+        }
+        let rows = self.rows();
+        at.iter().map(|at| Ok(rows.cells.get(at.as_str()).map(|row| self.cell(row)))).collect()
+    }
+
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        if let Err(failure) = self.request().await {
+            return swaps.iter().map(|_| Err(failure.clone())).collect();
+        }
+        swaps.iter().map(|swap| self.answer(self.try_swap(swap))).collect()
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<(Resource, Cell)>, Failure> {
+        self.request().await?;
+        let rows = self.rows();
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix),
+        };
+        let named = rows.cells.range::<str, _>((from, Bound::Unbounded));
+        let found =
+            named.take_while(|(name, _)| name.starts_with(prefix)).filter(|(_, row)| !row.text.is_empty());
+        Ok(found.take(limit).map(|(name, row)| (Resource::new(name).unwrap(), self.cell(row))).collect())
+    }
+}
+
+fn happens(of_a_thousand: u32) -> bool {
+    of_a_thousand > 0 && getrandom::u32().unwrap() % 1000 < of_a_thousand
+}
