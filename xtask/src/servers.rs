@@ -24,6 +24,14 @@ const TOOLS: &[Tool] = &[
     Tool { program: "redis-server", package: "redis-server", needed_by: &["redis"] },
     Tool { program: "redis-cli", package: "redis-tools", needed_by: &["redis"] },
     Tool { program: "java", package: "default-jre-headless", needed_by: &["zookeeper"] },
+    Tool { program: "javac", package: "default-jdk-headless", needed_by: &["curator"] },
+    Tool {
+        program: "/usr/share/java/curator-recipes.jar",
+        package: "libcurator-recipes-java",
+        needed_by: &["curator"],
+    },
+    Tool { program: "/usr/share/java/slf4j-nop.jar", package: "libslf4j-java", needed_by: &["curator"] },
+    Tool { program: "pip3", package: "python3-pip", needed_by: &["kazoo"] },
     Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },
 ];
 

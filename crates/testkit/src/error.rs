@@ -31,6 +31,11 @@ impl Error {
         Self { kind: Kind::Missing, text }
     }
 
+    /// What is not there for another reason, and need not be.
+    pub(crate) fn absent(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Missing, text: text.into() }
+    }
+
     /// Another program took the port between the choice and the server's start: another port is worth trying.
     pub(crate) fn port_taken(text: impl Into<String>) -> Self {
         Self { kind: Kind::PortTaken, text: text.into() }

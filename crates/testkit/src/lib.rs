@@ -62,6 +62,10 @@
 //! line `LEASEHOLD-SKIPPED <test> <reason>` on stderr and in the file named by `LEASEHOLD_SKIP_LOG`. With
 //! `LEASEHOLD_REQUIRE=all`, or a list such as `redis,etcd`, it fails instead. See [`require`].
 //!
+//! # Other libraries
+//!
+//! [`peers`] brings and drives programs of other libraries, for tests of what both write on the same server.
+//!
 //! # When a test fails
 //!
 //! A server that is dropped by a panic leaves its [`Directory`] behind, prints where it is, and the last 30
@@ -81,6 +85,7 @@ mod certificates;
 mod directory;
 mod error;
 mod etcd;
+pub mod peers;
 mod port;
 mod process;
 mod proxy;
