@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Failure, Grade, Liveness, Order, Patience, Profile, Release, Renew, Renewal,
-    Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Backend, Claim, Failure, Grade, Liveness, Order, Patience, Profile, Release, Renew, Renewal, Resource,
+    Safety, Snapshot, Step, Summary, Version, Waiting,
 };
 
 use crate::config::ZooKeeperConfig;
+use crate::dialect::Dialect;
 use crate::ending::{self, Leftovers};
+use crate::names::Names;
 use crate::places::Places;
 use crate::renewing::LOOKS_MAX;
 use crate::session::Sessions;
-use crate::wire::Names;
 
 /// Locks in one ZooKeeper ensemble.
 ///
@@ -35,19 +36,6 @@ pub struct ZooKeeperBackend {
     profile: Profile,
 }
 
-/// What proves a grant to ZooKeeper itself: kept in the grant's proof.
-///
-/// A `check` of `path` with version 0, put into the user's own multi, makes that multi fail unless the claim
-/// still holds: the node is there exactly as long as the claim, its name is never used again, and it is never
-/// written to. That is fencing without a number, for data in the same ensemble.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZooKeeperProof {
-    /// The claim's node, from ZooKeeper's own root.
-    pub path: String,
-    /// The transaction that made it: the fence's `seq`.
-    pub czxid: i64,
-}
-
 /// What the parts of the backend share.
 #[derive(Debug)]
 pub(crate) struct Ensemble {
@@ -65,7 +53,7 @@ impl ZooKeeperBackend {
     /// `Unavailable` where no server of the ensemble gives a session in time, `Denied` where they refuse the login,
     /// `Invalid` where the password cannot be read.
     pub async fn connect(config: ZooKeeperConfig) -> Result<ZooKeeperBackend, Failure> {
-        let names = Names::new(config.root(), config.user.is_some());
+        let names = Names::new(config.base(), config.dialect, config.user.is_some());
         let (sessions, first) = Sessions::start(config.clone()).await?;
         let ensemble = Arc::new(Ensemble {
             config,
@@ -76,7 +64,8 @@ impl ZooKeeperBackend {
         });
         tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));
         let session_timeout = first.timeout;
-        Ok(ZooKeeperBackend { ensemble, session_timeout, profile: profile(session_timeout) })
+        let profile = profile(session_timeout, ensemble.config.dialect);
+        Ok(ZooKeeperBackend { ensemble, session_timeout, profile })
     }
 
     /// How long the servers keep a session that they do not hear of, as they said when the first was opened.
@@ -124,10 +113,10 @@ impl Backend for ZooKeeperBackend {
     }
 }
 
-fn profile(session_timeout: Duration) -> Profile {
+fn profile(session_timeout: Duration, dialect: Dialect) -> Profile {
     Profile {
         name: "zk",
-        admission: Admission::Counted,
+        admission: dialect.admission(),
         order: Order::Fifo,
         waiting: Waiting::Notifies,
         liveness: Liveness::Heartbeat { valid: valid(session_timeout) },

@@ -10,12 +10,15 @@ use leasehold_core::{Effect, Failure, FailureKind};
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
 
+use crate::dialect::Dialect;
+
 /// One ZooKeeper ensemble, and how leasehold uses it: `zk://[user[:password]@]host[:port][,host[:port]…][/chroot]`.
 ///
 /// | option | meaning | default |
 /// |---|---|---|
 /// | `session` | session timeout to ask for, 1s to 10m; the servers may give another | `30s` |
-/// | `prefix` | the node under the chroot in which all locks are: 1 to 64 of `A-Z a-z 0-9 . _ : -` | `leasehold` |
+/// | `prefix` | the node under the chroot in which all locks are: 1 to 64 of `A-Z a-z 0-9 . _ : -` | `leasehold`, or none in another dialect |
+/// | `dialect` | `native`; or `curator` or `kazoo`, to contend with the users of these: mutexes and read-write locks, whose names are paths | `native` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again for each session | |
 ///
@@ -39,7 +42,8 @@ pub struct ZooKeeperConfig {
     password: Option<SecretString>,
     password_file: Option<PathBuf>,
     pub(crate) session: Duration,
-    pub(crate) prefix: String,
+    prefix: Option<String>,
+    pub(crate) dialect: Dialect,
     pub(crate) timeout: Duration,
 }
 
@@ -68,7 +72,8 @@ impl ZooKeeperConfig {
             password,
             password_file: None,
             session: Duration::from_secs(30),
-            prefix: "leasehold".to_owned(),
+            prefix: None,
+            dialect: Dialect::Native,
             timeout: Duration::from_secs(5),
         };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -102,9 +107,14 @@ impl ZooKeeperConfig {
         self.hosts.join(",")
     }
 
-    /// The node in which all locks are.
-    pub(crate) fn root(&self) -> String {
-        format!("{}/{}", self.chroot, self.prefix)
+    /// The path that all locks are below; empty for ZooKeeper's own root.
+    pub(crate) fn base(&self) -> String {
+        match (&self.prefix, self.dialect) {
+            (Some(prefix), _) => format!("{}/{prefix}", self.chroot),
+            (None, Dialect::Native) => format!("{}/leasehold", self.chroot),
+            // Others write the name as it is.
+            (None, Dialect::Curator | Dialect::Kazoo) => self.chroot.clone(),
+        }
     }
 
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
@@ -121,7 +131,12 @@ impl ZooKeeperConfig {
                 if value.is_empty() || value.len() > 64 || !value.chars().all(plain) || is_dots(value) {
                     return Err(invalid("prefix takes 1 to 64 of A-Z a-z 0-9 . _ : -"));
                 }
-                value.clone_into(&mut self.prefix);
+                self.prefix = Some(value.to_owned());
+            }
+            "dialect" => {
+                self.dialect = Dialect::of(value).ok_or_else(|| {
+                    invalid(format!("dialect={value} is not known: write native, curator or kazoo"))
+                })?;
             }
             "password-file" => self.password_file = Some(PathBuf::from(value)),
             other => {
@@ -139,7 +154,7 @@ impl ZooKeeperConfig {
         if self.password.is_some() && self.password_file.is_some() {
             return Err(invalid("two passwords: take the one out of the URL, or password-file away"));
         }
-        if self.root() == "/zookeeper" {
+        if self.base() == "/zookeeper" || self.base().starts_with("/zookeeper/") {
             return Err(invalid("the node /zookeeper belongs to ZooKeeper itself: take another prefix"));
         }
         Ok(())
@@ -228,7 +243,7 @@ fn decoded(text: &str, what: &str) -> Result<String, Failure> {
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_PASSWORD";
 const FORM: &str = "zk://host:2181,host:2181/chroot";
-const OPTIONS: &[&str] = &["session", "prefix", "timeout", "password-file"];
+const OPTIONS: &[&str] = &["session", "prefix", "dialect", "timeout", "password-file"];
 const LONGEST_SESSION: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -239,15 +254,20 @@ mod tests {
     fn the_forms_of_a_url_are_read() {
         let config = ZooKeeperConfig::parse("zk://a").unwrap();
         assert_eq!(config.connect_string(), "a:2181");
-        assert_eq!(config.root(), "/leasehold");
+        assert_eq!(config.base(), "/leasehold");
         assert_eq!((config.session, config.timeout), (Duration::from_secs(30), Duration::from_secs(5)));
         assert!(config.login().unwrap().is_none());
 
         let url = "zk://a:1,[::1]:2182,[::2]/x/y/?session=1500ms&prefix=p.q&timeout=250ms";
         let config = ZooKeeperConfig::parse(url).unwrap();
         assert_eq!(config.connect_string(), "a:1,[::1]:2182,[::2]:2181");
-        assert_eq!(config.root(), "/x/y/p.q");
+        assert_eq!(config.base(), "/x/y/p.q");
         assert_eq!((config.session.as_millis(), config.timeout.as_millis()), (1500, 250));
+
+        let config = ZooKeeperConfig::parse("zk://a/x?dialect=curator").unwrap();
+        assert_eq!((config.base().as_str(), config.dialect), ("/x", Dialect::Curator));
+        let config = ZooKeeperConfig::parse("zk://a?dialect=kazoo&prefix=locks").unwrap();
+        assert_eq!((config.base().as_str(), config.dialect), ("/locks", Dialect::Kazoo));
     }
 
     #[test]
@@ -292,6 +312,8 @@ mod tests {
             ("zk://a?prefix=a/b", "1 to 64"),
             ("zk://a?prefix=..", "1 to 64"),
             ("zk://a?prefix=zookeeper", "belongs to ZooKeeper"),
+            ("zk://a?dialect=java", "native, curator or kazoo"),
+            ("zk://a/zookeeper?dialect=kazoo", "belongs to ZooKeeper"),
             ("zk://:p@a", "needs a user"),
             ("zk://u:p@a?password-file=/x", "two passwords"),
         ] {

@@ -6,14 +6,19 @@
 
 mod backend;
 mod config;
+mod dialect;
 mod ending;
 mod line;
+mod listing;
 mod looking;
+mod names;
 mod places;
+mod proof;
 mod renewing;
 mod session;
 mod waiting;
 mod wire;
 
-pub use backend::{ZooKeeperBackend, ZooKeeperProof};
+pub use backend::ZooKeeperBackend;
 pub use config::ZooKeeperConfig;
+pub use proof::ZooKeeperProof;

@@ -1,7 +1,6 @@
-//! What an onlooker sees: one line with its notes, and the listing of all resources. Looking changes nothing.
+//! What an onlooker sees of one line, with its notes. Looking changes nothing.
 
-use futures_util::future::join_all;
-use leasehold_core::{Failure, Fence, Patience, Resource, Snapshot, Standing, Summary, Version};
+use leasehold_core::{Failure, Fence, Patience, Resource, Snapshot, Standing, Version};
 use zookeeper_client::{Error, MultiReadResult, OneshotWatcher, Stat};
 
 use crate::backend::Ensemble;
@@ -21,7 +20,7 @@ impl Ensemble {
         let container = self.names.container(resource);
         let session = self.sessions.present(self.config.timeout).await?;
         while let Some(seen) = seen.filter(|_| !patience.is_ended()) {
-            let (version, watcher) = self.version_and_watch(&session, &container).await?;
+            let (version, watcher) = self.version_and_watch(&session, resource).await?;
             if version != *seen {
                 break;
             }
@@ -32,10 +31,10 @@ impl Ensemble {
         }
         for _ in 0..MAX_TRIES {
             let Some((line, stat)) = self.line_now(&session, resource).await? else {
-                return Ok(snapshot(resource, version_of(None), Vec::new(), 0));
+                return Ok(snapshot(resource, nobody(), Vec::new(), 0));
             };
             if let Some(standings) = self.standings(&session, &container, &line).await? {
-                return Ok(snapshot(resource, version_of(Some(&stat)), standings, line.holders()));
+                return Ok(snapshot(resource, version_of(&line, &stat), standings, line.holders()));
             }
         }
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
@@ -45,19 +44,22 @@ impl Ensemble {
     async fn version_and_watch(
         &self,
         session: &Session,
-        container: &str,
+        resource: &Resource,
     ) -> Result<(Version, OneshotWatcher), Failure> {
-        let limit = self.config.timeout;
+        let (container, limit) = (self.names.container(resource), self.config.timeout);
         for _ in 0..MAX_TRIES {
-            match session.ask(limit, session.client.get_and_watch_children(container)).await {
-                Ok((_, stat, watcher)) => return Ok((version_of(Some(&stat)), watcher)),
+            match session.ask(limit, session.client.get_and_watch_children(&container)).await {
+                Ok((names, stat, watcher)) => {
+                    let line = self.names.line(names).map_err(|name| wire::foreign(resource, &name))?;
+                    return Ok((version_of(&line, &stat), watcher));
+                }
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_look(error)),
             }
-            let absent = session.ask(limit, session.client.check_and_watch_stat(container)).await;
+            let absent = session.ask(limit, session.client.check_and_watch_stat(&container)).await;
             let (stat, watcher) = absent.map_err(cannot_look)?;
             if stat.is_none() {
-                return Ok((version_of(None), watcher));
+                return Ok((nobody(), watcher));
             }
         }
         Err(Failure::unavailable("the container comes and goes faster than it can be watched; look again"))
@@ -96,70 +98,15 @@ impl Ensemble {
         }
         Ok(Some(standings))
     }
-
-    /// Resources with claims, in the order of their names.
-    pub(crate) async fn summarize(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        let session = self.sessions.present(self.config.timeout).await?;
-        let root = self.names.root();
-        let sync = session.client.sync(root);
-        let list = session.client.list_children(root);
-        let children = session.ask(self.config.timeout, async { sync.await.and(list.await) }).await;
-        let children = match children {
-            Ok(children) => children,
-            Err(Error::NoNode) => return Ok(Vec::new()),
-            Err(error) => return Err(cannot_look(error)),
-        };
-        let mut resources: Vec<Resource> =
-            children.iter().filter_map(|child| self.names.resource(child)).collect();
-        resources.retain(|resource| {
-            resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > after)
-        });
-        resources.sort_unstable();
-        // Empty containers stay for a while, so how many have to be looked at for a full page is not known.
-        let mut page = Vec::new();
-        for some in resources.chunks(LOOKS_AT_ONCE) {
-            let looks = some.iter().map(|resource| self.summary(&session, resource));
-            for summary in join_all(looks).await {
-                page.extend(summary?);
-            }
-            if page.len() >= limit {
-                break;
-            }
-        }
-        page.truncate(limit);
-        Ok(page)
-    }
-
-    async fn summary(&self, session: &Session, resource: &Resource) -> Result<Option<Summary>, Failure> {
-        let container = self.names.container(resource);
-        match session.ask(self.config.timeout, session.client.list_children(&container)).await {
-            // What does not read as a line is not ours to show.
-            Ok(names) => Ok(Line::of(names).ok().filter(|line| !line.places().is_empty()).map(|line| {
-                let holders = line.holders();
-                let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
-                let waiting = count(line.places().len() - holders);
-                Summary { resource: resource.clone(), holders: count(holders), waiting }
-            })),
-            Err(Error::NoNode) => Ok(None),
-            Err(error) => Err(cannot_look(error)),
-        }
-    }
 }
 
 /// All states without claims are one, whether their container is still there or not.
-fn version_of(stat: Option<&Stat>) -> Version {
-    match stat {
-        Some(stat) if stat.num_children > 0 => Version(format!("{:x}", stat.pzxid)),
-        _ => Version("empty".to_owned()),
-    }
+fn nobody() -> Version {
+    Version("empty".to_owned())
+}
+
+fn version_of(line: &Line, stat: &Stat) -> Version {
+    if line.places().is_empty() { nobody() } else { Version(format!("{:x}", stat.pzxid)) }
 }
 
 fn standing(place: &Place, data: &[u8], stat: &Stat, holds: bool) -> Standing {
@@ -183,4 +130,3 @@ fn snapshot(resource: &Resource, version: Version, mut all: Vec<Standing>, holde
 const MAX_TRIES: usize = 16;
 /// Notes are up to 1 KiB each, and an answer should stay far below 1 MiB.
 const NOTES_AT_ONCE: usize = 256;
-const LOOKS_AT_ONCE: usize = 64;

@@ -9,9 +9,10 @@ use futures_util::future::{join, join_all, select_all};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Hint, Moment, Patience, Proof, Resource, Step};
 use zookeeper_client::{CreateOptions, Error, Stat};
 
-use crate::backend::{Ensemble, ZooKeeperProof};
-use crate::line::{Blockers, Line, Place};
+use crate::backend::Ensemble;
+use crate::line::{Blockers, Line};
 use crate::places::{Own, Stage};
+use crate::proof::ZooKeeperProof;
 use crate::session::Session;
 use crate::wire;
 
@@ -32,6 +33,7 @@ pub(crate) type Seen = (Line, Stat);
 impl Ensemble {
     /// One step towards holding the claim, for as long as patience lasts.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.names.dialect().check(claim.share)?;
         for _ in 0..MAX_LOOKS {
             let session = self.sessions.present(self.config.timeout).await?;
             match self.look(&session, claim, patience).await? {
@@ -112,7 +114,7 @@ impl Ensemble {
     /// Takes a place in the line, and looks at it. Both requests leave together: a session's own are answered in order.
     async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Seen), Failure> {
         let container = self.names.container(&claim.resource);
-        let stem = Place::stem(claim.id, claim.share);
+        let stem = self.names.dialect().stem(claim.id, claim.share);
         let path = format!("{container}/{stem}");
         let options = self.names.place_options();
         self.places.set(claim, session.id, Stage::Sent);
@@ -143,7 +145,8 @@ impl Ensemble {
                     }
                     self.places.set(claim, session.id, Stage::Stands(own.clone()));
                     let seen = listed.map_err(cannot_look).and_then(|(names, stat)| {
-                        Ok((Line::of(names).map_err(|name| wire::foreign(&claim.resource, &name))?, stat))
+                        let line = self.names.line(names);
+                        Ok((line.map_err(|name| wire::foreign(&claim.resource, &name))?, stat))
                     });
                     return match seen {
                         Ok(seen) => Ok((own, seen)),
@@ -163,10 +166,10 @@ impl Ensemble {
         if self.make(session, &container, &self.names.container_options()).await? {
             return Ok(());
         }
-        for path in self.names.ancestors() {
+        for (path, options) in self.names.above(&container) {
             // Without the right to make a node, the servers do not even say that it is there already.
             if !self.exists(session, path).await? {
-                self.make(session, path, &self.names.ancestor_options()).await?;
+                self.make(session, path, &options).await?;
             }
         }
         self.make(session, &container, &self.names.container_options()).await.map(drop)
@@ -251,7 +254,7 @@ impl Ensemble {
         };
         match session.ask(self.config.timeout, both).await {
             Ok((names, stat)) => {
-                let line = Line::of(names).map_err(|name| wire::foreign(resource, &name))?;
+                let line = self.names.line(names).map_err(|name| wire::foreign(resource, &name))?;
                 Ok(Some((line, stat)))
             }
             Err(Error::NoNode) => Ok(None),
@@ -288,7 +291,7 @@ impl Ensemble {
                 let watch = session.client.get_and_watch_children(&container);
                 match session.ask(limit, watch).await {
                     Ok((names, _, watcher)) => {
-                        if Line::of(names).as_ref() != Ok(line) {
+                        if self.names.line(names).as_ref() != Ok(line) {
                             return Ok(false);
                         }
                         watchers.push(watcher);

@@ -1,5 +1,4 @@
-//! The backend before all laws, on an ensemble of its own that all laws share: of one server, or of as many as
-//! `LEASEHOLD_ZOOKEEPER_SERVERS` says.
+//! The backend before all laws: on one server and on an ensemble of three, and in each dialect.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -10,62 +9,71 @@ use leasehold_core::{Backend, Failure};
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
-/// The one ensemble, and how many laws have not been checked yet: the last one ends it.
-static SHARED: Mutex<Option<(Arc<ZooKeeperEnsemble>, usize)>> = Mutex::new(None);
+/// The ensembles that laws share, by their number of servers.
+static RUNNING: [Mutex<Shared>; 4] = [const { Mutex::new(Shared { checked: 0, ensemble: None }) }; 4];
+/// By how many suites.
+const SUITES: [usize; 4] = [0, 3, 0, 1];
 
-struct Shared;
+struct Shared {
+    /// How many laws have been checked: the last one ends the ensemble.
+    checked: usize,
+    ensemble: Option<Arc<ZooKeeperEnsemble>>,
+}
 
-impl Shared {
-    fn server(&self) -> Option<Arc<ZooKeeperEnsemble>> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.is_none() {
-            let servers = std::env::var("LEASEHOLD_ZOOKEEPER_SERVERS");
-            let servers = servers.map_or(1, |servers| servers.parse().unwrap());
+struct ZooKeeper {
+    servers: usize,
+    options: &'static str,
+}
+
+impl ZooKeeper {
+    fn of(servers: usize, options: &'static str) -> ZooKeeper {
+        ZooKeeper { servers, options }
+    }
+
+    fn url(&self) -> Option<String> {
+        let mut shared = shared(self.servers);
+        if shared.ensemble.is_none() {
             // In a thread of its own, since this one may run a runtime already.
             let started = std::thread::scope(|scope| {
                 let start = || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(ZooKeeperEnsemble::start(servers))
+                    runtime.block_on(ZooKeeperEnsemble::start(self.servers))
                 };
                 scope.spawn(start).join().unwrap()
             });
-            let server = leasehold_testkit::require::or_skip("zookeeper", started)?;
-            *shared = Some((Arc::new(server), leasehold_conformance::laws().len()));
+            shared.ensemble = Some(Arc::new(leasehold_testkit::require::or_skip("zookeeper", started)?));
         }
-        shared.as_ref().map(|(server, _)| server.clone())
+        let url = shared.ensemble.as_ref().unwrap().url();
+        Some(format!("{url}/laws?session=2s{}", self.options))
     }
 }
 
-impl Drop for Shared {
+impl Drop for ZooKeeper {
     fn drop(&mut self) {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, left)) = shared.as_mut() {
-            *left -= 1;
-            if *left == 0 {
-                *shared = None;
-            }
+        let mut shared = shared(self.servers);
+        shared.checked += 1;
+        if shared.checked == SUITES[self.servers] * leasehold_conformance::laws().len() {
+            shared.ensemble = None;
         }
     }
+}
+
+fn shared(servers: usize) -> std::sync::MutexGuard<'static, Shared> {
+    RUNNING[servers].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Arc::new(ZooKeeperBackend::connect(ZooKeeperConfig::parse(url)?).await?))
 }
 
-fn url(server: &ZooKeeperEnsemble) -> String {
-    format!("{}/laws?session=2s", server.url())
-}
-
 #[async_trait::async_trait]
-impl Subject for Shared {
+impl Subject for ZooKeeper {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        let server = self.server()?;
-        Some(connect(&url(&server)).await.unwrap())
+        Some(connect(&self.url()?).await.unwrap())
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        let server = self.server()?;
-        Some(TakerCommand::test("taker", url(&server)).unwrap())
+        Some(TakerCommand::test("taker", self.url()?).unwrap())
     }
 }
 
@@ -74,4 +82,18 @@ fn taker() {
     leasehold_conformance::taker::serve_if_asked(async |url| connect(url).await);
 }
 
-leasehold_conformance::suite!(Shared);
+mod one_server {
+    leasehold_conformance::suite!(super::ZooKeeper::of(1, ""));
+}
+
+mod three_servers {
+    leasehold_conformance::suite!(super::ZooKeeper::of(3, ""));
+}
+
+mod curator {
+    leasehold_conformance::suite!(super::ZooKeeper::of(1, "&dialect=curator&prefix=curator"));
+}
+
+mod kazoo {
+    leasehold_conformance::suite!(super::ZooKeeper::of(1, "&dialect=kazoo&prefix=kazoo"));
+}

@@ -153,13 +153,13 @@ async fn a_multi_of_the_users_own_fails_once_the_claim_is_gone() {
     let locks = locks(&servers.url()).await;
     let guard = locks.mutex("orders/42").lock().await.unwrap();
     let proof = guard.proof().get::<ZooKeeperProof>().unwrap().clone();
-    assert_eq!(guard.fence().map(|fence| fence.seq), u64::try_from(proof.czxid).ok());
+    assert_eq!(guard.fence().map(|fence| fence.seq), u64::try_from(proof.czxid()).ok());
     let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
     let options = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
     user.create("/balance", b"0", &options).await.unwrap();
     let write = async |data: &[u8]| {
         let mut multi = user.new_multi_writer();
-        multi.add_check_version(&proof.path, 0).unwrap();
+        multi.add_check_version(proof.path(), proof.version()).unwrap();
         multi.add_set_data("/balance", data, None).unwrap();
         multi.commit().await
     };

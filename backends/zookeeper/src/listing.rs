@@ -1,0 +1,137 @@
+//! The listing of all resources that have claims, page by page. Looking changes nothing.
+
+use futures_util::future::join_all;
+use leasehold_core::{Effect, Failure, FailureKind, Resource, Summary};
+use zookeeper_client::Error;
+
+use crate::backend::Ensemble;
+use crate::dialect::{Dialect, looks_like_a_claim};
+use crate::session::Session;
+use crate::waiting::cannot_look;
+
+impl Ensemble {
+    /// Resources with claims, in the order of their names.
+    pub(crate) async fn summarize(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let session = self.sessions.present(self.config.timeout).await?;
+        let synced = session.ask(self.config.timeout, session.client.sync(self.names.root())).await;
+        synced.map_err(cannot_look)?;
+        let mut resources = match self.names.dialect() {
+            Dialect::Native => self.containers(&session).await?,
+            Dialect::Curator | Dialect::Kazoo => self.walk(&session, prefix).await?,
+        };
+        resources.retain(|resource| {
+            resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > after)
+        });
+        resources.sort_unstable();
+        // Empty containers stay for a while, so how many have to be looked at for a full page is not known.
+        let mut page = Vec::new();
+        for some in resources.chunks(LOOKS_AT_ONCE) {
+            let looks = some.iter().map(|resource| self.summary(&session, resource));
+            for summary in join_all(looks).await {
+                page.extend(summary?);
+            }
+            if page.len() >= limit {
+                break;
+            }
+        }
+        page.truncate(limit);
+        Ok(page)
+    }
+
+    /// Where all resources are the children of one node.
+    async fn containers(&self, session: &Session) -> Result<Vec<Resource>, Failure> {
+        let root = self.names.root();
+        let children = self.children(session, root).await?;
+        Ok(children.iter().filter_map(|child| self.names.resource(&format!("{root}/{child}"))).collect())
+    }
+
+    /// Where names are paths: every node below that has children like claims.
+    async fn walk(&self, session: &Session, prefix: &str) -> Result<Vec<Resource>, Failure> {
+        let mut found = Vec::new();
+        let (mut level, mut walked) = (vec![(self.start(prefix), None::<Resource>)], 0);
+        while !level.is_empty() {
+            walked += level.len();
+            if walked > MAX_WALKED {
+                let text = format!(
+                    "there are more than {MAX_WALKED} nodes to look through: list with a longer prefix, or keep \
+                     locks below a node of their own"
+                );
+                return Err(Failure::new(FailureKind::Invalid, Effect::None, text));
+            }
+            let mut next = Vec::new();
+            for some in level.chunks(LOOKS_AT_ONCE) {
+                let looks = join_all(some.iter().map(|(path, _)| self.children(session, path))).await;
+                for ((path, resource), children) in some.iter().zip(looks) {
+                    let (claims, deeper): (Vec<_>, Vec<_>) =
+                        children?.into_iter().partition(|child| looks_like_a_claim(child));
+                    if !claims.is_empty() {
+                        found.extend(resource.clone());
+                    }
+                    let path = path.trim_end_matches('/');
+                    for child in deeper {
+                        let path = format!("{path}/{child}");
+                        let named = self.names.resource(&path);
+                        if let Some(resource) = named.filter(|resource| leads_to(resource, prefix)) {
+                            next.push((path, Some(resource)));
+                        }
+                    }
+                }
+            }
+            level = next;
+        }
+        Ok(found)
+    }
+
+    /// The lowest node that everything of this prefix is below. Of a path that ends or doubles slashes only the
+    /// beginning is sure to be a path on the server, too.
+    fn start(&self, prefix: &str) -> String {
+        let whole: Vec<&str> = prefix.split('/').take_while(|part| !part.is_empty()).collect();
+        let above = whole.split_last().map(|(_, above)| above.join("/")).unwrap_or_default();
+        match Resource::new(&above) {
+            Ok(resource) => self.names.container(&resource),
+            Err(_) => self.names.root().to_owned(),
+        }
+    }
+
+    /// The children of a node; none where it is not there, or is not for this user.
+    async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>, Failure> {
+        match session.ask(self.config.timeout, session.client.list_children(path)).await {
+            Ok(children) => Ok(children),
+            Err(Error::NoNode) => Ok(Vec::new()),
+            // In a tree that is shared with others. In leasehold's own, it is a mistake to be told.
+            Err(Error::NoAuth) if self.names.dialect() != Dialect::Native => Ok(Vec::new()),
+            Err(error) => Err(cannot_look(error)),
+        }
+    }
+
+    async fn summary(&self, session: &Session, resource: &Resource) -> Result<Option<Summary>, Failure> {
+        let children = self.children(session, &self.names.container(resource)).await?;
+        // What does not read as a line is not ours to show.
+        let line = self.names.line(children).ok().filter(|line| !line.places().is_empty());
+        Ok(line.map(|line| {
+            let holders = line.holders();
+            let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
+            let waiting = count(line.places().len() - holders);
+            Summary { resource: resource.clone(), holders: count(holders), waiting }
+        }))
+    }
+}
+
+/// Whether this name, or a longer path, can begin with `prefix`.
+fn leads_to(resource: &Resource, prefix: &str) -> bool {
+    let name = resource.as_str();
+    name.starts_with(prefix) || prefix.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// So many nodes are asked for together.
+const LOOKS_AT_ONCE: usize = 64;
+/// The most nodes that one listing looks through.
+const MAX_WALKED: usize = 20_000;

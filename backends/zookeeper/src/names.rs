@@ -1,0 +1,221 @@
+//! Where things are: from a resource to a path and back, and how each kind of node is made.
+//!
+//! In leasehold's own dialect the root holds one container for each resource. In other libraries' a name is a path, as
+//! their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both may be locks.
+
+use leasehold_core::Resource;
+use percent_encoding::percent_decode_str;
+use zookeeper_client::{Acls, CreateMode, CreateOptions};
+
+use crate::dialect::{Dialect, looks_like_a_claim};
+use crate::line::Line;
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// Empty for ZooKeeper's own root; else a path without a slash at its end.
+    base: String,
+    dialect: Dialect,
+    owned: bool,
+}
+
+impl Names {
+    /// Everything under `base`; `owned` where its nodes belong to the user who logged in.
+    pub(crate) fn new(base: String, dialect: Dialect, owned: bool) -> Names {
+        Names { base, dialect, owned }
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// The node that all others are below.
+    pub(crate) fn root(&self) -> &str {
+        if self.base.is_empty() { "/" } else { &self.base }
+    }
+
+    /// The nodes from below ZooKeeper's own root down to the one above `path`, from the top, with how each is made.
+    pub(crate) fn above<'a>(
+        &self,
+        path: &'a str,
+    ) -> impl Iterator<Item = (&'a str, CreateOptions<'static>)> + use<'a> {
+        let (base, below, above) = (self.base.len(), self.container_options(), self.ancestor_options());
+        path.match_indices('/')
+            .skip(1)
+            .map(move |(at, _)| (&path[..at], if at > base { below.clone() } else { above.clone() }))
+    }
+
+    /// The container of a resource.
+    pub(crate) fn container(&self, resource: &Resource) -> String {
+        match self.dialect {
+            Dialect::Native => format!("{}/{}", self.base, resource.escaped(plain, MAX_NAME)),
+            Dialect::Curator | Dialect::Kazoo => format!("{}/{}", self.base, self.path_of(resource)),
+        }
+    }
+
+    /// The resource of a path; `None` where it is none of ours.
+    pub(crate) fn resource(&self, path: &str) -> Option<Resource> {
+        let below = path.strip_prefix(&self.base)?.strip_prefix('/')?;
+        let resource = match self.dialect {
+            Dialect::Native => Resource::from_escaped(below)?,
+            Dialect::Curator | Dialect::Kazoo => {
+                Resource::new(&percent_decode_str(below).decode_utf8().ok()?).ok()?
+            }
+        };
+        // Reading back alone would take other spellings of the same name, too.
+        (self.container(&resource) == path).then_some(resource)
+    }
+
+    /// The line that these children of a container are.
+    ///
+    /// # Errors
+    /// The child that may be a claim of somebody else.
+    pub(crate) fn line(&self, children: Vec<String>) -> Result<Line, String> {
+        Line::of(self.dialect, children)
+    }
+
+    /// How a claim's node is made: it ends with the session, and ZooKeeper numbers it.
+    pub(crate) fn place_options(&self) -> CreateOptions<'static> {
+        CreateMode::EphemeralSequential.with_acls(self.acls())
+    }
+
+    /// How a container is made: ZooKeeper removes it some time after its last child. Not so for kazoo, whose locks
+    /// make it once, and fail when it is gone.
+    pub(crate) fn container_options(&self) -> CreateOptions<'static> {
+        match self.dialect {
+            Dialect::Native | Dialect::Curator => CreateMode::Container.with_acls(self.acls()),
+            Dialect::Kazoo => CreateMode::Persistent.with_acls(self.acls()),
+        }
+    }
+
+    /// How the nodes above are made.
+    fn ancestor_options(&self) -> CreateOptions<'static> {
+        CreateMode::Persistent.with_acls(self.acls())
+    }
+
+    fn acls(&self) -> Acls<'static> {
+        if self.owned { Acls::creator_all() } else { Acls::anyone_all() }
+    }
+
+    /// The name as a path, written as it is wherever ZooKeeper allows that. What it does not allow, or what would be
+    /// something else, becomes `%XX`: reading that back gives the name, so no two names are one path.
+    fn path_of(&self, resource: &Resource) -> String {
+        let mut path = String::with_capacity(resource.as_str().len());
+        for (at, part) in resource.as_str().split('/').enumerate() {
+            // A slash that would begin, end or double a path is written out.
+            if at > 0 {
+                let whole = !(path.is_empty() || path.ends_with('/') || part.is_empty());
+                path.push_str(if whole { "/" } else { "%2F" });
+            }
+            let first = path.is_empty();
+            let reserved = part == "."
+                || part == ".."
+                || looks_like_a_claim(part)
+                || (first && self.base.is_empty() && part == "zookeeper");
+            for (n, c) in part.chars().enumerate() {
+                if c == '%' || !is_allowed(c) || (reserved && n == 0) {
+                    let mut bytes = [0; 4];
+                    for byte in c.encode_utf8(&mut bytes).bytes() {
+                        path.push_str(&format!("%{byte:02X}"));
+                    }
+                } else {
+                    path.push(c);
+                }
+            }
+        }
+        path
+    }
+}
+
+/// Whether ZooKeeper takes this in a path: it counts in UTF-16, and refuses surrogates and private characters.
+fn is_allowed(c: char) -> bool {
+    !c.is_control() && (c <= '\u{d7ff}' || ('\u{f900}'..'\u{fff0}').contains(&c))
+}
+
+/// Bytes of a name that stand for themselves. Dots do not, because «.» and «..» are no names in ZooKeeper.
+fn plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'/' | b'.')
+}
+
+/// Long enough for every name with each of its bytes escaped: none is ever hashed.
+const MAX_NAME: usize = 3 * Resource::MAX_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn names(dialect: Dialect) -> Names {
+        Names::new("/team/x/leasehold".to_owned(), dialect, false)
+    }
+
+    #[test]
+    fn every_name_is_one_node_and_reads_back() {
+        let names = names(Dialect::Native);
+        let long = "ü".repeat(256);
+        for name in ["orders/42", ".", "..", "a b", "%2F", "~", "zookeeper", "é", long.as_str()] {
+            let resource = Resource::new(name).unwrap();
+            let path = names.container(&resource);
+            let child = path.strip_prefix("/team/x/leasehold/").unwrap();
+            assert!(!child.contains('/') && child.is_ascii() && child != "." && child != "..", "{child}");
+            assert_eq!(names.resource(&path), Some(resource));
+        }
+        assert_eq!(names.resource("/team/x/leasehold/a.b"), None, "another spelling of a%2Eb");
+        assert_eq!(names.resource("/team/x/leasehold/a%2eb"), None);
+    }
+
+    #[test]
+    fn others_write_the_name_as_a_path() {
+        let names = Names::new(String::new(), Dialect::Curator, false);
+        for (name, path) in [
+            ("jobs/nightly", "/jobs/nightly"),
+            ("a b~ü", "/a b~ü"),
+            ("a//b", "/a%2F/b"),
+            ("/a/", "/%2Fa%2F"),
+            ("/", "/%2F"),
+            ("../.", "/%2E./%2E"),
+            ("100%", "/100%25"),
+            ("zookeeper/a", "/%7Aookeeper/a"),
+            ("a/zookeeper", "/a/zookeeper"),
+            ("a/lock-0000000001", "/a/%6Cock-0000000001"),
+            ("🔒", "/%F0%9F%94%92"),
+        ] {
+            let resource = Resource::new(name).unwrap();
+            assert_eq!(names.container(&resource), path);
+            assert_eq!(names.resource(path), Some(resource), "{path}");
+        }
+        assert_eq!(names.root(), "/");
+        assert_eq!(names.resource("/zookeeper"), None);
+    }
+
+    #[test]
+    fn what_is_above_comes_from_the_top_and_only_what_is_ours_goes_by_itself() {
+        let names = names(Dialect::Curator);
+        let above = |path| -> Vec<(String, bool)> {
+            let is_container = |options: &CreateOptions<'_>| format!("{options:?}").contains("Container");
+            names.above(path).map(|(path, options)| (path.to_owned(), is_container(&options))).collect()
+        };
+        let found = above("/team/x/leasehold/jobs/nightly");
+        let right = ["/team", "/team/x", "/team/x/leasehold", "/team/x/leasehold/jobs"];
+        assert_eq!(found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), right);
+        assert_eq!(
+            found.iter().map(|(_, container)| *container).collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
+        assert!(above("/team").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_names_are_one_path(name in "[a./%_ü🔒-]{1,12}|.{1,20}", base in "(/b)?") {
+            let Ok(resource) = Resource::new(&name) else { return Ok(()) };
+            for dialect in [Dialect::Native, Dialect::Curator] {
+                let names = Names::new(base.clone(), dialect, false);
+                let path = names.container(&resource);
+                prop_assert_eq!(names.resource(&path), Some(resource.clone()), "{}", path);
+                let whole = path.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..");
+                prop_assert!(whole && path.chars().all(is_allowed), "{}", path);
+            }
+        }
+    }
+}

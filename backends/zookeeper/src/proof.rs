@@ -1,0 +1,39 @@
+//! What a grant leaves with its holder: enough to guard his own transactions.
+
+/// Proof of a grant, for a `check` in a multi of one's own.
+///
+/// The claim's node is there exactly as long as the claim, its name is never used again, and it is never written to. A multi
+/// on the same ensemble that begins with a check of this path and [`version`](ZooKeeperProof::version) takes effect only if the
+/// lock is still held *at that very transaction*: no clock, no fence, no late write.
+///
+/// With any ZooKeeper client the operation is `check(path, version)`; in Rust's `zookeeper-client`, for instance,
+/// `multi.add_check_version(proof.path(), proof.version())`, and in Curator `transactionOp().check().withVersion(version).forPath(path)`.
+/// The path begins at ZooKeeper's own root, so the client that sends the multi has no chroot.
+///
+/// # Promises
+/// Of two multis that carry the checks of two holders of a mutex, the later one in the ensemble's order is the later holder's.
+///
+/// # Does not promise
+/// Anything about writes elsewhere. For those there is the fence, whose `seq` is [`czxid`](ZooKeeperProof::czxid).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZooKeeperProof {
+    pub(crate) path: String,
+    pub(crate) czxid: i64,
+}
+
+impl ZooKeeperProof {
+    /// The claim's node, from ZooKeeper's own root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The version of the node's data, which never changes while the claim holds.
+    pub fn version(&self) -> i32 {
+        0
+    }
+
+    /// The transaction that made the node.
+    pub fn czxid(&self) -> i64 {
+        self.czxid
+    }
+}

@@ -1,0 +1,319 @@
+//! The other dialects, against the libraries that they are of, in both directions and through a crash.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{SESSION, backend, claim, endless, eventually, hold, no_patience, release, take};
+use leasehold::core::{Backend, Claim, ClaimId, FailureKind, Grant, Release, Share, Step};
+use leasehold_testkit::peers::{self, Peer};
+use leasehold_testkit::{Error, ZooKeeperEnsemble, require};
+use leasehold_zookeeper::ZooKeeperBackend;
+
+/// A library, and how its program in `tests/peers` is started.
+struct Library {
+    dialect: &'static str,
+    start: fn() -> Result<Command, Error>,
+    file: &'static str,
+}
+
+const CURATOR: Library = Library {
+    dialect: "curator",
+    start: || {
+        let recipes = "libcurator-recipes-java";
+        peers::java(&[
+            ("curator-recipes.jar", recipes),
+            ("curator-framework.jar", recipes),
+            ("curator-client.jar", recipes),
+            ("guava.jar", recipes),
+            ("zookeeper.jar", "libzookeeper-java"),
+            ("zookeeper-jute.jar", "libzookeeper-java"),
+            ("slf4j-api.jar", "libslf4j-java"),
+            ("slf4j-nop.jar", "libslf4j-java"),
+        ])
+    },
+    file: "Peer.java",
+};
+
+const KAZOO: Library =
+    Library { dialect: "kazoo", start: || peers::python(&["kazoo>=2.10,<3"]), file: "peer.py" };
+
+/// A server, a client of ours in the library's dialect, and a way to start the library's program.
+struct Scene {
+    servers: ZooKeeperEnsemble,
+    ours: Arc<ZooKeeperBackend>,
+    library: &'static Library,
+}
+
+impl Scene {
+    async fn open(library: &'static Library) -> Option<Scene> {
+        // Asked for first, so that nothing is started for a test that is skipped.
+        require::or_skip(library.dialect, (library.start)())?;
+        let servers = ZooKeeperEnsemble::start_or_skip(1).await?;
+        let ours = client(&servers, library).await;
+        Some(Scene { servers, ours, library })
+    }
+
+    async fn peer(&self) -> Shared {
+        let mut command = (self.library.start)().unwrap();
+        let file = format!("{}/tests/peers/{}", env!("CARGO_MANIFEST_DIR"), self.library.file);
+        command.arg(file).arg(self.servers.addr(0).to_string()).arg(SESSION.as_millis().to_string());
+        let peer = Shared(Arc::new(Mutex::new(Some(Peer::start(command).unwrap()))));
+        assert_eq!(peer.answer().await, "ready");
+        peer
+    }
+
+    /// What stands in line, holders first.
+    async fn seen(&self, name: &str) -> (Vec<Share>, Vec<Share>) {
+        let seen =
+            self.ours.inspect(&claim(name, Share::MUTEX).resource, None, &no_patience()).await.unwrap();
+        let shares = |all: &[leasehold::core::Standing]| all.iter().map(|standing| standing.share).collect();
+        (shares(&seen.holders), shares(&seen.waiting))
+    }
+
+    async fn stand(&self, name: &str, holders: usize, waiting: usize) {
+        eventually(async || {
+            let (holds, waits) = self.seen(name).await;
+            (holds.len(), waits.len()) == (holders, waiting)
+        })
+        .await;
+    }
+}
+
+async fn client(servers: &ZooKeeperEnsemble, library: &Library) -> Arc<ZooKeeperBackend> {
+    backend(&format!("{}?session=2s&dialect={}", servers.url(), library.dialect)).await
+}
+
+/// A peer whose blocking calls run in threads of their own.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Option<Peer>>>);
+
+impl Shared {
+    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Peer) -> T + Send + 'static) -> T {
+        let peer = self.0.clone();
+        tokio::task::spawn_blocking(move || work(peer.lock().unwrap().as_mut().unwrap())).await.unwrap()
+    }
+
+    async fn ask(&self, line: &str) -> String {
+        let line = line.to_owned();
+        self.with(move |peer| peer.ask(&line).unwrap()).await
+    }
+
+    async fn tell(&self, line: &str) {
+        let line = line.to_owned();
+        self.with(move |peer| peer.tell(&line).unwrap()).await;
+    }
+
+    async fn answer(&self) -> String {
+        self.with(|peer| peer.answer().unwrap()).await
+    }
+
+    async fn is_silent(&self) -> bool {
+        self.with(|peer| peer.answer_within(Duration::from_millis(300)).unwrap().is_none()).await
+    }
+
+    async fn kill(self) {
+        let peer = self.0.lock().unwrap().take().unwrap();
+        tokio::task::spawn_blocking(move || peer.kill().unwrap()).await.unwrap();
+    }
+}
+
+fn waits(ours: &Arc<ZooKeeperBackend>, claim: &Claim) -> tokio::task::JoinHandle<Grant> {
+    let (ours, claim) = (ours.clone(), claim.clone());
+    tokio::spawn(async move { take(&ours, &claim).await })
+}
+
+async fn within<T>(limit: Duration, task: tokio::task::JoinHandle<T>) -> T {
+    tokio::time::timeout(limit, task).await.unwrap().unwrap()
+}
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Each in turn, each waiting for the other; then each dies while it holds.
+async fn mutexes_exclude_each_other(library: &'static Library) {
+    let Some(scene) = Scene::open(library).await else { return };
+    let (peer, other) = (scene.peer().await, client(&scene.servers, library).await);
+    for name in ["jobs/nightly", "jobs", "büro 7"] {
+        let path = format!("/{}", name.replace(' ', "\u{a0}"));
+        let name = path.trim_start_matches('/');
+        let (first, second) = (claim(name, Share::MUTEX), claim(name, Share::MUTEX));
+        let grant = hold(&scene.ours, &first).await;
+        assert_eq!(peer.ask(&format!("mutex {path} 200")).await, "busy");
+        scene.stand(name, 1, 0).await;
+        peer.tell(&format!("mutex {path} 30000")).await;
+        scene.stand(name, 1, 1).await;
+        let waiting = waits(&other, &second);
+        scene.stand(name, 1, 2).await;
+        assert!(peer.is_silent().await, "the peer holds beside us");
+        assert!(matches!(release(&scene.ours, &first).await, Release::Freed));
+        assert_eq!(peer.answer().await, "held");
+        scene.stand(name, 1, 1).await;
+        assert!(!waiting.is_finished(), "we hold beside the peer");
+        let (holders, _) = scene.seen(name).await;
+        assert_eq!(holders, [Share::MUTEX]);
+        let listed = scene.ours.list(name, None, 10).await.unwrap();
+        assert_eq!((listed[0].resource.as_str(), listed[0].holders, listed[0].waiting), (name, 1, 1));
+        assert_eq!(peer.ask(&format!("free mutex {path}")).await, "free");
+        let next = within(SOON, waiting).await;
+        assert!(next.fence > grant.fence, "{next:?} after {grant:?}");
+        assert!(matches!(release(&other, &second).await, Release::Freed));
+        scene.stand(name, 0, 0).await;
+    }
+
+    // The peer dies: its session ends, and the line moves on.
+    assert_eq!(peer.ask("mutex /job 1000").await, "held");
+    let second = claim("job", Share::MUTEX);
+    let waiting = waits(&scene.ours, &second);
+    scene.stand("job", 1, 1).await;
+    peer.kill().await;
+    within(SOON, waiting).await;
+
+    // And ours: a client that ends without a word, as a process that dies.
+    assert!(matches!(release(&scene.ours, &second).await, Release::Freed));
+    let doomed = client(&scene.servers, library).await;
+    hold(&doomed, &claim("job", Share::MUTEX)).await;
+    let peer = scene.peer().await;
+    peer.tell("mutex /job 30000").await;
+    scene.stand("job", 1, 1).await;
+    drop(doomed);
+    assert_eq!(peer.answer().await, "held");
+}
+
+/// Readers go together and exclude writers, whoever they are of.
+async fn readers_and_writers_mix(library: &'static Library) {
+    let Some(scene) = Scene::open(library).await else { return };
+    let peer = scene.peer().await;
+    let (reader, writer) = (claim("book", Share::READER), claim("book", Share::WRITER));
+    hold(&scene.ours, &reader).await;
+    assert_eq!(peer.ask("read /book 1000").await, "held", "two readers");
+    scene.stand("book", 2, 0).await;
+    assert!(scene.seen("book").await.0.iter().all(|share| *share == Share::READER));
+    assert_eq!(peer.ask("free read /book").await, "free");
+    assert_eq!(peer.ask("write /book 200").await, "busy", "a writer beside our reader");
+    peer.tell("write /book 30000").await;
+    scene.stand("book", 1, 1).await;
+    // It came later than a writer that waits, so it waits as well.
+    let second = claim("book", Share::READER);
+    let waiting = waits(&scene.ours, &second);
+    scene.stand("book", 1, 2).await;
+    assert!(matches!(release(&scene.ours, &reader).await, Release::Freed));
+    assert_eq!(peer.answer().await, "held");
+    assert!(!waiting.is_finished(), "our reader holds beside a writer");
+    let step = scene.ours.contend(&writer, &no_patience()).await.unwrap();
+    assert!(matches!(step, Step::Busy(_)));
+    assert_eq!(peer.ask("free write /book").await, "free");
+    within(SOON, waiting).await;
+    assert!(matches!(release(&scene.ours, &second).await, Release::Freed));
+
+    hold(&scene.ours, &writer).await;
+    for kind in ["read", "write"] {
+        assert_eq!(peer.ask(&format!("{kind} /book 200")).await, "busy", "{kind} beside our writer");
+    }
+    assert!(matches!(release(&scene.ours, &writer).await, Release::Freed));
+    scene.stand("book", 0, 0).await;
+}
+
+/// What a peer holds can be broken, and is not touched by anything else.
+async fn a_peers_lock_can_be_broken(library: &'static Library) {
+    let Some(scene) = Scene::open(library).await else { return };
+    let peer = scene.peer().await;
+    assert_eq!(peer.ask("mutex /chair 1000").await, "held");
+    let mine = claim("chair", Share::MUTEX);
+    assert!(matches!(release(&scene.ours, &mine).await, Release::Gone));
+    let seen = scene.ours.inspect(&mine.resource, None, &no_patience()).await.unwrap();
+    let broken = Claim { id: seen.holders[0].id, ..mine.clone() };
+    assert!(seen.holders[0].fence.is_some() && broken.id != ClaimId::from_bytes([0; 16]));
+    assert!(matches!(release(&scene.ours, &broken).await, Release::Freed));
+    hold(&scene.ours, &mine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curators_mutexes_and_ours_exclude_each_other() {
+    mutexes_exclude_each_other(&CURATOR).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kazoos_locks_and_ours_exclude_each_other() {
+    mutexes_exclude_each_other(&KAZOO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curators_readers_and_writers_mix_with_ours() {
+    readers_and_writers_mix(&CURATOR).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kazoos_readers_and_writers_mix_with_ours() {
+    readers_and_writers_mix(&KAZOO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_curator_holds_can_be_broken() {
+    a_peers_lock_can_be_broken(&CURATOR).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_kazoo_holds_can_be_broken() {
+    a_peers_lock_can_be_broken(&KAZOO).await;
+}
+
+/// Curator lets a writer read as well, and go on reading when it writes no more. In the version of Debian the reader's
+/// place is an ordinary one, so until then it looks as if it waited.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_of_curators_becomes_a_reader_without_a_gap() {
+    let Some(scene) = Scene::open(&CURATOR).await else { return };
+    let peer = scene.peer().await;
+    assert_eq!(peer.ask("write /book 1000").await, "held");
+    assert_eq!(peer.ask("read /book 1000").await, "held");
+    scene.stand("book", 1, 1).await;
+    let (reader, writer) = (claim("book", Share::READER), claim("book", Share::WRITER));
+    let reads = waits(&scene.ours, &reader);
+    scene.stand("book", 1, 2).await;
+    let writes = waits(&scene.ours, &writer);
+    scene.stand("book", 1, 3).await;
+    assert_eq!(peer.ask("free write /book").await, "free");
+    within(SOON, reads).await;
+    scene.stand("book", 2, 1).await;
+    assert!(matches!(release(&scene.ours, &reader).await, Release::Freed));
+    assert!(!writes.is_finished(), "we write while the peer reads");
+    assert_eq!(peer.ask("free read /book").await, "free");
+    within(SOON, writes).await;
+}
+
+/// Names of one dialect in the line of another would be passed over by half of those who stand there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_of_another_library_is_refused() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let (curator, kazoo) = (client(&servers, &CURATOR).await, client(&servers, &KAZOO).await);
+    let held = claim("mixed", Share::MUTEX);
+    hold(&curator, &held).await;
+    let failure = kazoo.contend(&claim("mixed", Share::MUTEX), &endless()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    assert!(failure.detail().contains("dialect"), "{failure}");
+    let failure =
+        kazoo.contend(&claim("mixed", Share::permits(1, 3).unwrap()), &endless()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+    assert!(matches!(release(&curator, &held).await, Release::Freed));
+}
+
+/// Containers of Curator's go when they are empty. kazoo makes its parents once, and would fail without them.
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_parents_go_unless_kazoo_counts_on_them() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let nodes = async || servers.metric(0, "zk_znode_count").await.unwrap();
+    let before = nodes().await;
+    for (library, stay) in [(&CURATOR, 0.0), (&KAZOO, 3.0)] {
+        let ours = client(&servers, library).await;
+        let held = claim("a/deep/path", Share::MUTEX);
+        hold(&ours, &held).await;
+        assert_eq!(nodes().await, before + 4.0);
+        assert!(matches!(release(&ours, &held).await, Release::Freed));
+        eventually(async || nodes().await <= before + stay).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(nodes().await, before + 3.0);
+}
