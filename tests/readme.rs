@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
 use leasehold::core::Liveness;
-use leasehold::{Admission, Leasehold, Order, Profile, Safety, Waiting};
+use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
 use leasehold_testkit::{EtcdCluster, ZooKeeperEnsemble};
 use leasehold_tests::Store;
 
@@ -57,8 +57,9 @@ async fn table() -> Option<String> {
         table += &row(url, locks.profile());
     }
     let etcd = Leasehold::open(&etcd.url()).await.unwrap();
-    // Which server is installed decides this one promise; the text below the table says which keep it.
-    table += &row("etcd://", &Profile { safety: Safety::Strict, ..etcd.profile().clone() });
+    // Which server is installed decides these two promises; the text below the table says which keep them.
+    let sound = Profile { safety: Safety::Strict, fencing: Grade::Strict, ..etcd.profile().clone() };
+    table += &row("etcd://", &sound);
     table += &row("zk://", Leasehold::open(&ensemble.url()).await.unwrap().profile());
     Some(table)
 }

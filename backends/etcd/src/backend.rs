@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Effect, Failure, FailureKind, Grade, Liveness, Order, Patience, Profile,
-    Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Admission, Backend, Claim, Effect, Failure, FailureKind, Finding, Grade, Liveness, Order, Patience,
+    Profile, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
 };
 
 use crate::cluster::Cluster;
@@ -15,7 +15,7 @@ use crate::config::EtcdConfig;
 use crate::core::Core;
 use crate::refusal::Refusal;
 use crate::wire::{Dialect, Layout, look_up};
-use crate::{contending, ending, looking, renewing, roster, tending, version};
+use crate::{contending, ending, examining, looking, renewing, roster, tending, version};
 
 /// Locks on one etcd cluster.
 ///
@@ -50,17 +50,19 @@ impl EtcdBackend {
             async move { line.range(probe).await }
         });
         asked.await.map_err(Refusal::of_a_look)?;
-        let versions = cluster.versions().await;
-        let safety = version::safety(&versions);
-        if safety < Safety::Strict {
+        let states = cluster.states().await?;
+        let versions: Vec<Option<String>> =
+            states.into_iter().map(|state| state.map(|state| state.version)).collect();
+        let (safety, fencing) = (version::safety(&versions), version::fencing(&versions));
+        if safety < Safety::Strict || fencing < Grade::Strict {
             tracing::warn!(
                 ?versions,
-                "a paused leader of this etcd can revoke leases that are held: use 3.5.14, 3.4.32 or later"
+                "this etcd can revoke leases that are held, or take revisions back: use 3.5.14, 3.4.32 or later"
             );
         }
-        let core = Arc::new(Core::new(cluster, layout));
+        let core = Arc::new(Core::new(cluster, layout, version::watches(&versions)));
         tending::start(&core);
-        Ok(EtcdBackend { profile: profile(safety, dialect), core })
+        Ok(EtcdBackend { profile: profile(safety, fencing, dialect), core })
     }
 
     fn accept(&self, claim: &Claim) -> Result<(), Failure> {
@@ -112,6 +114,10 @@ impl Backend for EtcdBackend {
     ) -> Result<Vec<Summary>, Failure> {
         looking::list(&self.core, prefix, after, limit).await
     }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        examining::examine(&self.core, ttl).await
+    }
 }
 
 impl fmt::Debug for EtcdBackend {
@@ -120,7 +126,7 @@ impl fmt::Debug for EtcdBackend {
     }
 }
 
-fn profile(safety: Safety, dialect: Dialect) -> Profile {
+fn profile(safety: Safety, fencing: Grade, dialect: Dialect) -> Profile {
     Profile {
         name: "etcd",
         admission: match dialect {
@@ -130,7 +136,7 @@ fn profile(safety: Safety, dialect: Dialect) -> Profile {
         order: Order::Fifo,
         waiting: Waiting::Notifies,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-        fencing: Grade::Strict,
+        fencing,
         safety,
         place_ttl: roster::KEPT_PLACE,
         // The server counts in whole seconds, but it is asked for more of them than the holder relies on.

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::{Effect, Failure};
+use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::config::{EtcdConfig, invalid, reveal};
-use crate::member::{Line, Member};
-use crate::proto::AuthenticateRequest;
+use crate::member::{Line, Member, OTHER_CLUSTER};
+use crate::proto::{AuthenticateRequest, StatusResponse};
 use crate::refusal::{Advice, Refusal, judge};
 
 /// All servers.
@@ -119,14 +119,44 @@ impl Cluster {
         }
     }
 
-    /// The version of each server that says it soon; `None` for the others.
-    pub(crate) async fn versions(&self) -> Vec<Option<String>> {
+    /// The state of each server that tells it soon, in order; `None` for the others.
+    ///
+    /// # Errors
+    /// `Foreign` where they do not belong to one cluster.
+    pub(crate) async fn states(&self) -> Result<Vec<Option<StatusResponse>>, Failure> {
         let asking = (0..self.members.len()).map(|number| async move {
             let chosen = self.chosen(number);
-            let asked = async { self.line(&chosen).await.ok()?.version().await.ok() };
-            timeout(VERSION_LIMIT, asked).await.ok().flatten()
+            let asked = async {
+                let line = self.line(&chosen).await.ok()?;
+                Some(line.status().await)
+            };
+            match timeout(STATE_LIMIT, asked).await.ok().flatten() {
+                Some(Ok(state)) => Ok(Some(state)),
+                Some(Err(status)) if status.message().contains(OTHER_CLUSTER) => {
+                    let names = format!("{} and {}", self.members[0].name(), chosen.name());
+                    let advice = "name the servers of one cluster only";
+                    let detail = format!("{names} do not belong together: {}: {advice}", status.message());
+                    Err(Failure::new(FailureKind::Foreign, Effect::None, detail))
+                }
+                _ => Ok(None),
+            }
         });
-        join_all(asking).await
+        join_all(asking).await.into_iter().collect()
+    }
+
+    /// The names of the servers, in the order of the URL.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(Member::name)
+    }
+
+    /// Who logs in.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.config.user.as_deref()
+    }
+
+    /// Whether the servers ask for a certificate, as far as this client knows.
+    pub(crate) fn shows_certificate(&self) -> bool {
+        self.config.tls.as_ref().is_some_and(|files| files.cert.is_some())
     }
 
     /// The server that is asked first now.
@@ -220,4 +250,4 @@ const MIN_PART: Duration = Duration::from_millis(100);
 const LOGINS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a server that is down may delay the opening of a client.
-const VERSION_LIMIT: Duration = Duration::from_millis(500);
+const STATE_LIMIT: Duration = Duration::from_millis(500);

@@ -4,6 +4,8 @@
 //! went away never believes that it holds. A claim without patience takes no place at all: its key is put only under the
 //! condition that it is admitted. One transaction takes what is free.
 
+use std::time::Duration;
+
 use leasehold_core::{
     Claim, Effect, Failure, FailureKind, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Step,
 };
@@ -16,6 +18,7 @@ use crate::proof::EtcdProof;
 use crate::proto::{Compare, PutRequest, RangeResponse, Request, TxnRequest, TxnResponse};
 use crate::refusal::Refusal;
 use crate::txn::{created_at, into_range, nothing_since, op, version_is};
+use crate::version::Watches;
 use crate::watcher::Target;
 use crate::wire::{look_along, look_up};
 
@@ -94,6 +97,7 @@ impl Call<'_> {
             tokio::select! {
                 rung = watch.rung() => rung?,
                 () = patience.ended() => {}
+                () = doubt(self.core) => {}
             }
             if patience.is_ended() {
                 return self.leave(ahead.len()).await;
@@ -284,10 +288,20 @@ impl Call<'_> {
     }
 }
 
+/// Ends when a server that may keep silent about a delete has been trusted for long enough.
+async fn doubt(core: &Core) {
+    match core.watches {
+        Watches::Whole => std::future::pending().await,
+        Watches::MayMiss => tokio::time::sleep(TRUSTED).await,
+    }
+}
+
 fn busy(ahead: usize) -> Step {
     Step::Busy(Hint { ask_again_in: None, ahead: Some(u32::try_from(ahead).unwrap_or(u32::MAX)) })
 }
 
+/// For how long a watch is trusted on servers that may miss a delete.
+const TRUSTED: Duration = Duration::from_secs(20);
 /// How often one call looks before it comes back all the same.
 const STANDS: u32 = 1_000;
 /// How often a condition that others made untrue is tried again.

@@ -23,6 +23,7 @@ use crate::proto::{
 use crate::refusal::Refusal;
 use crate::roster::{Room, Roster};
 use crate::txn::{into_range, op};
+use crate::version::Watches;
 use crate::watcher::Watcher;
 use crate::wire::{Layout, look_up};
 
@@ -32,6 +33,7 @@ pub(crate) struct Core {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) layout: Layout,
     pub(crate) watcher: Watcher,
+    pub(crate) watches: Watches,
     /// Wakes the tender, when something is due earlier than it knows.
     pub(crate) nudge: Arc<Notify>,
     roster: Mutex<Roster>,
@@ -54,8 +56,9 @@ pub(crate) struct Round {
 }
 
 impl Core {
-    pub(crate) fn new(cluster: Arc<Cluster>, layout: Layout) -> Core {
+    pub(crate) fn new(cluster: Arc<Cluster>, layout: Layout, watches: Watches) -> Core {
         Core {
+            watches,
             watcher: Watcher::start(cluster.clone()),
             cluster,
             layout,

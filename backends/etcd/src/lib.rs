@@ -9,6 +9,7 @@ mod config;
 mod contending;
 mod core;
 mod ending;
+mod examining;
 mod lease;
 mod line;
 mod looking;

@@ -4,7 +4,8 @@
 //! no claim and no lock; it is etcd's.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -20,10 +21,11 @@ use tonic_prost::ProstCodec;
 
 use crate::config::{EtcdConfig, Host, invalid, read_file};
 use crate::proto::{
-    AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-    RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest,
-    WatchResponse,
+    AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest,
+    LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, MemberListRequest,
+    MemberListResponse, RangeRequest, RangeResponse, RoleRequest, RoleResponse, StatusRequest,
+    StatusResponse, TxnRequest, TxnResponse, UserRequest, UserResponse, WatchRequest, WatchResponse,
 };
 
 /// A server that may be connected.
@@ -32,16 +34,43 @@ pub(crate) struct Member {
     name: String,
     endpoint: Endpoint,
     channel: Mutex<Channel>,
+    first: Arc<FirstAnswer>,
+}
+
+/// Which cluster this client talks to: that of the first answer.
+///
+/// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of the one exclude nobody
+/// on the other, so an answer from another cluster than the first is none.
+#[derive(Debug, Default)]
+pub(crate) struct FirstAnswer(AtomicU64);
+
+impl FirstAnswer {
+    fn check(&self, header: Option<Header>) -> Result<(), Status> {
+        let Some(id) = header.map(|header| header.cluster_id).filter(|id| *id != 0) else { return Ok(()) };
+        match self.0.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed) {
+            Err(first) if first != id => {
+                Err(Status::data_loss(format!("{OTHER_CLUSTER}: its id is {id:x}, not {first:x} as before")))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Member {
     /// All servers of a cluster. Nothing is sent before the first call.
     pub(crate) fn all(config: &EtcdConfig) -> Result<Vec<Member>, Failure> {
         let tls = tls(config)?;
-        config.hosts.iter().map(|host| Member::new(host, tls.clone(), config.timeout)).collect()
+        let first = Arc::<FirstAnswer>::default();
+        let member = |host| Member::new(host, tls.clone(), config.timeout, first.clone());
+        config.hosts.iter().map(member).collect()
     }
 
-    fn new(host: &Host, tls: Option<ClientTlsConfig>, timeout: Duration) -> Result<Member, Failure> {
+    fn new(
+        host: &Host,
+        tls: Option<ClientTlsConfig>,
+        timeout: Duration,
+        first: Arc<FirstAnswer>,
+    ) -> Result<Member, Failure> {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let unusable = |error| invalid(format!("{host} cannot be used as a server: {error}"));
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
@@ -54,7 +83,7 @@ impl Member {
             endpoint = endpoint.tls_config(tls).map_err(unusable)?;
         }
         let channel = Mutex::new(endpoint.connect_lazy());
-        Ok(Member { name: host.to_string(), endpoint, channel })
+        Ok(Member { name: host.to_string(), endpoint, channel, first })
     }
 
     /// The server as the URL names it.
@@ -65,7 +94,7 @@ impl Member {
     /// The connection as it is now.
     pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Line { channel, token }
+        Line { channel, token, first: self.first.clone() }
     }
 
     /// Begins with a new connection: the present one may hang for as long as the system's own limits.
@@ -79,6 +108,7 @@ impl Member {
 pub(crate) struct Line {
     channel: Channel,
     token: Option<MetadataValue<Ascii>>,
+    first: Arc<FirstAnswer>,
 }
 
 /// What a keep-alive answered: the term of the server that passed it on, and the ttl of each lease, 0 where there is none.
@@ -90,11 +120,15 @@ pub(crate) struct Kept {
 
 impl Line {
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
-        self.unary("/etcdserverpb.KV/Range", request).await
+        let found: RangeResponse = self.unary("/etcdserverpb.KV/Range", request).await?;
+        self.first.check(found.header)?;
+        Ok(found)
     }
 
     pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
-        self.unary("/etcdserverpb.KV/Txn", request).await
+        let done: TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
+        self.first.check(done.header)?;
+        Ok(done)
     }
 
     pub(crate) async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
@@ -108,10 +142,33 @@ impl Line {
         self.unary("/etcdserverpb.Lease/LeaseTimeToLive", request).await
     }
 
-    /// The version of the server.
-    pub(crate) async fn version(&self) -> Result<String, Status> {
+    /// The state of the server itself.
+    pub(crate) async fn status(&self) -> Result<StatusResponse, Status> {
         let answer: StatusResponse = self.unary("/etcdserverpb.Maintenance/Status", StatusRequest {}).await?;
-        Ok(answer.version)
+        self.first.check(answer.header)?;
+        Ok(answer)
+    }
+
+    pub(crate) async fn alarms(&self) -> Result<AlarmResponse, Status> {
+        self.unary("/etcdserverpb.Maintenance/Alarm", AlarmRequest {}).await
+    }
+
+    pub(crate) async fn members(&self) -> Result<MemberListResponse, Status> {
+        self.unary("/etcdserverpb.Cluster/MemberList", MemberListRequest {}).await
+    }
+
+    pub(crate) async fn revoke(&self, id: i64) -> Result<LeaseRevokeResponse, Status> {
+        self.unary("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest { id }).await
+    }
+
+    /// The roles of a user.
+    pub(crate) async fn user(&self, name: String) -> Result<UserResponse, Status> {
+        self.unary("/etcdserverpb.Auth/UserGet", UserRequest { name }).await
+    }
+
+    /// What a role may.
+    pub(crate) async fn role(&self, role: String) -> Result<RoleResponse, Status> {
+        self.unary("/etcdserverpb.Auth/RoleGet", RoleRequest { role }).await
     }
 
     pub(crate) async fn authenticate(
@@ -212,6 +269,8 @@ fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
     Ok(Some(tls))
 }
 
+/// How the answer of another cluster is told from errors of servers.
+pub(crate) const OTHER_CLUSTER: &str = "a server of another cluster answered";
 /// Servers refuse clients that ping more often than every five seconds.
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);

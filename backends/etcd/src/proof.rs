@@ -1,13 +1,19 @@
 //! What a grant leaves with its holder: enough to guard his own transactions.
 
-/// Proof of a grant, for a condition in a transaction of one's own.
+use prost::Message;
+
+use crate::txn::created_at;
+
+/// A condition for a transaction of one's own: fencing without a number.
 ///
 /// While the claim holds, its key exists with this create revision. A transaction on the same cluster that compares
-/// both takes effect only if the lock is still held *at that very revision*: no clock, no fence, no late write.
+/// both takes effect only if the lock is still held *at that very revision*: no clock, no fence, no late write. A guard hands it out:
+/// `guard.proof().get::<EtcdProof>()`.
 ///
 /// With any etcd client the condition is `create_revision(key) == proof.create_revision()`; in Rust's `etcd-client`, for instance,
 /// `Compare::create_revision(proof.key(), CompareOp::Equal, proof.create_revision())`, and in Go
-/// `clientv3.Compare(clientv3.CreateRevision(key), "=", revision)`.
+/// `clientv3.Compare(clientv3.CreateRevision(key), "=", revision)`. Clients that are made from etcd's own `.proto` files
+/// decode [`EtcdProof::compare`].
 ///
 /// # Promises
 /// Of two transactions that carry the conditions of two holders of a mutex, the later one in the cluster's order is the later holder's.
@@ -29,5 +35,25 @@ impl EtcdProof {
     /// The revision that created the key.
     pub fn create_revision(&self) -> i64 {
         self.create_revision
+    }
+
+    /// The whole condition as etcd reads it: an encoded message `etcdserverpb.Compare`.
+    pub fn compare(&self) -> Vec<u8> {
+        created_at(&self.key, self.create_revision).encode_to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{Compare, Operand, compare};
+
+    #[test]
+    fn the_condition_is_written_as_etcd_reads_it() {
+        let proof = EtcdProof { key: b"k".to_vec(), create_revision: 7 };
+        // Field 2 is the target (1: the create revision), 3 the key, 5 the revision; what is zero is left out: «equal».
+        assert_eq!(proof.compare(), [0x10, 1, 0x1a, 1, b'k', 0x28, 7]);
+        let read = Compare::decode(proof.compare().as_slice()).unwrap();
+        assert_eq!((read.result, read.operand), (compare::EQUAL, Some(Operand::CreateRevision(7))));
     }
 }

@@ -311,6 +311,98 @@ pub(crate) struct StatusRequest {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(crate) version: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) leader: u64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) raft_term: u64,
+    /// 0 from servers before 3.6, which do not tell it.
+    #[prost(int64, tag = "12")]
+    pub(crate) db_size_quota: i64,
+}
+
+/// Without fields it asks for all that are raised.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AlarmRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AlarmResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) alarms: Vec<Alarm>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Alarm {
+    #[prost(uint64, tag = "1")]
+    pub(crate) member_id: u64,
+    /// One of the constants of [`alarm`].
+    #[prost(int32, tag = "2")]
+    pub(crate) kind: i32,
+}
+
+/// What an alarm is about.
+pub(crate) mod alarm {
+    pub(crate) const NO_SPACE: i32 = 1;
+    pub(crate) const CORRUPT: i32 = 2;
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberListRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberListResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) members: Vec<ListedMember>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ListedMember {
+    #[prost(bool, tag = "5")]
+    pub(crate) is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeaseRevokeRequest {
+    #[prost(int64, tag = "1")]
+    pub(crate) id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeaseRevokeResponse {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserResponse {
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) roles: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RoleRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) role: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RoleResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) permissions: Vec<Permission>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Permission {
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) range_end: Vec<u8>,
 }

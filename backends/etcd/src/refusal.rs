@@ -8,6 +8,8 @@ use std::error::Error;
 use leasehold_core::{Effect, Failure, FailureKind};
 use tonic::{Code, ConnectError, Status};
 
+use crate::member::OTHER_CLUSTER;
+
 /// An answer that is not a yes, after all that could be tried was tried.
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
@@ -84,6 +86,17 @@ pub(crate) fn judge(status: &Status) -> Advice {
             Effect::None,
             "the cluster has no quorum",
         )),
+        // What was carried out, was carried out by the other one.
+        Code::DataLoss if has(OTHER_CLUSTER) => {
+            let advice =
+                "name the servers of one cluster only, and open the store anew where it was replaced";
+            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Foreign, Effect::Unknown, advice)))
+        }
+        Code::DataLoss if has("corrupt") => {
+            let advice =
+                "its servers hold different data: see `etcdctl alarm list` and etcd's page on corruption";
+            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Unavailable, Effect::None, advice)))
+        }
         Code::PermissionDenied
         | Code::Unimplemented
         | Code::InvalidArgument

@@ -96,6 +96,13 @@ impl Layout {
         }
     }
 
+    /// All keys that can be ours.
+    pub(crate) fn everything(&self) -> Span {
+        let start = self.prefix.clone().into_bytes();
+        let end = successor(&start);
+        Span { start, end }
+    }
+
     /// Any key of ours, to see whether this client may read there.
     pub(crate) fn probe(&self) -> Vec<u8> {
         format!("{}{}", self.prefix, char::from(SEPARATOR)).into_bytes()

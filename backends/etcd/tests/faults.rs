@@ -272,3 +272,50 @@ async fn a_key_that_is_no_claim_is_left_alone() {
     assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
     assert!(server.etcdctl(&["get", "leasehold/job!mine"]).unwrap().contains("precious"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_two_clusters_are_not_taken_for_one() {
+    let (Some(ours), Some(other)) = (EtcdCluster::start_or_skip().await, EtcdCluster::start_or_skip().await)
+    else {
+        return;
+    };
+    let url = format!("{}/?timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
+    let config = leasehold_etcd::EtcdConfig::parse(&url).unwrap();
+    let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
+    assert!(failure.detail().contains(&other.addr(0).to_string()), "{failure}");
+    // One that is not heard of at first is found out when it answers for the other.
+    other.stop(0).unwrap();
+    let backend = connect(&url).await;
+    let held = mutex("one");
+    let grant = try_take(&backend, &held).await.unwrap();
+    other.resume(0).unwrap();
+    ours.kill(0).unwrap();
+    let failure = backend.contend(&mutex("two"), &Patience::none(clock())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    let renewal = renew(&backend, &held, &grant).await;
+    assert!(matches!(renewal, leasehold_core::Renewal::Unknown(_)), "{renewal:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_predecessor_that_went_in_a_compacted_revision_is_noticed() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let slow = connect(&format!("{}/?timeout=20s", server.url_at(&[proxy.addr()]))).await;
+    let fast = connect(&server.url()).await;
+    // So that its leases are there before its requests are slow.
+    let warm = mutex("warm");
+    try_take(&slow, &warm).await.unwrap();
+    let held = mutex("compacted");
+    try_take(&fast, &held).await.unwrap();
+    proxy.delay(Way::ToServer, Duration::from_millis(700));
+    let waiter = waiting(&slow, &mutex("compacted"), LONG);
+    stand(&fast, "compacted", 1).await;
+    // It has seen the holder ahead of it, and its watch is on the way: the next revision is the delete, and is compacted away.
+    assert!(matches!(release(&fast, &held).await, Release::Freed));
+    let revision = server.etcdctl(&["get", "nothing", "--write-out=fields"]).unwrap();
+    let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap().to_owned();
+    server.etcdctl(&["compact", &revision]).unwrap();
+    let limit = tokio::time::timeout(Duration::from_secs(30), waiter).await;
+    assert!(limit.expect("a waiter sleeps on although nobody holds").unwrap().is_some());
+}

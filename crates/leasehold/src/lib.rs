@@ -43,6 +43,8 @@ pub use clock::SystemClock;
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
 pub use lock::{Guard, Lock, Mutex, RwLock, Semaphore, kind};
+#[cfg(feature = "etcd")]
+pub use open::EtcdProof;
 
 pub use leasehold_core::{
     Admission, Backend, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile, Resource,

@@ -8,6 +8,9 @@ use leasehold_core::Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::{FileBackend, FileConfig, MemoryBackend};
 
+#[cfg(feature = "etcd")]
+pub use leasehold_etcd::EtcdProof;
+
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
     let scheme = url.split(':').next().unwrap_or_default();

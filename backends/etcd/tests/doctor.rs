@@ -1,0 +1,112 @@
+//! What an examination says, of clusters that are in order and of some that are not.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Backend, Finding, Severity};
+use leasehold_etcd::EtcdBackend;
+use leasehold_testkit::EtcdCluster;
+
+async fn examine(backend: &EtcdBackend) -> Vec<Finding> {
+    backend.examine(Duration::from_secs(30)).await
+}
+
+fn topic<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
+    findings
+        .iter()
+        .find(|finding| finding.topic == topic)
+        .unwrap_or_else(|| panic!("no {topic}: {findings:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_three_servers_that_lose_one_after_the_other() {
+    let Some(cluster) = EtcdCluster::builder().members(3).start_or_skip().await else { return };
+    let backend = connect(&format!("{}/?timeout=1s", cluster.url())).await;
+    // The first claim brings the clock.
+    freed_at_once(&backend).await;
+    let findings = examine(&backend).await;
+    for good in ["servers", "quorum", "server-answers", "alarms", "space", "shortest-lease", "clock"] {
+        assert_eq!(topic(&findings, good).severity, Severity::Good, "{:?}", topic(&findings, good));
+    }
+    assert!(topic(&findings, "servers").found.contains("all 3"));
+    assert_eq!(topic(&findings, "access").severity, Severity::Notice);
+    assert!(topic(&findings, "version").found.contains("etcd 3."), "{findings:?}");
+    assert_eq!(cluster.etcdctl(&["lease", "list"]).unwrap().lines().count(), 2, "a lease was left behind");
+
+    let part = connect(&cluster.url_at(&[cluster.addr(0)])).await;
+    assert_eq!(topic(&examine(part.as_ref()).await, "servers").severity, Severity::Notice);
+
+    let lost = (cluster.leader().await.unwrap() + 1) % 3;
+    cluster.kill(lost).unwrap();
+    let findings = examine(&backend).await;
+    let servers = topic(&findings, "servers");
+    assert_eq!(servers.severity, Severity::Risk);
+    assert!(servers.found.contains(&cluster.addr(lost).to_string()), "{servers:?}");
+    assert_eq!(topic(&findings, "quorum").severity, Severity::Good);
+
+    cluster.kill((lost + 1) % 3).unwrap();
+    let began = clock().now();
+    let findings = examine(&backend).await;
+    assert!(clock().now().since(began) < Duration::from_secs(15), "it takes too long to say so");
+    assert!(findings.iter().any(|finding| finding.severity >= Severity::Unknown), "{findings:?}");
+    assert!(topic(&findings, "shortest-lease").severity >= Severity::Unknown, "{findings:?}");
+}
+
+async fn freed_at_once(backend: &EtcdBackend) {
+    let claim = mutex("doctor");
+    try_take(backend, &claim).await.unwrap();
+    freed(backend, &claim).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_server_that_is_full() {
+    let Some(server) = EtcdCluster::builder().arg("--quota-backend-bytes=1048576").start_or_skip().await
+    else {
+        return;
+    };
+    let backend = connect(&server.url()).await;
+    let value = "x".repeat(100_000);
+    let full =
+        (0..30).map(|n| server.etcdctl(&["put", &format!("filler/{n}"), &value])).any(|put| put.is_err());
+    assert!(full, "30 × 100 kB fit into 1 MiB");
+    let findings = examine(&backend).await;
+    let alarms = topic(&findings, "alarms");
+    assert_eq!(alarms.severity, Severity::Broken);
+    assert!(alarms.found.contains("NOSPACE") && alarms.advice.contains("disarm"), "{alarms:?}");
+    assert_eq!(topic(&findings, "servers").severity, Severity::Notice, "one server");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_rights_that_reach_too_far() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    for words in [
+        "user add root:top",
+        "user grant-role root root",
+        "role add jobs",
+        "role grant-permission jobs readwrite leasehold/ --prefix",
+        "role add all",
+        "role grant-permission all readwrite a z",
+        "user add narrow:n",
+        "user grant-role narrow jobs",
+        "user add wide:w",
+        "user grant-role wide all",
+        "auth enable",
+    ] {
+        server.etcdctl(&words.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    let access = async |login: &str| {
+        let url = server.url().replace("://", &format!("://{login}@"));
+        let backend = connect(&url).await;
+        topic(&examine(&backend).await, "access").clone()
+    };
+    let narrow = access("narrow:n").await;
+    assert_eq!(narrow.severity, Severity::Good, "{narrow:?}");
+    let wide = access("wide:w").await;
+    assert!(wide.severity == Severity::Notice && wide.found.contains("outside the prefix"), "{wide:?}");
+    let root = access("root:top").await;
+    assert!(root.severity == Severity::Notice && root.found.contains("is root"), "{root:?}");
+}
