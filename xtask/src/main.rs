@@ -6,6 +6,7 @@
 
 mod bench;
 mod servers;
+mod suites;
 mod test;
 mod tidy;
 

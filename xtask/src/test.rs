@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{servers, tidy};
+use crate::{servers, suites, tidy};
 
 /// One step of the run.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ enum Work {
     Chore(&'static str, fn(&Path) -> Result<(), String>),
     /// Arguments of cargo, and variables set for it.
     Cargo(&'static [&'static str], &'static [(&'static str, &'static str)]),
+    /// All tests, several programs at a time.
+    Suites,
     /// Like `Cargo`, but left out with a line of explanation when the subcommand is not installed.
     Optional(&'static str, &'static [&'static str]),
 }
@@ -48,8 +50,7 @@ pub(crate) const STEPS: &[Step] = &[
         name: "build",
         work: Work::Cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"], &[]),
     },
-    // Without --no-fail-fast a failure in the first crate would hide those of all the others.
-    Step { name: "test", work: Work::Cargo(&["test", "--workspace", "--no-fail-fast"], &[]) },
+    Step { name: "test", work: Work::Suites },
     Step {
         name: "doc",
         work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),
@@ -121,6 +122,7 @@ impl Work {
                 let variables = variables.iter().map(|(name, value)| format!("{name}='{value}' "));
                 format!("{}cargo {}", variables.collect::<String>(), arguments.join(" "))
             }
+            Self::Suites => "cargo test --workspace --no-fail-fast, several programs at a time".to_owned(),
             Self::Optional(_, arguments) => format!("cargo {}", arguments.join(" ")),
         }
     }
@@ -129,6 +131,7 @@ impl Work {
         match self {
             Self::Chore(_, chore) => chore(root).map(|()| Done::Ran),
             Self::Cargo(arguments, variables) => cargo(root, arguments, variables, log).map(|()| Done::Ran),
+            Self::Suites => suites::run(root, |command| prepare(command, log)).map(|()| Done::Ran),
             Self::Optional(program, arguments) => {
                 if servers::find(program).is_none() {
                     println!(
@@ -145,17 +148,26 @@ impl Work {
 fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)], log: &SkipLog) -> Result<(), String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
-    command.current_dir(root).args(arguments).envs(variables.iter().copied()).env(SKIP_LOG, &log.path);
-    // `cargo run`, which started this program, describes this package in the environment. Build scripts of other
-    // packages watch some of these variables, and would run again on every change between here and a plain cargo.
+    command.current_dir(root).args(arguments).envs(variables.iter().copied());
+    prepare(&mut command, log);
+    let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {} ended with {status}", arguments[0])) }
+}
+
+/// What every command gets.
+///
+/// `cargo run`, which started this program, describes this package in the environment. Build scripts of other packages
+/// watch some of these variables, and would run again on every change between here and a plain cargo.
+fn prepare(command: &mut Command, log: &SkipLog) {
+    command.env(SKIP_LOG, &log.path);
+    let is_given: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+        let describes = text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_");
+        if describes && !is_given.contains(&name) {
             command.env_remove(&name);
         }
     }
-    let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("cargo {} ended with {status}", arguments[0])) }
 }
 
 /// One line of the table at the end.

@@ -196,6 +196,7 @@ mod tests {
             ("client", "open"),
             ("open", "layer"),
             ("open", "local"),
+            ("examine", "client"),
             ("blocking", "client"),
             ("blocking", "lock"),
             ("blocking", "coord"),

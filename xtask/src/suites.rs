@@ -1,0 +1,191 @@
+//! The test programs of the workspace, several at a time.
+//!
+//! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover most of the time, so
+//! that two cores stand idle. Here a few run side by side; what each prints is shown whole when it has ended, in the form
+//! that `cargo test` gives it, because a CI reads its summary lines.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// One program that tests something, or `cargo` itself for the examples in the documentation.
+#[derive(Debug, PartialEq, Eq)]
+struct Suite {
+    /// What a person types to repeat it.
+    repeat: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    folder: PathBuf,
+    variables: Vec<(&'static str, String)>,
+}
+
+/// Builds and runs all tests of the workspace; says at the end which programs failed. `prepare` is applied to every
+/// command that is started.
+pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<(), String> {
+    let suites = Mutex::new(VecDeque::from(found(root, &prepare)?));
+    let failed = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(2, usize::from) + 1;
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let next = suites.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(suite) = next else { return };
+                    if let Err(why) = suite.run(&prepare) {
+                        let line = format!("{}   ({why})", suite.repeat);
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} test programs failed. Repeat each with:\n  {}", failed.len(), failed.join("\n  ")))
+}
+
+/// The longest that one program may run: what takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Builds the test programs, and tells what they are: those with servers, which take longest, first.
+fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    prepare(&mut command);
+    let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !output.status.success() {
+        return Err("the tests could not be built".to_owned());
+    }
+    let mut suites = parse(&String::from_utf8_lossy(&output.stdout));
+    suites.sort_by_key(|suite| !suite.repeat.contains(" --test "));
+    let words = ["test", "--workspace", "--doc", "--no-fail-fast"];
+    suites.insert(
+        0,
+        Suite {
+            repeat: format!("cargo {}", words.join(" ")),
+            program: cargo().get_program().into(),
+            arguments: words.map(str::to_owned).into(),
+            folder: root.to_owned(),
+            variables: Vec::new(),
+        },
+    );
+    Ok(suites)
+}
+
+/// The programs among cargo's messages, which are one JSON object a line.
+fn parse(messages: &str) -> Vec<Suite> {
+    let objects = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    objects.filter_map(|message| suite(&message)).collect()
+}
+
+fn suite(message: &Value) -> Option<Suite> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let program = PathBuf::from(message["executable"].as_str()?);
+    let manifest = PathBuf::from(message["manifest_path"].as_str()?);
+    let folder = manifest.parent()?.to_owned();
+    let target = &message["target"];
+    let (name, kind) = (target["name"].as_str()?, target["kind"][0].as_str()?);
+    let which = match kind {
+        "test" | "bin" | "example" | "bench" => format!("--{kind} {name}"),
+        _ => "--lib".to_owned(),
+    };
+    // As cargo tells it to programs that it runs.
+    let variables = vec![("CARGO_MANIFEST_DIR", folder.display().to_string())];
+    let repeat = format!("cargo test --manifest-path {} {which}", manifest.display());
+    Some(Suite { repeat, program, arguments: Vec::new(), folder, variables })
+}
+
+impl Suite {
+    /// Runs it, and shows what it printed.
+    fn run(&self, prepare: &impl Fn(&mut Command)) -> Result<(), String> {
+        let broken = |error: std::io::Error| error.to_string();
+        let begin = Instant::now();
+        // A file takes any amount of output without anybody reading meanwhile, and shows both streams in their order.
+        let mut output = tempfile()?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).current_dir(&self.folder).envs(self.variables.iter().cloned());
+        prepare(&mut command);
+        let (out, err) = (output.try_clone().map_err(broken)?, output.try_clone().map_err(broken)?);
+        let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(broken)?;
+        let outcome = loop {
+            match child.try_wait().map_err(broken)? {
+                Some(status) if status.success() => break Ok(()),
+                Some(status) => break Err(status.to_string()),
+                None if begin.elapsed() > LIMIT => {
+                    child.kill().and_then(|()| child.wait()).map_err(broken)?;
+                    break Err(format!("ended by force after {} minutes", LIMIT.as_secs() / 60));
+                }
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let mut text = Vec::new();
+        output.rewind().and_then(|()| output.read_to_end(&mut text)).map_err(broken)?;
+        let mut shown = std::io::stdout().lock();
+        writeln!(shown, "\n     Running {} ({:.1} s)", self.repeat, begin.elapsed().as_secs_f64())
+            .map_err(broken)?;
+        shown.write_all(&text).map_err(broken)?;
+        outcome
+    }
+}
+
+/// A file without a name.
+fn tempfile() -> Result<File, String> {
+    tempfile::tempfile()
+        .map_err(|error| format!("no temporary file: {error}; set TMPDIR to a writable folder"))
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_told_from_everything_else_that_cargo_says() {
+        let messages = r#"
+{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"name":"faults","kind":["test"]},"profile":{"test":true},"executable":"/t/faults-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"name":"a","kind":["lib"]},"profile":{"test":true},"executable":"/t/a-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"name":"a","kind":["lib"]},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}
+not json"#;
+        let suites = parse(messages);
+        let repeats: Vec<&str> = suites.iter().map(|suite| suite.repeat.as_str()).collect();
+        assert_eq!(
+            repeats,
+            [
+                "cargo test --manifest-path /w/a/Cargo.toml --test faults",
+                "cargo test --manifest-path /w/a/Cargo.toml --lib"
+            ]
+        );
+        assert_eq!(
+            (suites[0].program.as_path(), suites[0].folder.as_path()),
+            (Path::new("/t/faults-1"), Path::new("/w/a"))
+        );
+    }
+
+    #[test]
+    fn a_program_is_judged_by_its_exit_code() {
+        let suite = |script: &str| Suite {
+            repeat: "sh".to_owned(),
+            program: "sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            folder: std::env::temp_dir(),
+            variables: vec![("CARGO_MANIFEST_DIR", "/here".to_owned())],
+        };
+        assert_eq!(suite("test $CARGO_MANIFEST_DIR = /here").run(&|_| {}), Ok(()));
+        assert!(suite("exit 3").run(&|_| {}).is_err_and(|why| why.contains('3')));
+    }
+}
