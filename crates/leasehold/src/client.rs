@@ -8,6 +8,7 @@ use leasehold_core::{
 };
 
 use crate::clock::SystemClock;
+use crate::coord::{MultiLock, Segmented};
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
@@ -88,6 +89,17 @@ impl Leasehold {
     /// hold or wait counts.
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         self.lock(name, kind::Counted { permits })
+    }
+
+    /// Several mutexes as one: all of them, or none. Locks of other kinds, and of other stores, are added by
+    /// [`MultiLock::and`].
+    pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
+        names.into_iter().fold(MultiLock::new(), |all, name| all.and(self.mutex(name.as_ref())))
+    }
+
+    /// A lock cut into `count` segments, 1 to 65,536.
+    pub fn segmented(&self, name: &str, count: u32) -> Segmented {
+        Segmented::new(name, count, |segment| self.mutex(segment))
     }
 
     fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {

@@ -29,6 +29,7 @@
 
 mod client;
 mod clock;
+mod coord;
 mod engine;
 mod error;
 mod examine;
@@ -40,9 +41,10 @@ mod open;
 
 pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
+pub use coord::{Loss, MultiGuard, MultiLock, Segment, SegmentReport, SegmentUse, Segmented};
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
-pub use lock::{Guard, Lock, Mutex, RwLock, Semaphore, kind};
+pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, kind};
 #[cfg(feature = "etcd")]
 pub use open::EtcdProof;
 

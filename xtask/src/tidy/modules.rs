@@ -23,7 +23,7 @@ const MODULES: &[(&str, &[&str])] = &[
     // The same API for callers without a runtime: a shell around the client.
     ("blocking", &["client", "lock", "coord", "engine"]),
     ("lock", &["engine"]),
-    ("coord", &["engine"]),
+    ("coord", &["lock", "engine"]),
     ("engine", &[]),
     ("layer", &[]),
     ("local", &[]),
@@ -202,6 +202,7 @@ mod tests {
             ("blocking", "coord"),
             ("blocking", "engine"),
             ("lock", "engine"),
+            ("coord", "lock"),
             ("coord", "engine"),
         ];
         for from in &all {

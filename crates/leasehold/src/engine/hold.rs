@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::Fence;
+use leasehold_core::{Fence, Moment};
 use tokio::sync::oneshot;
 
 use super::held::Held;
@@ -42,6 +42,33 @@ impl Hold {
 
     pub(crate) fn fence(&self) -> Option<Fence> {
         self.held().fence(self.passed)
+    }
+
+    /// The time of the engine's clock.
+    pub(crate) fn now(&self) -> Moment {
+        self.engine.clock().now()
+    }
+
+    /// Waits until `moment`; not longer than it is held, nor than the client is open.
+    pub(crate) async fn lingered(&self, moment: Moment) {
+        let left = self.now().until(moment);
+        if left.is_zero() {
+            return;
+        }
+        let mut changes = self.held().watch();
+        tokio::select! {
+            () = tokio::time::sleep(left) => {}
+            _ = changes.lost() => {}
+            () = self.engine.closed.cancelled() => {}
+        }
+    }
+
+    /// Lets go of one handle when `moment` has come, without making anybody wait for that.
+    pub(crate) fn linger(self: Arc<Self>, moment: Moment) {
+        if !self.now().until(moment).is_zero() {
+            let engine = self.engine.clone();
+            engine.spawn(async move { self.lingered(moment).await });
+        }
     }
 
     /// Gives it back and tells what became of it. The work is done even where the future is dropped.

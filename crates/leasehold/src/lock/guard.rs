@@ -1,13 +1,12 @@
 //! What the user holds.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
+use leasehold_core::{Fence, LossCause, Moment, Proof, Resource, Share};
 
+use super::run::while_held;
 use crate::engine::{Hold, Released, State};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -28,44 +27,56 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {
-    hold: Arc<Hold>,
+    /// There until it is given back.
+    hold: Option<Arc<Hold>>,
+    /// It is not given back before.
+    keep_until: Moment,
 }
 
 impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>) -> Guard {
-        Guard { hold }
+    pub(crate) fn new(hold: Arc<Hold>, at_least: Duration) -> Guard {
+        let keep_until = if at_least.is_zero() { Moment::START } else { hold.now().after(at_least) };
+        Guard { hold: Some(hold), keep_until }
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        // Invariant: `hold` is taken only by `release` and `drop`, which consume the guard.
+        match &self.hold {
+            Some(hold) => hold,
+            None => unreachable!("a guard that was given back is not reachable any more"),
+        }
     }
 
     /// The number that rises with every grant of this resource; `None` where the backend has none.
     ///
     /// Demand it with [`Lock::fenced`](crate::Lock::fenced), and it is there.
     pub fn fence(&self) -> Option<Fence> {
-        self.hold.fence()
+        self.hold().fence()
     }
 
     /// What is held.
     pub fn resource(&self) -> &Resource {
-        &self.hold.held().claim.resource
+        &self.hold().held().claim.resource
     }
 
     /// How much of it is held.
     pub fn share(&self) -> Share {
-        self.hold.held().claim.share
+        self.hold().held().claim.share
     }
 
     /// What the backend keeps with the grant, for those who know its type.
     pub fn proof(&self) -> &Proof {
-        &self.hold.held().proof
+        &self.hold().held().proof
     }
 
     /// A public name of this hold: the same for everybody who holds it by re-entering, of no use to end it.
     pub fn tag(&self) -> String {
-        self.hold.held().claim.id.tag()
+        self.hold().held().claim.id.tag()
     }
 
     /// How sure one may be to hold it, by the clock, now.
     pub fn state(&self) -> State {
-        self.hold.held().state()
+        self.hold().held().state()
     }
 
     /// Whether it is still held, by the clock, now.
@@ -79,9 +90,17 @@ impl Guard {
         }
     }
 
+    /// Why it is lost, where it is.
+    pub(crate) fn cause(&self) -> Option<LossCause> {
+        match self.state() {
+            State::Lost(cause) => Some(cause),
+            _ => None,
+        }
+    }
+
     /// For how long it is held without another renewal: zero when it is lost, `Duration::MAX` where a session keeps it.
     pub fn remaining(&self) -> Duration {
-        self.hold.held().remaining()
+        self.hold().held().remaining()
     }
 
     /// Waits until it is lost; for ever where it never is.
@@ -92,7 +111,7 @@ impl Guard {
         if let State::Lost(cause) = self.state() {
             return cause;
         }
-        self.hold.held().watch().lost().await
+        self.hold().held().watch().lost().await
     }
 
     /// Waits until the state is another one than `seen`.
@@ -100,7 +119,7 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn changed(&self, seen: State) -> State {
-        self.hold.held().watch().other_than(seen).await
+        self.hold().held().watch().other_than(seen).await
     }
 
     /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost.
@@ -113,12 +132,13 @@ impl Guard {
     /// # Errors
     /// `Lost` where the lock was lost before `work` was done, even in its last step.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let lost = pin!(self.lost());
-        let work = pin!(work);
-        Run { guard: self, lost, work }.await.map_err(|cause| Error::lost("run", cause, self.resource()))
+        let check = || self.cause();
+        let done = while_held(check, self.lost(), work).await;
+        done.map_err(|cause| Error::lost("run", cause, self.resource()))
     }
 
-    /// Gives the lock back and waits until that is confirmed.
+    /// Gives the lock back and waits until that is confirmed; before that, until it was held
+    /// [as long as it had to be](crate::Lock::at_least).
     ///
     /// Where another guard of the same [`Owner`](crate::Owner) still holds it, this gives back only this one.
     ///
@@ -128,10 +148,12 @@ impl Guard {
     /// # Errors
     /// `Lost` where it had been lost before: what was done under it may not have been alone. `OutcomeUnknown` where the
     /// server did not answer for as long as the lease could last.
-    pub async fn release(self) -> Result<()> {
+    pub async fn release(mut self) -> Result<()> {
         let resource = self.resource().clone();
+        // Dropped while it waits in here, the guard sees to the rest by itself.
+        self.hold().lingered(self.keep_until).await;
         let state = self.state();
-        let Some(hold) = Arc::into_inner(self.hold) else { return Ok(()) };
+        let Some(hold) = self.hold.take().and_then(Arc::into_inner) else { return Ok(()) };
         let released = hold.give_back().await;
         match (state, released) {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
@@ -144,28 +166,10 @@ impl Guard {
     }
 }
 
-/// The work and the loss, the loss first.
-struct Run<'a, L, W> {
-    guard: &'a Guard,
-    lost: Pin<&'a mut L>,
-    work: Pin<&'a mut W>,
-}
-
-impl<L: Future<Output = LossCause>, T, W: Future<Output = T>> Future for Run<'_, L, W> {
-    type Output = Result<T, LossCause>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Lost(cause) = self.guard.state() {
-            return Poll::Ready(Err(cause));
-        }
-        if let Poll::Ready(cause) = self.lost.as_mut().poll(cx) {
-            return Poll::Ready(Err(cause));
-        }
-        let Poll::Ready(output) = self.work.as_mut().poll(cx) else { return Poll::Pending };
-        // The last step may have taken longer than the lease.
-        match self.guard.state() {
-            State::Lost(cause) => Poll::Ready(Err(cause)),
-            _ => Poll::Ready(Ok(output)),
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.linger(self.keep_until);
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod guard;
 mod mutex;
+mod part;
+mod run;
 mod rwlock;
 mod semaphore;
 
@@ -15,6 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub use guard::Guard;
 pub use mutex::Mutex;
+pub use part::Part;
+pub(crate) use run::while_held;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 
@@ -48,6 +52,7 @@ pub struct Lock<K> {
     kind: K,
     ttl: Duration,
     max_hold: Option<Duration>,
+    at_least: Duration,
     note: Note,
     owner: Option<Owner>,
 }
@@ -59,7 +64,7 @@ impl<K> Lock<K> {
             _ => TTL,
         };
         let name = Resource::new(name).map_err(Error::from);
-        Lock { engine, name, kind, ttl, max_hold: None, note, owner: None }
+        Lock { engine, name, kind, ttl, max_hold: None, at_least: Duration::ZERO, note, owner: None }
     }
 
     /// How long the server keeps the lock after this process was last heard of. 30 s unless set.
@@ -77,6 +82,17 @@ impl<K> Lock<K> {
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
+        self
+    }
+
+    /// How long it is held at least; no minimum unless set. Whoever lets go earlier gives it back when that time is over.
+    ///
+    /// For jobs that several machines start by their clocks: the one whose clock is a little behind must still find the
+    /// lock taken. [`Guard::release`] waits for that time; a dropped guard does not, and the lock is given back
+    /// in the background. A client that is closed gives it back at once, and a process that ends leaves it to its ttl.
+    #[must_use]
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.at_least = time;
         self
     }
 
@@ -124,7 +140,7 @@ impl<K> Lock<K> {
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
         let want = self.want(share)?;
         let hold = self.engine.acquire(want, self.owner.as_ref(), wait).await?;
-        Ok(hold.map(Guard::new))
+        Ok(hold.map(|hold| Guard::new(hold, self.at_least)))
     }
 
     async fn hold(&self, share: Share, wait: Wait) -> Result<Guard> {

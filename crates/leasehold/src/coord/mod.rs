@@ -1,0 +1,9 @@
+//! What is built from locks: several as one, one cut into segments.
+//!
+//! Ground rules: nothing here talks to a backend. Whatever is promised here follows from what the locks promise.
+
+mod multi;
+mod segmented;
+
+pub use multi::{Loss, MultiGuard, MultiLock};
+pub use segmented::{Segment, SegmentReport, SegmentUse, Segmented};

@@ -1,0 +1,274 @@
+//! Several locks as one: all of them, or none.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use leasehold_core::{Clock, Fence, LossCause, Resource};
+
+use crate::clock::SystemClock;
+use crate::engine::Wait;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Guard, Part, while_held};
+
+/// Several locks that are taken and given back together, of one store or of several.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let accounts = locks.lock_all(["account/7", "account/3"]).and(locks.rwlock("rates").reading());
+/// let guard = accounts.lock().await?;
+/// assert!(locks.mutex("account/3").try_lock().await?.is_none());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// All or nothing: whoever does not get all of them within the one deadline holds none of them. They are taken in the order
+/// of their names, whatever order they are given in, so that two who take overlapping sets never wait for each other
+/// in a circle. A lock that is named twice is taken once, with the larger share. The loss of one is the
+/// loss of all, and says which.
+///
+/// # Does not promise
+/// They are not granted in one instant: while it waits for the second, it holds the first. Two stores of one kind with
+/// locks of the same name are taken in the order in which they were given, which has to be the same everywhere. A task that
+/// holds one of them already, taken by itself, can be part of a circle.
+#[derive(Clone, Debug, Default)]
+pub struct MultiLock {
+    parts: Vec<Part>,
+}
+
+impl MultiLock {
+    /// Nothing to lock yet.
+    pub fn new() -> MultiLock {
+        MultiLock::default()
+    }
+
+    /// One lock more.
+    #[must_use]
+    pub fn and(mut self, part: impl Into<Part>) -> MultiLock {
+        self.parts.push(part.into());
+        self
+    }
+
+    /// Waits until all are held.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves nothing behind: what was held by then is given back in the background.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock), of the first that fails; `Lost` where one was lost while the others were
+    /// waited for; `Invalid` for more than 4096 locks, or where one is named twice with shares of which neither
+    /// covers the other.
+    pub async fn lock(&self) -> Result<MultiGuard> {
+        self.hold(None).await
+    }
+
+    /// Takes all of them if all are free now; `None` where one is not.
+    ///
+    /// # Cancel safety
+    /// As [`MultiLock::lock`].
+    ///
+    /// # Errors
+    /// As [`MultiLock::lock`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
+        let mut guard = MultiGuard { guards: Vec::new() };
+        for part in self.ordered()? {
+            match part.try_hold(Wait::No).await? {
+                Some(held) => guard.guards.push(held),
+                None => return Ok(None),
+            }
+        }
+        guard.check()?;
+        Ok(Some(guard))
+    }
+
+    /// Waits up to `limit` until all are held.
+    ///
+    /// # Cancel safety
+    /// As [`MultiLock::lock`].
+    ///
+    /// # Errors
+    /// As [`MultiLock::lock`], and `Timeout`, which names the lock that was not free.
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<MultiGuard> {
+        self.hold(Some(limit)).await
+    }
+
+    async fn hold(&self, limit: Option<Duration>) -> Result<MultiGuard> {
+        let began = SystemClock.now();
+        let mut guard = MultiGuard { guards: Vec::new() };
+        for part in self.ordered()? {
+            let wait = limit.map_or(Wait::Forever, |limit| {
+                Wait::For(limit.saturating_sub(SystemClock.now().since(began)))
+            });
+            // What is held already may be lost meanwhile: then there is no point in waiting on.
+            let waiting = part.try_hold(wait);
+            let held = while_held(|| guard.loss(), guard.lost(), waiting)
+                .await
+                .map_err(|loss| loss.error("lock"))??;
+            match held {
+                Some(held) => guard.guards.push(held),
+                None => return Err(Error::timeout(SystemClock.now().since(began), part.resource()?)),
+            }
+        }
+        guard.check()?;
+        Ok(guard)
+    }
+
+    /// Without repetitions, in the order in which everybody takes them.
+    fn ordered(&self) -> Result<Vec<Part>> {
+        if self.parts.len() > MAX_PARTS {
+            let text = format!("{} locks at once are too many: take {MAX_PARTS} at most", self.parts.len());
+            return Err(Error::new(ErrorKind::Invalid, "lock", text));
+        }
+        let mut parts = self.parts.clone();
+        for part in &parts {
+            part.check()?;
+        }
+        // Stable: what cannot be told apart by name stays in the order in which it was given.
+        parts.sort_by(|a, b| order(a).cmp(&order(b)));
+        let mut ordered: Vec<Part> = Vec::with_capacity(parts.len());
+        for part in parts {
+            // Those of one name stand together, and there are as many as there are stores.
+            let same_name = ordered.iter_mut().rev().take_while(|known| order(known).0 == order(&part).0);
+            match same_name.into_iter().find(|known| known.is_same_lock(&part)) {
+                None => ordered.push(part),
+                Some(known) => merge(known, part)?,
+            }
+        }
+        Ok(ordered)
+    }
+}
+
+/// The most locks of one multi-lock.
+const MAX_PARTS: usize = 4096;
+
+fn order(part: &Part) -> (Option<&Resource>, &'static str) {
+    (part.resource().ok(), part.backend_name())
+}
+
+/// The larger of two shares of one lock.
+fn merge(known: &mut Part, part: Part) -> Result<()> {
+    let (one, other) = (known.share()?, part.share()?);
+    if one.covers(other) {
+        return Ok(());
+    }
+    if other.covers(one) {
+        *known = part;
+        return Ok(());
+    }
+    let text =
+        format!("it is asked for as {one} and as {other}, which cannot be one claim: ask for one of them");
+    Err(Error::new(ErrorKind::Invalid, "lock", text).on(known.resource()?))
+}
+
+/// Several locks that are held: what is lost of one is lost of all.
+///
+/// Promises and limits are those of [`Guard`]. Dropping it gives all of them back.
+#[derive(Debug)]
+#[must_use = "the locks are given back when the guard is dropped"]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+}
+
+/// Which lock was lost, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The lock.
+    pub resource: Resource,
+    /// Why.
+    pub cause: LossCause,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.resource, self.cause)
+    }
+}
+
+impl Loss {
+    fn error(&self, op: &'static str) -> Error {
+        Error::lost(op, self.cause, &self.resource)
+    }
+}
+
+impl MultiGuard {
+    /// The single locks, in the order of their names.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// The fence of one of them; `None` where it is not among them, or its store has no fences.
+    pub fn fence(&self, name: &str) -> Option<Fence> {
+        self.guards.iter().find(|guard| guard.resource().as_str() == name).and_then(Guard::fence)
+    }
+
+    /// What was lost, by the clock, now.
+    pub fn loss(&self) -> Option<Loss> {
+        let lost = self.guards.iter().find_map(|guard| Some((guard, guard.cause()?)));
+        lost.map(|(guard, cause)| Loss { resource: guard.resource().clone(), cause })
+    }
+
+    /// Whether all are still held, by the clock, now.
+    ///
+    /// # Errors
+    /// `Lost`, with the lock and the cause.
+    pub fn check(&self) -> Result<()> {
+        self.loss().map_or(Ok(()), |loss| Err(loss.error("check")))
+    }
+
+    /// For how long all are held without another renewal.
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Waits until one of them is lost; for ever where none ever is.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn lost(&self) -> Loss {
+        let watches: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+        if watches.is_empty() {
+            return std::future::pending().await;
+        }
+        let (cause, index, _) = select_all(watches).await;
+        Loss { resource: self.guards[index].resource().clone(), cause }
+    }
+
+    /// Runs `work` for as long as all are held, and drops it the moment one is lost.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `work`; the locks stay held.
+    ///
+    /// # Errors
+    /// `Lost`, with the lock and the cause.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        while_held(|| self.loss(), self.lost(), work).await.map_err(|loss| loss.error("run"))
+    }
+
+    /// Gives all of them back, the last one first, and waits until that is confirmed.
+    ///
+    /// # Cancel safety
+    /// They are given back even where the future is dropped.
+    ///
+    /// # Errors
+    /// The first that went wrong, as [`Guard::release`]; the others are given back all the same.
+    pub async fn release(mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        while let Some(guard) = self.guards.pop() {
+            outcome = outcome.and(guard.release().await);
+        }
+        outcome
+    }
+}
+
+impl Drop for MultiGuard {
+    fn drop(&mut self) {
+        // The last one first, as in `release`: whoever waits for the first finds the others free.
+        while self.guards.pop().is_some() {}
+    }
+}

@@ -1,0 +1,392 @@
+//! One lock cut into segments, so that those who want different parts of a thing do not wait for each other.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_core::Clock;
+
+use super::MultiLock;
+use crate::clock::SystemClock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Guard, Mutex};
+
+/// A lock cut into segments: one for each group of keys, any that is free, or all.
+///
+/// A stock of 1,200 pieces behind one mutex is sold one order at a time. Cut into twelve segments of a hundred it is sold
+/// twelve orders at a time, as long as each order takes from the segment that it has locked.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let stock = locks.segmented("stock/42", 12);
+/// let mine = stock.of("customer/7").lock().await?;    // always the same segment
+/// let free = stock.any().await?;                      // whichever is free
+/// assert_ne!(mine.resource(), free.resource());
+/// drop((mine, free));
+/// let whole = stock.all().lock().await?;              // nobody else has any
+/// # whole.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Segment `i` of `name` is the mutex `name#i`, counted from 0, in every process and every version. A key always
+/// belongs to the same segment as long as the number of segments stays the same.
+///
+/// # Does not promise
+/// Processes that say different numbers of segments exclude each other only by segments of the same number. To
+/// change the number, stop all who use the old one first, or hold all segments of the larger number meanwhile.
+#[derive(Clone, Debug)]
+pub struct Segmented {
+    name: String,
+    segments: Arc<[Counted]>,
+}
+
+/// One segment, with what was seen of it in this client.
+#[derive(Debug)]
+struct Counted {
+    mutex: Mutex,
+    taken: AtomicU64,
+    waited: AtomicU64,
+    wait_nanos: AtomicU64,
+}
+
+/// The lock of one segment.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    segments: Arc<[Counted]>,
+    number: usize,
+}
+
+impl Segmented {
+    /// `part` makes the lock of a segment from its name.
+    pub(crate) fn new(name: &str, count: u32, part: impl Fn(&str) -> Mutex) -> Segmented {
+        let count = count.clamp(1, MAX_SEGMENTS);
+        let counted = |number| Counted {
+            mutex: part(&format!("{name}#{number}")),
+            taken: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            wait_nanos: AtomicU64::new(0),
+        };
+        Segmented { name: name.to_owned(), segments: (0..count).map(counted).collect() }
+    }
+
+    /// How many segments there are: what was asked for, within 1 and 65,536.
+    pub fn count(&self) -> u32 {
+        // Invariant: `new` makes no more than fit.
+        u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The same lock with other settings for each segment: a ttl, a note, an owner, a demand.
+    ///
+    /// What was counted so far begins anew.
+    #[must_use]
+    pub fn with(self, setting: impl Fn(Mutex) -> Mutex) -> Segmented {
+        let segments = self.segments.iter().map(|known| Counted {
+            mutex: setting(known.mutex.clone()),
+            taken: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            wait_nanos: AtomicU64::new(0),
+        });
+        Segmented { segments: segments.collect(), name: self.name }
+    }
+
+    /// The segment to which a key belongs.
+    pub fn of(&self, key: impl AsRef<[u8]>) -> Segment {
+        self.segment(segment_of(key.as_ref(), self.count()))
+    }
+
+    /// One segment by its number, counted from 0; numbers beyond the last begin anew.
+    pub fn segment(&self, number: u32) -> Segment {
+        Segment { segments: self.segments.clone(), number: number as usize % self.segments.len() }
+    }
+
+    /// All segments as one lock. For a handful of them now and then; it waits for all who hold one.
+    pub fn all(&self) -> MultiLock {
+        self.segments.iter().fold(MultiLock::new(), |all, segment| all.and(&segment.mutex))
+    }
+
+    /// Takes a segment that is free, or else waits for one.
+    ///
+    /// It looks at each once, beginning anywhere; where none is free it stands in line at two of them and takes the first
+    /// that comes.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves nothing behind.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub async fn any(&self) -> Result<Guard> {
+        let began = SystemClock.now();
+        let start = random_below(self.count())?;
+        if let Some(guard) = self.try_from(start).await? {
+            return Ok(guard);
+        }
+        let (one, other) = (self.segment(start), self.segment(start + self.count() / 2));
+        if one.number == other.number {
+            return one.finish(began, one.mutex().lock().await);
+        }
+        let (first, second) = (pin!(one.mutex().lock()), pin!(other.mutex().lock()));
+        match select(first, second).await {
+            Either::Left((guard, _)) => one.finish(began, guard),
+            Either::Right((guard, _)) => other.finish(began, guard),
+        }
+    }
+
+    /// Takes a segment that is free; `None` where none is.
+    ///
+    /// # Cancel safety
+    /// As [`Segmented::any`].
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_any(&self) -> Result<Option<Guard>> {
+        self.try_from(random_below(self.count())?).await
+    }
+
+    /// As [`Segmented::any`], for up to `limit`.
+    ///
+    /// # Errors
+    /// As [`Segmented::any`], and `Timeout`.
+    pub async fn any_timeout(&self, limit: Duration) -> Result<Guard> {
+        tokio::time::timeout(limit, self.any()).await.unwrap_or_else(|_| {
+            let text = format!("no segment of {} was free within {limit:.1?}; nothing is held", self.name);
+            Err(Error::new(ErrorKind::Timeout, "lock", text))
+        })
+    }
+
+    /// What this client has seen of each segment since the lock was made, and how many segments it would take.
+    pub fn report(&self) -> SegmentReport {
+        let load = Ordering::Relaxed;
+        let uses = self.segments.iter().map(|segment| SegmentUse {
+            taken: segment.taken.load(load),
+            waited: segment.waited.load(load),
+            wait: Duration::from_nanos(segment.wait_nanos.load(load)),
+        });
+        SegmentReport { name: self.name.clone(), segments: uses.collect() }
+    }
+
+    async fn try_from(&self, start: u32) -> Result<Option<Guard>> {
+        for step in 0..self.count() {
+            let segment = self.segment(start.wrapping_add(step));
+            let began = SystemClock.now();
+            if let Some(guard) = segment.mutex().try_lock().await? {
+                return segment.finish(began, Ok(guard)).map(Some);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Segment {
+    /// Its number, counted from 0.
+    pub fn number(&self) -> u32 {
+        u32::try_from(self.number).unwrap_or(u32::MAX)
+    }
+
+    /// Waits in line until it is granted.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub async fn lock(&self) -> Result<Guard> {
+        self.counted(self.mutex().lock()).await
+    }
+
+    /// Takes it if it is free now; `None` where it is not.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        let began = SystemClock.now();
+        match self.mutex().try_lock().await? {
+            Some(guard) => self.finish(began, Ok(guard)).map(Some),
+            None => {
+                self.segments[self.number].waited.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits in line for up to `limit`.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.counted(self.mutex().lock_timeout(limit)).await
+    }
+
+    /// The lock itself.
+    pub fn mutex(&self) -> &Mutex {
+        &self.segments[self.number].mutex
+    }
+
+    /// Whether somebody else was in the way is found by looking first: that is what the report is about.
+    async fn counted(&self, waiting: impl Future<Output = Result<Guard>>) -> Result<Guard> {
+        let began = SystemClock.now();
+        if let Some(guard) = self.mutex().try_lock().await? {
+            return self.finish(began, Ok(guard));
+        }
+        let counted = &self.segments[self.number];
+        counted.waited.fetch_add(1, Ordering::Relaxed);
+        self.finish(began, waiting.await)
+    }
+
+    fn finish(&self, began: leasehold_core::Moment, outcome: Result<Guard>) -> Result<Guard> {
+        let counted = &self.segments[self.number];
+        let nanos = u64::try_from(SystemClock.now().since(began).as_nanos()).unwrap_or(u64::MAX);
+        counted.wait_nanos.fetch_add(nanos, Ordering::Relaxed);
+        if outcome.is_ok() {
+            counted.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+}
+
+/// What one client has seen of a segmented lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentReport {
+    /// The name of the lock.
+    pub name: String,
+    /// Each segment, by its number.
+    pub segments: Vec<SegmentUse>,
+}
+
+/// What one client has seen of one segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentUse {
+    /// How often it was taken.
+    pub taken: u64,
+    /// How often it was found taken by somebody else.
+    pub waited: u64,
+    /// How long all that took together.
+    pub wait: Duration,
+}
+
+impl SegmentReport {
+    /// The part of all attempts that found their segment taken, between 0 and 1.
+    pub fn contention(&self) -> f64 {
+        let taken: u64 = self.segments.iter().map(|segment| segment.taken).sum();
+        let waited: u64 = self.segments.iter().map(|segment| segment.waited).sum();
+        #[expect(clippy::cast_precision_loss, reason = "a part of a whole, to a few digits")]
+        let part = waited as f64 / taken.max(waited).max(1) as f64;
+        part
+    }
+
+    /// How many segments would leave one attempt in twenty waiting, if keys spread as they did; `None` before there was
+    /// anything to learn from.
+    ///
+    /// An attempt finds its segment taken about as often as a segment is held, which falls as their number rises. Where
+    /// single segments stand out it is the keys that are uneven, and more segments help little.
+    pub fn recommended(&self) -> Option<u32> {
+        if self.segments.iter().map(|segment| segment.taken).sum::<u64>() < ENOUGH {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let wanted = (self.contention() * self.segments.len() as f64 / AIM).ceil();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+        let wanted = wanted.clamp(1.0, f64::from(MAX_SEGMENTS)) as u32;
+        Some(wanted)
+    }
+}
+
+impl fmt::Display for SegmentReport {
+    /// A line for the whole, and one for each of the ten segments that were waited for most.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} segments, {:.1} % of attempts waited",
+            self.name,
+            self.segments.len(),
+            100.0 * self.contention()
+        )?;
+        if let Some(recommended) = self.recommended() {
+            write!(f, "; {recommended} segments would do for {:.0} %", 100.0 * AIM)?;
+        }
+        let mut worst: Vec<(usize, &SegmentUse)> = self.segments.iter().enumerate().collect();
+        worst.sort_by_key(|(_, segment)| std::cmp::Reverse(segment.waited));
+        for (number, segment) in worst.into_iter().take(10).filter(|(_, segment)| segment.waited > 0) {
+            write!(
+                f,
+                "\n  #{number}: taken {}, waited {} times, {:.1?} in all",
+                segment.taken, segment.waited, segment.wait
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The most segments of one lock.
+const MAX_SEGMENTS: u32 = 65_536;
+/// The part of attempts that may wait.
+const AIM: f64 = 0.05;
+/// Fewer cycles than these teach nothing.
+const ENOUGH: u64 = 100;
+
+/// FNV-1a over the key, then its upper bits spread over the segments: the same in every process and every version.
+fn segment_of(key: &[u8], count: u32) -> u32 {
+    let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    // Short keys differ in the lower bits of their hash only: mix them into the upper ones (the finalizer of MurmurHash3).
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    let mixed = mixed ^ (mixed >> 33);
+    // Invariant: smaller than `count`.
+    ((u128::from(mixed) * u128::from(count)) >> 64) as u32
+}
+
+fn random_below(count: u32) -> Result<u32> {
+    let random = getrandom::u32().map_err(|error| {
+        Error::new(
+            ErrorKind::Unavailable,
+            "lock",
+            format!("the operating system gives no random bytes: {error}"),
+        )
+    })?;
+    Ok(random % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_keeps_its_segment_for_ever() {
+        // These are an interface: processes of different versions have to agree.
+        let segments = ["", "a", "customer/7", "käse"].map(|key| segment_of(key.as_bytes(), 120));
+        assert_eq!(segments, SEGMENTS_OF_OLD);
+    }
+
+    const SEGMENTS_OF_OLD: [u32; 4] = [112, 61, 66, 44];
+
+    #[test]
+    fn keys_spread_evenly() {
+        let mut counts = [0_u32; 12];
+        for key in 0..12_000 {
+            counts[segment_of(format!("customer/{key}").as_bytes(), 12) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_report_recommends_by_how_often_segments_were_taken() {
+        let report = |taken, waited| SegmentReport {
+            name: "stock".to_owned(),
+            segments: vec![SegmentUse { taken, waited, wait: Duration::ZERO }; 4],
+        };
+        assert_eq!(report(10, 10).recommended(), None, "too little was seen");
+        assert_eq!(report(1_000, 0).recommended(), Some(1));
+        assert_eq!(report(1_000, 50).recommended(), Some(4));
+        assert_eq!(report(1_000, 500).recommended(), Some(40));
+        let shown = report(1_000, 500).to_string();
+        assert!(shown.contains("50.0 % of attempts waited; 40 segments would do for 5 %"), "{shown}");
+    }
+}

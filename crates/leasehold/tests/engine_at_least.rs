@@ -1,0 +1,53 @@
+//! A lock that is held for a minimum of time, whoever lets go earlier.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Leasehold, Owner};
+
+const MINIMUM: Duration = Duration::from_millis(150);
+
+async fn locks() -> Leasehold {
+    Leasehold::open("mem:").await.unwrap()
+}
+
+#[tokio::test]
+async fn a_release_waits_for_it_and_a_drop_does_not() {
+    let locks = locks().await;
+    let mutex = locks.mutex("job").at_least(MINIMUM);
+    let began = Instant::now();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    assert!(began.elapsed() >= MINIMUM);
+
+    let began = Instant::now();
+    drop(mutex.lock().await.unwrap());
+    assert!(began.elapsed() < MINIMUM, "a drop never blocks");
+    assert!(mutex.try_lock().await.unwrap().is_none(), "but it is still held");
+    let next = locks.mutex("job").lock().await.unwrap();
+    assert!(began.elapsed() >= MINIMUM);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_midway_keeps_it_all_the_same() {
+    let locks = locks().await;
+    let began = Instant::now();
+    let guard = locks.mutex("job").at_least(MINIMUM).lock().await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(10), guard.release()).await.is_err());
+    drop(locks.mutex("job").lock().await.unwrap());
+    assert!(began.elapsed() >= MINIMUM);
+}
+
+#[tokio::test]
+async fn an_owner_re_enters_meanwhile_and_a_closed_client_does_not_wait() {
+    let locks = locks().await;
+    let owner = Owner::new();
+    let mutex = locks.mutex("job").at_least(Duration::from_secs(60)).owner(&owner);
+    drop(mutex.lock().await.unwrap());
+    let again = mutex.try_lock().await.unwrap().expect("it is the owner's still");
+    drop(again);
+    let began = Instant::now();
+    assert!(locks.close(Duration::from_secs(20)).await);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
