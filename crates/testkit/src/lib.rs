@@ -44,6 +44,8 @@
 //! | a member of a cluster hangs, crashes, comes back | [`EtcdCluster::stop`], [`EtcdCluster::kill`], [`EtcdCluster::restart`] |
 //! | the leader of a cluster goes | the same with [`EtcdCluster::leader`] |
 //! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
+//! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::cut_off`] with [`RedisSentinel::primary`] |
+//! | Sentinels fail over in order | [`RedisSentinel::failover`] |
 //! | a replica takes over in order | [`RedisCluster::hand_over`] |
 //! | a slot moves to another server | [`RedisCluster::move_slot`], or its steps from [`RedisCluster::begin_move`] on |
 //! | the network is down, both ways or one way | [`Proxy::blackhole`] |
@@ -101,7 +103,7 @@ pub use port::Port;
 pub use process::Process;
 pub use proxy::{Proxy, Way};
 pub use redis::{
-    Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisServer, Reply, SlotMove,
-    Tls,
+    Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisSentinel,
+    RedisSentinelBuilder, RedisServer, Reply, SlotMove, Tls,
 };
 pub use zookeeper::ZooKeeperEnsemble;

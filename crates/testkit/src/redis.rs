@@ -9,11 +9,14 @@ mod cluster;
 mod counts;
 mod nodes;
 mod resp;
+mod sentinel;
+mod until;
 
 pub use builder::{Appendonly, RedisBuilder, Tls};
 pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMove};
 pub use counts::Counts;
 pub use resp::Reply;
+pub use sentinel::{RedisSentinel, RedisSentinelBuilder};
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -105,6 +105,12 @@ impl RedisBuilder {
         self
     }
 
+    /// As many more lines.
+    pub(super) fn lines(mut self, lines: impl IntoIterator<Item = String>) -> Self {
+        self.lines.extend(lines);
+        self
+    }
+
     /// TLS with certificates that others have, too.
     pub(super) fn certificates(mut self, certificates: &Certificates) -> Self {
         self.certificates = Some(certificates.clone());
@@ -122,12 +128,12 @@ impl RedisBuilder {
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in the
     /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(self) -> Result<RedisServer, Error> {
-        let mut outcome = self.start_once().await;
+        let mut outcome = self.start_at(Port::take()?).await;
         for _ in 1..START_ATTEMPTS {
             if !outcome.as_ref().is_err_and(Error::is_port_taken) {
                 break;
             }
-            outcome = self.start_once().await;
+            outcome = self.start_at(Port::take()?).await;
         }
         outcome
     }
@@ -142,12 +148,12 @@ impl RedisBuilder {
         require::or_skip(server, self.start().await)
     }
 
-    async fn start_once(&self) -> Result<RedisServer, Error> {
+    /// As [`RedisBuilder::start`], on this port or not at all.
+    pub(super) async fn start_at(&self, port: Port) -> Result<RedisServer, Error> {
         let program = require::program(&self.program, &self.program)?;
         let directory = Directory::create("redis")?;
         let data = directory.path().join(DATA);
         std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
-        let port = Port::take()?;
         let tls = match self.tls {
             Some(_) => {
                 let shared = self.certificates.clone();

@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::builder::quoted;
 use super::nodes::Node;
+use super::until::until;
 use super::{ADMIN, Data, RedisBuilder, RedisServer};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
@@ -313,26 +314,17 @@ impl RedisCluster {
         awake.ok_or_else(|| Error::failed("no member of the cluster runs"))
     }
 
-    /// Asks again and again until there is an answer.
     async fn until<T>(
         &self,
         what: &str,
-        mut ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
+        ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
-        let deadline = Instant::now() + SETTLE_LIMIT;
-        loop {
-            if let Some(answer) = ask().await? {
-                return Ok(answer);
-            }
-            if Instant::now() > deadline {
-                let tail = self.members[self.awake()?].server.process.directory().log_tail();
-                let text = format!(
-                    "the cluster had not {what} within {SETTLE_LIMIT:?}; the log of one member ends with:\n{tail}"
-                );
-                return Err(Error::failed(text));
-            }
-            sleep(SETTLE_PAUSE).await;
-        }
+        let log = || self.awake().map_or_else(|_| String::new(), |member| self.log_tail(member));
+        until(what, log, ask).await
+    }
+
+    fn log_tail(&self, member: usize) -> String {
+        self.members[member].server.process.directory().log_tail()
     }
 
     /// Makes one cluster out of servers that do not know each other.
@@ -460,8 +452,5 @@ impl RedisClusterBuilder {
 const SLOTS: usize = 16_384;
 /// Keys that are moved by one command.
 const MOVED_AT_ONCE: usize = 100;
-/// How long a change of the cluster may take, on a machine that is busy with other tests.
-const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long a server tries to take over in order, a little more than its own limit.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(5_500);
-const SETTLE_PAUSE: Duration = Duration::from_millis(20);

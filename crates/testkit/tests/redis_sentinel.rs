@@ -1,0 +1,56 @@
+//! Sentinels and their servers, as far as tests rely on them.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+use std::time::Instant;
+
+use leasehold_testkit::{Data, RedisSentinel, Way};
+
+#[tokio::test]
+async fn a_killed_primary_is_replaced_and_comes_back_as_a_replica() {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let old = group.primary().await.unwrap();
+    assert_eq!(old, 0);
+    assert_eq!(group.view(0).await.unwrap()["config-epoch"], "0");
+    group.server(old).command(&["SET", "kept", "1"]).await.unwrap();
+    group.server(old).command(&["WAIT", "2", "5000"]).await.unwrap();
+    let killed = Instant::now();
+    group.kill(old).unwrap();
+    let new = group.promoted(old).await.unwrap();
+    println!("failed over in {:?}", killed.elapsed());
+    assert_eq!(group.view(0).await.unwrap()["config-epoch"], "1");
+    assert_eq!(group.server(new).command(&["GET", "kept"]).await.unwrap().into_text().unwrap(), "1");
+    group.restart(old, Data::Lose).await.unwrap();
+    group.settle().await.unwrap();
+    println!("settled in {:?}", killed.elapsed());
+    assert_eq!(group.primary().await.unwrap(), new);
+    assert_eq!(group.server(old).command(&["GET", "kept"]).await.unwrap().into_text().unwrap(), "1");
+}
+
+#[tokio::test]
+async fn a_primary_that_is_cut_off_or_stopped_is_replaced_and_one_can_be_asked_to() {
+    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    group.proxy(0).unwrap().blackhole(Way::Both);
+    let second = group.promoted(0).await.unwrap();
+    group.proxy(0).unwrap().heal().unwrap();
+    group.settle().await.unwrap();
+    group.stop(second).unwrap();
+    let third = group.promoted(second).await.unwrap();
+    group.resume(second).unwrap();
+    group.settle().await.unwrap();
+    assert_ne!(group.failover().await.unwrap(), third);
+    group.settle().await.unwrap();
+    assert_eq!(group.view(2).await.unwrap()["config-epoch"], "3");
+}
+
+#[tokio::test]
+async fn passwords_keep_strangers_out() {
+    use leasehold_testkit::RedisServer;
+    let group = RedisSentinel::builder()
+        .server(RedisServer::builder().password("of servers"))
+        .sentinel_password("of sentinels");
+    let Some(group) = group.start_or_skip().await else { return };
+    assert!(group.url().starts_with("redis+sentinel://default:of%20servers@127.0.0.1:"));
+    group.kill(0).unwrap();
+    group.promoted(0).await.unwrap();
+}
