@@ -10,12 +10,13 @@ use leasehold_core::{
     Version,
 };
 
-use crate::config::{RedisConfig, Wait};
+use crate::config::{Deployment, RedisConfig, Wait};
 use crate::connection::Dialer;
 use crate::keys::Keys;
 use crate::lookout::Lookout;
 use crate::reply;
 use crate::scripts;
+use crate::sentinel::Sentinels;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
 use crate::subscriber::Subscriber;
 use crate::target::{Fixed, Source};
@@ -52,7 +53,10 @@ impl RedisBackend {
         if config.exposes_password() {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
         }
-        let source = Arc::new(Fixed(config.endpoint.clone()));
+        let source: Arc<dyn Source> = match &config.deployment {
+            Deployment::Single => Arc::new(Fixed(config.endpoint.clone())),
+            Deployment::Sentinel(group) => Arc::new(Sentinels::new(config.clone(), group.clone())),
+        };
         RedisBackend::by_way_of(source, config).await
     }
 

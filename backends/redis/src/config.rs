@@ -3,22 +3,29 @@
 //! Parsing does no I/O: certificates and passwords in files are read when a connection is made, so that they may be
 //! renewed while a program runs. A password never leaves this file and `connection.rs`; no error repeats the URL.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind, Order};
+use leasehold_address::{Credentials, Host, SecretString};
+use leasehold_core::{Failure, Order};
 use percent_encoding::percent_decode_str;
-use secrecy::{ExposeSecret, SecretString};
-use url::{Host, Url};
+use url::Url;
 
-/// One Redis or Valkey server, and how leasehold uses it.
+pub(crate) use leasehold_address::{invalid, reveal};
+
+use crate::sentinel::{Group, SENTINEL_PORT};
+
+/// One Redis or Valkey server, or a group of them, and how leasehold uses it.
 ///
 /// | URL | connection |
 /// |---|---|
 /// | `redis://[user[:password]@]host[:port][/db]` | TCP |
 /// | `rediss://[user[:password]@]host[:port][/db]` | TLS, certificate and host name verified |
 /// | `redis+unix:///path/to.sock` | Unix socket |
+/// | `redis+sentinel://[user[:password]@]host[:port][,host[:port]]…/name` | whoever these Sentinels name as the primary of `name` |
+/// | `rediss+sentinel://…` | the same, with TLS to the Sentinels and the servers |
 ///
 /// | option | meaning | default |
 /// |---|---|---|
@@ -27,12 +34,15 @@ use url::{Host, Url};
 /// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ : -` | `lh` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again for each connection | |
-/// | `ca` | `rediss` only: PEM file of the authorities to trust instead of the system's | |
-/// | `cert`, `key` | `rediss` only: PEM files of the client's certificate and key | |
-/// | `db`, `user` | `redis+unix` only: database number, user name | `0`, none |
+/// | `ca` | TLS only: PEM file of the authorities to trust instead of the system's | |
+/// | `cert`, `key` | TLS only: PEM files of the client's certificate and key | |
+/// | `db` | `redis+unix` and Sentinels only: database number | `0` |
+/// | `user` | `redis+unix` only: user name | |
+/// | `sentinel-user`, `sentinel-password-file` | Sentinels only: who logs in to them, where they want that | |
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
-/// `LEASEHOLD_REDIS_PASSWORD`.
+/// `LEASEHOLD_REDIS_PASSWORD`. One for the Sentinels comes from `sentinel-password-file`, else from
+/// `LEASEHOLD_SENTINEL_PASSWORD`; a URL has room for one password only, which is the servers'.
 ///
 /// ```
 /// use leasehold_redis::RedisConfig;
@@ -43,10 +53,10 @@ use url::{Host, Url};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
+    /// The server, or the first of those that are asked for it. Its TLS files are everybody's.
     pub(crate) endpoint: Endpoint,
-    pub(crate) user: Option<String>,
-    password: Option<SecretString>,
-    password_file: Option<PathBuf>,
+    pub(crate) deployment: Deployment,
+    pub(crate) credentials: Credentials,
     pub(crate) db: i64,
     pub(crate) wait: Wait,
     pub(crate) order: Order,
@@ -61,18 +71,21 @@ impl RedisConfig {
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<RedisConfig, Failure> {
         // The parser's own message does not repeat the URL, which may carry a password.
-        let url = Url::parse(url)
+        let (url, hosts) = first_of_many(url);
+        let url = Url::parse(&url)
             .map_err(|error| invalid(format!("this is no Redis URL ({error}): write {FORMS}")))?;
         let mut config = RedisConfig {
             endpoint: read_endpoint(&url)?,
-            user: decoded(url.username(), "user name")?.filter(|user| !user.is_empty()),
-            password: url
-                .password()
-                .map(|password| decoded(password, "password"))
-                .transpose()?
-                .flatten()
-                .map(SecretString::from),
-            password_file: None,
+            deployment: read_deployment(&url, hosts)?,
+            credentials: Credentials::new(
+                decoded(url.username(), "user name")?,
+                url.password()
+                    .map(|password| decoded(password, "password"))
+                    .transpose()?
+                    .flatten()
+                    .map(SecretString::from),
+                PASSWORD_VARIABLE,
+            ),
             db: read_path_db(&url)?,
             wait: Wait::Pubsub,
             order: Order::Fifo,
@@ -86,27 +99,11 @@ impl RedisConfig {
         Ok(config)
     }
 
-    /// The password to log in with now.
-    pub(crate) fn password(&self) -> Result<Option<SecretString>, Failure> {
-        if self.password.is_some() {
-            return Ok(self.password.clone());
-        }
-        let Some(path) = &self.password_file else {
-            let from_environment = std::env::var(PASSWORD_VARIABLE).ok().filter(|text| !text.is_empty());
-            return Ok(from_environment.map(SecretString::from));
-        };
-        let text = read_file(path, "password-file")?;
-        let text = String::from_utf8(text)
-            .map_err(|_| invalid(format!("the password file {} is not UTF-8 text", path.display())))?;
-        Ok(Some(SecretString::from(text.trim_end_matches(['\r', '\n']))))
-    }
-
     /// Whether a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
-        let Endpoint::Tcp { host, .. } = &self.endpoint else { return false };
-        let loopback = host == "localhost"
-            || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-        !loopback && !matches!(self.password(), Ok(None))
+        let Endpoint::Tcp { host, port } = &self.endpoint else { return false };
+        let loopback = Host { name: host.clone(), port: *port }.is_loopback();
+        !loopback && !matches!(self.credentials.password(), Ok(None))
     }
 
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
@@ -130,7 +127,7 @@ impl RedisConfig {
                 self.timeout = humantime::parse_duration(value)
                     .map_err(|error| invalid(format!("timeout={value}: {error}; write timeout=5s")))?;
             }
-            ("password-file", _) => self.password_file = Some(PathBuf::from(value)),
+            ("password-file", _) => self.credentials.read_from(value),
             ("ca", Endpoint::Tls { files, .. }) => files.ca = Some(PathBuf::from(value)),
             ("cert", Endpoint::Tls { files, .. }) => files.cert = Some(PathBuf::from(value)),
             ("key", Endpoint::Tls { files, .. }) => files.key = Some(PathBuf::from(value)),
@@ -138,7 +135,14 @@ impl RedisConfig {
                 return Err(invalid(format!("{name} belongs to TLS: write rediss:// instead of redis://")));
             }
             ("db", Endpoint::Unix { .. }) => self.db = read_db(value)?,
-            ("user", Endpoint::Unix { .. }) => self.user = Some(value.to_owned()),
+            ("db", _) if matches!(self.deployment, Deployment::Sentinel(_)) => self.db = read_db(value)?,
+            ("sentinel-user" | "sentinel-password-file", _) => match &mut self.deployment {
+                Deployment::Sentinel(group) => group.read_option(name, value),
+                Deployment::Single => {
+                    return Err(invalid(format!("{name} belongs to Sentinels: write redis+sentinel://")));
+                }
+            },
+            ("user", Endpoint::Unix { .. }) => self.credentials.user = Some(value.to_owned()),
             ("db", _) => return Err(invalid(format!("write the database number as a path: …/{value}"))),
             ("user", _) => return Err(invalid(format!("write the user before the host: {value}@host"))),
             _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
@@ -154,9 +158,7 @@ impl RedisConfig {
         if !(Duration::from_millis(10)..=Duration::from_secs(300)).contains(&self.timeout) {
             return Err(invalid("timeout: write a duration between 10ms and 5m"));
         }
-        if self.password.is_some() && self.password_file.is_some() {
-            return Err(invalid("two passwords: one is in the URL, the other in password-file; keep one"));
-        }
+        self.credentials.check()?;
         if let Endpoint::Tls { files, .. } = &self.endpoint
             && files.cert.is_some() != files.key.is_some()
         {
@@ -166,20 +168,51 @@ impl RedisConfig {
     }
 }
 
+impl RedisConfig {
+    /// Another server of the same deployment: reached as the first one is.
+    pub(crate) fn endpoint_at(&self, host: &Host) -> Endpoint {
+        let (host, port) = (host.name.clone(), host.port);
+        match &self.endpoint {
+            Endpoint::Tls { files, .. } => Endpoint::Tls { host, port, files: files.clone() },
+            Endpoint::Tcp { .. } | Endpoint::Unix { .. } => Endpoint::Tcp { host, port },
+        }
+    }
+
+    /// How one Sentinel is talked to.
+    pub(crate) fn for_sentinel(&self, group: &Group, sentinel: &Host) -> RedisConfig {
+        RedisConfig {
+            endpoint: self.endpoint_at(sentinel),
+            deployment: Deployment::Single,
+            credentials: group.credentials.clone(),
+            db: 0,
+            ..self.clone()
+        }
+    }
+}
+
 impl fmt::Display for RedisConfig {
     /// The URL without options, and without its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = match (&self.user, &self.password) {
-            (None, None) => String::new(),
-            (user, None) => format!("{}@", user.as_deref().unwrap_or_default()),
-            (user, Some(_)) => format!("{}:***@", user.as_deref().unwrap_or_default()),
-        };
-        match &self.endpoint {
-            Endpoint::Tcp { .. } => write!(f, "redis://{user}{}/{}", self.endpoint, self.db),
-            Endpoint::Tls { .. } => write!(f, "rediss://{user}{}/{}", self.endpoint, self.db),
-            Endpoint::Unix { .. } => write!(f, "redis+unix://{}?db={}", self.endpoint, self.db),
+        let user = self.credentials.shown();
+        let scheme = if let Endpoint::Tls { .. } = self.endpoint { "rediss" } else { "redis" };
+        match (&self.endpoint, &self.deployment) {
+            (Endpoint::Unix { .. }, _) => write!(f, "redis+unix://{}?db={}", self.endpoint, self.db),
+            (_, Deployment::Single) => write!(f, "{scheme}://{user}{}/{}", self.endpoint, self.db),
+            (_, Deployment::Sentinel(group)) => {
+                let hosts: Vec<String> = group.sentinels.iter().map(ToString::to_string).collect();
+                write!(f, "{scheme}+sentinel://{user}{}/{}?db={}", hosts.join(","), group.name, self.db)
+            }
         }
     }
+}
+
+/// How many servers there are, and who says which of them decides.
+#[derive(Clone, Debug)]
+pub(crate) enum Deployment {
+    /// One.
+    Single,
+    /// Whoever the Sentinels name.
+    Sentinel(Group),
 }
 
 /// Where the server listens.
@@ -224,24 +257,54 @@ pub(crate) fn read_file(path: &Path, option: &str) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// A failure of what was written in the URL or in a file that it names.
-pub(crate) fn invalid(detail: impl Into<String>) -> Failure {
-    Failure::new(FailureKind::Invalid, Effect::None, detail)
-}
-
-/// The secret's text, for the client that logs in with it.
-pub(crate) fn reveal(password: &SecretString) -> &str {
-    password.expose_secret()
-}
-
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";
-const FORMS: &str = "redis://host:6379/0, rediss://host:6379/0 or redis+unix:///path/to.sock";
-const OPTIONS: &[&str] =
-    &["wait", "order", "prefix", "timeout", "password-file", "ca", "cert", "key", "db", "user"];
+const FORMS: &str =
+    "redis://host:6379/0, rediss://host:6379/0, redis+unix:///path/to.sock or redis+sentinel://h1,h2,h3/name";
+const OPTIONS: &[&str] = &[
+    "wait",
+    "order",
+    "prefix",
+    "timeout",
+    "password-file",
+    "ca",
+    "cert",
+    "key",
+    "db",
+    "user",
+    "sentinel-user",
+    "sentinel-password-file",
+];
+
+/// Leaves one host in a URL that names several, so that it can be read as any other, and answers with all of them.
+fn first_of_many(url: &str) -> (Cow<'_, str>, &str) {
+    let Some(start) = url.find("://").map(|at| at + 3) else { return (Cow::Borrowed(url), "") };
+    let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);
+    let start = url[start..end].rfind('@').map_or(start, |at| start + at + 1);
+    let hosts = &url[start..end];
+    match hosts.split_once(',') {
+        None => (Cow::Borrowed(url), hosts),
+        Some((first, _)) => (Cow::Owned([&url[..start], first, &url[end..]].concat()), hosts),
+    }
+}
+
+fn read_deployment(url: &Url, hosts: &str) -> Result<Deployment, Failure> {
+    match url.scheme() {
+        "redis+sentinel" | "rediss+sentinel" => Ok(Deployment::Sentinel(Group::read(hosts, url.path())?)),
+        _ if hosts.contains(',') => {
+            Err(invalid("several hosts: write redis+sentinel://h1,h2,h3/name, or name one server"))
+        }
+        _ => Ok(Deployment::Single),
+    }
+}
 
 fn read_endpoint(url: &Url) -> Result<Endpoint, Failure> {
     let port = url.port().unwrap_or(6379);
+    let sentinel_port = url.port().unwrap_or(SENTINEL_PORT);
     match url.scheme() {
+        "redis+sentinel" => Ok(Endpoint::Tcp { host: read_host(url)?, port: sentinel_port }),
+        "rediss+sentinel" => {
+            Ok(Endpoint::Tls { host: read_host(url)?, port: sentinel_port, files: TlsFiles::default() })
+        }
         "redis" => Ok(Endpoint::Tcp { host: read_host(url)?, port }),
         "rediss" => Ok(Endpoint::Tls { host: read_host(url)?, port, files: TlsFiles::default() }),
         "redis+unix" => {
@@ -260,15 +323,15 @@ fn read_endpoint(url: &Url) -> Result<Endpoint, Failure> {
 
 fn read_host(url: &Url) -> Result<String, Failure> {
     match url.host() {
-        Some(Host::Domain(name)) if !name.is_empty() => Ok(decoded(name, "host")?.unwrap_or_default()),
-        Some(Host::Ipv4(address)) => Ok(address.to_string()),
-        Some(Host::Ipv6(address)) => Ok(address.to_string()),
+        Some(url::Host::Domain(name)) if !name.is_empty() => Ok(decoded(name, "host")?.unwrap_or_default()),
+        Some(url::Host::Ipv4(address)) => Ok(address.to_string()),
+        Some(url::Host::Ipv6(address)) => Ok(address.to_string()),
         _ => Err(invalid(format!("the host is missing: write {FORMS}"))),
     }
 }
 
 fn read_path_db(url: &Url) -> Result<i64, Failure> {
-    if url.scheme() == "redis+unix" {
+    if matches!(url.scheme(), "redis+unix" | "redis+sentinel" | "rediss+sentinel") {
         return Ok(0);
     }
     match url.path().trim_start_matches('/') {
@@ -292,6 +355,8 @@ fn decoded(text: &str, what: &str) -> Result<Option<String>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_core::FailureKind;
+
     use super::*;
 
     fn refusal(url: &str) -> String {
@@ -317,14 +382,29 @@ mod tests {
 
         let config = RedisConfig::parse("redis+unix:///run/a%20b.sock?db=4&user=me").unwrap();
         assert_eq!(config.endpoint, Endpoint::Unix { path: "/run/a b.sock".into() });
-        assert_eq!((config.db, config.user.as_deref()), (4, Some("me")));
+        assert_eq!((config.db, config.credentials.user.as_deref()), (4, Some("me")));
         assert_eq!(config.to_string(), "redis+unix:///run/a b.sock?db=4");
+    }
+
+    #[test]
+    fn sentinels_are_read_with_a_login_of_their_own() {
+        let url = "rediss+sentinel://me:p%40ss@h1,[::1]:7,h3:9/m%C3%BC?db=4&ca=/c.pem&sentinel-user=watch&order=unordered";
+        let config = RedisConfig::parse(url).unwrap();
+        assert_eq!(config.to_string(), "rediss+sentinel://me:***@h1:26379,[::1]:7,h3:9/mü?db=4");
+        assert_eq!((config.db, config.order), (4, Order::Unordered));
+        let Deployment::Sentinel(group) = &config.deployment else { panic!("{config:?}") };
+        let sentinel = config.for_sentinel(group, &group.sentinels[1]);
+        assert_eq!((sentinel.db, sentinel.endpoint.to_string().as_str()), (0, "[::1]:7"));
+        assert_eq!(sentinel.credentials.user.as_deref(), Some("watch"));
+        assert!(!sentinel.credentials.names_password(), "the servers' password is not for the Sentinels");
+        let Endpoint::Tls { files, .. } = sentinel.endpoint else { panic!("{sentinel:?}") };
+        assert_eq!(files.ca.as_deref(), Some(Path::new("/c.pem")));
     }
 
     #[test]
     fn a_password_is_read_but_never_shown() {
         let config = RedisConfig::parse("redis://me:p%40ss%2Fword@h").unwrap();
-        assert_eq!(reveal(&config.password().unwrap().unwrap()), "p@ss/word");
+        assert_eq!(reveal(&config.credentials.password().unwrap().unwrap()), "p@ss/word");
         let shown = format!("{config} {config:?} {config:#?}");
         assert!(!shown.contains("p@ss") && !shown.contains("p%40ss"), "{shown}");
         for bad in ["redis://me:hunter2@h?nonsense=1", "redis://me:hunter2@h:99999", "redis://me:hunter2@h/x"]
@@ -338,10 +418,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
         let config = RedisConfig::parse(&format!("redis://h?password-file={}", path.display())).unwrap();
-        assert!(config.password().unwrap_err().detail().contains("password-file"));
+        assert!(config.credentials.password().unwrap_err().detail().contains("password-file"));
         for password in ["first", "second"] {
             std::fs::write(&path, format!("{password}\n")).unwrap();
-            assert_eq!(reveal(&config.password().unwrap().unwrap()), password);
+            assert_eq!(reveal(&config.credentials.password().unwrap().unwrap()), password);
         }
     }
 
@@ -367,6 +447,14 @@ mod tests {
             ("redis://:p@h?password-file=/x", "two passwords"),
             ("redis+unix://h/x", "no host"),
             ("redis+unix:///", "path of the socket"),
+            ("redis://a,b", "redis+sentinel://"),
+            ("redis+sentinel://a,b", "name of the primary"),
+            ("redis+sentinel://a,b/x/y", "name of the primary"),
+            ("redis+sentinel://a,,b/x", "host is missing"),
+            ("redis+sentinel://a,b:0/x", "1 to 65535"),
+            ("redis+sentinel:///x", "host is missing"),
+            ("redis+sentinel://a/x?ca=/y", "rediss://"),
+            ("redis://a?sentinel-user=me", "redis+sentinel://"),
         ] {
             let refusal = refusal(url);
             assert!(refusal.contains(hint), "{url}: {refusal}");

@@ -97,8 +97,8 @@ impl Dialer {
 
     /// A stream that is logged in and whose server has answered.
     async fn open(&self, endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
-        let password = self.config.password()?;
-        if password.is_none() && self.config.user.is_some() {
+        let password = self.config.credentials.password()?;
+        if password.is_none() && self.config.credentials.user.is_some() {
             return Err(invalid(
                 "a user without a password: write user:password@host, or password-file, or set \
                  LEASEHOLD_REDIS_PASSWORD",
@@ -106,7 +106,7 @@ impl Dialer {
         }
         let mut stream = open_stream(endpoint).await?;
         let login = Login {
-            user: self.config.user.as_deref(),
+            user: self.config.credentials.user.as_deref(),
             password: password.as_ref().map(reveal),
             database: self.config.db,
         };

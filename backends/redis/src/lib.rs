@@ -14,6 +14,7 @@ mod lookout;
 mod refusal;
 mod reply;
 mod scripts;
+mod sentinel;
 mod server;
 mod subscriber;
 mod target;

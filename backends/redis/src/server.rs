@@ -9,7 +9,7 @@ use leasehold_core::{
 };
 use redis::{Value, cmd};
 
-use crate::config::{RedisConfig, Wait};
+use crate::config::{Deployment, RedisConfig, Wait};
 use crate::wire::Wire;
 
 /// What is known of the server.
@@ -60,10 +60,15 @@ impl Server {
                 Wait::Poll => Waiting::Polls,
             },
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: if self.is_durable() { Grade::Strict } else { Grade::BestEffort },
-            safety: match self.maxmemory_policy.as_deref() {
-                Some("noeviction") if self.is_durable() => Safety::Strict,
-                Some("noeviction") => Safety::LostOnFailover,
+            fencing: match config.deployment {
+                Deployment::Single if self.is_durable() => Grade::Strict,
+                // An epoch carries fences over failovers, as long as nothing evicts the counter.
+                Deployment::Sentinel(_) if self.keeps_all() => Grade::AcrossFailover,
+                Deployment::Single | Deployment::Sentinel(_) => Grade::BestEffort,
+            },
+            safety: match config.deployment {
+                Deployment::Single if self.is_durable() => Safety::Strict,
+                _ if self.keeps_all() => Safety::LostOnFailover,
                 _ => Safety::Evictable,
             },
             place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
@@ -73,9 +78,14 @@ impl Server {
         }
     }
 
+    /// Whether it never throws data away to make room.
+    fn keeps_all(&self) -> bool {
+        self.maxmemory_policy.as_deref() == Some("noeviction")
+    }
+
     /// Whether nothing but the loss of its disk takes away what the server has confirmed.
     fn is_durable(&self) -> bool {
-        self.maxmemory_policy.as_deref() == Some("noeviction")
+        self.keeps_all()
             && self.appendonly == Some(true)
             && self.appendfsync.as_deref() == Some("always")
             // A replica confirms nothing before the primary does: a failover to it forgets the last writes.
@@ -159,7 +169,11 @@ mod tests {
     }
 
     fn promises(info: &str, appendfsync: Option<&str>) -> (Grade, Safety) {
-        let profile = server(info, appendfsync).profile(&RedisConfig::parse("redis://h").unwrap());
+        promises_at("redis://h", info, appendfsync)
+    }
+
+    fn promises_at(url: &str, info: &str, appendfsync: Option<&str>) -> (Grade, Safety) {
+        let profile = server(info, appendfsync).profile(&RedisConfig::parse(url).unwrap());
         (profile.fencing, profile.safety)
     }
 
@@ -184,5 +198,17 @@ mod tests {
         let evicting = kept.replace("noeviction", "allkeys-lru");
         assert_eq!(promises(&evicting, Some("always")), (Grade::BestEffort, Safety::Evictable));
         assert_eq!(promises("", None), (Grade::BestEffort, Safety::Evictable));
+    }
+
+    #[test]
+    fn an_elected_primary_is_never_strict_and_its_fences_cross_failovers() {
+        let of = |info, appendfsync| promises_at("redis+sentinel://a,b,c/jobs", info, appendfsync);
+        let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
+        assert_eq!(of(kept, Some("always")), (Grade::AcrossFailover, Safety::LostOnFailover));
+        assert_eq!(
+            of("maxmemory_policy:noeviction\r\n", None),
+            (Grade::AcrossFailover, Safety::LostOnFailover)
+        );
+        assert_eq!(of("maxmemory_policy:volatile-lru\r\n", None), (Grade::BestEffort, Safety::Evictable));
     }
 }

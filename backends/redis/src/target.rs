@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
+use tokio::sync::watch;
 
 use crate::config::Endpoint;
 
@@ -50,13 +51,25 @@ pub(crate) trait Source: Debug + Send + Sync {
         true
     }
 
-    /// Comes back when `target` is not current any more.
-    async fn superseded(&self, _target: &Target) {
-        std::future::pending().await
+    /// Where views change: their count, as targets carry it.
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        None
     }
 
     /// A server that was reached as `target` answered that it is not, or not any more, the one to decide.
     fn doubt(&self, _target: &Target) {}
+}
+
+impl dyn Source + '_ {
+    /// Comes back when `target` is not current any more; never where views do not change.
+    pub(crate) async fn superseded(&self, target: &Target) {
+        if let Some(mut changes) = self.changes()
+            && changes.wait_for(|view| *view != target.view).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
 }
 
 /// A source that always says the same.

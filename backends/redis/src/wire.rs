@@ -134,14 +134,12 @@ impl Wire {
         limit: Duration,
     ) -> Result<Vec<Value>, Trouble> {
         let mut connection = link.connection();
-        let sending = connection.send_packed_commands(pipeline, 0, pipeline.len());
-        self.hear(link, tokio::time::timeout(limit, sending).await, limit)
+        self.hear(link, connection.send_packed_commands(pipeline, 0, pipeline.len()), limit).await
     }
 
     async fn send(&self, link: &Link, command: &Cmd, limit: Duration) -> Result<Value, Trouble> {
         let mut connection = link.connection();
-        let sending = connection.send_packed_command(command);
-        let value = self.hear(link, tokio::time::timeout(limit, sending).await, limit)?;
+        let value = self.hear(link, connection.send_packed_command(command), limit).await?;
         self.refusals(link, value.extract_error())
     }
 
@@ -156,13 +154,24 @@ impl Wire {
         })
     }
 
-    /// Notes on the link what came of a request.
-    fn hear<T>(
+    /// Waits for an answer, and notes on the link what came of it.
+    async fn hear<T>(
         &self,
         link: &Link,
-        outcome: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
+        sending: impl Future<Output = Result<T, RedisError>>,
         limit: Duration,
     ) -> Result<T, Trouble> {
+        let outcome = tokio::select! {
+            biased;
+            outcome = tokio::time::timeout(limit, sending) => outcome,
+            // A server that was deposed while it hung is not waited for: what it does late does not count any more.
+            () = self.dialer.source().superseded(link.target()) => {
+                return Err(Trouble::Failed(Failure::unanswered(format!(
+                    "{} had not answered when another server took over from it",
+                    link.target().endpoint
+                ))));
+            }
+        };
         match outcome {
             Ok(Ok(answer)) => {
                 link.answered();

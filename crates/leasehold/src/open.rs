@@ -18,7 +18,7 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "mem" => Ok(memory(&url["mem:".len()..])),
         "file" => open_files(url),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" => open_redis(url).await,
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => open_redis(url).await,
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => open_etcd(url).await,
         #[cfg(feature = "zookeeper")]
@@ -91,6 +91,10 @@ pub(crate) const SCHEMES: &[&str] = &[
     "rediss://",
     #[cfg(feature = "redis")]
     "redis+unix://",
+    #[cfg(feature = "redis")]
+    "redis+sentinel://",
+    #[cfg(feature = "redis")]
+    "rediss+sentinel://",
     #[cfg(feature = "etcd")]
     "etcd://",
     #[cfg(feature = "etcd")]

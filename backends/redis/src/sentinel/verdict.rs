@@ -1,0 +1,218 @@
+//! What the Sentinels say, and whom to believe.
+//!
+//! Pure: answers come in, a primary or an explanation comes out.
+
+use std::collections::HashMap;
+
+use leasehold_address::Host;
+use leasehold_core::{Effect, Failure, FailureKind};
+use redis::Value;
+
+/// The primary, with the epoch of its election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) host: Host,
+    pub(super) epoch: u64,
+}
+
+/// What one Sentinel says of the primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    named: Named,
+    /// It leads a failover. Then it shows the new epoch before it shows the new address, so the two do not belong together.
+    is_failing_over: bool,
+}
+
+impl Answer {
+    /// Reads the answer to `SENTINEL MASTER`.
+    pub(super) fn read(answer: Value) -> Result<Answer, Failure> {
+        let fields: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
+        let field = |name: &str| fields.get(name).map(String::as_str);
+        let read = || {
+            let host = Host { name: field("ip")?.to_owned(), port: field("port")?.parse().ok()? };
+            let named = Named { host, epoch: field("config-epoch")?.parse().ok()? };
+            Some(Answer { named, is_failing_over: field("flags")?.contains("failover_in_progress") })
+        };
+        read().ok_or_else(|| {
+            let text = "its answer is not understood: is it a Sentinel of Redis 6.2 or later, or of Valkey?";
+            Failure::new(FailureKind::Unsupported, Effect::None, text)
+        })
+    }
+}
+
+impl Answer {
+    /// The primary, where its address and its epoch belong together.
+    pub(super) fn settled(&self) -> Option<&Named> {
+        (!self.is_failing_over).then_some(&self.named)
+    }
+}
+
+/// All answers to one question.
+#[derive(Debug)]
+pub(super) struct Verdict<'a> {
+    name: &'a str,
+    asked: usize,
+    answers: Vec<(Host, Result<Answer, Failure>)>,
+}
+
+impl<'a> Verdict<'a> {
+    /// Nobody of so many has answered yet.
+    pub(super) fn new(name: &'a str, asked: usize) -> Verdict<'a> {
+        Verdict { name, asked, answers: Vec::new() }
+    }
+
+    /// One has answered, or failed to.
+    pub(super) fn add(&mut self, host: Host, answer: Result<Answer, Failure>) {
+        self.answers.push((host, answer));
+    }
+
+    /// Whether a majority of those in the URL names a primary. A client that is cut off together with a minority must not
+    /// take their old view for the present one.
+    pub(super) fn has_majority(&self) -> bool {
+        self.named().count() > self.asked / 2
+    }
+
+    /// The primary of the newest epoch that anybody has seen.
+    pub(super) fn reach(self) -> Result<Named, Failure> {
+        if !self.has_majority() {
+            return Err(self.failure(format!("fewer than {} name it", self.asked / 2 + 1)));
+        }
+        let newest = self.named().map(|answer| answer.named.epoch).max().unwrap_or_default();
+        let mut settled =
+            self.named().filter(|answer| answer.named.epoch == newest && !answer.is_failing_over);
+        let Some(first) = settled.next() else {
+            return Err(self.failure("a failover is under way".to_owned()));
+        };
+        if settled.any(|answer| answer.named != first.named) {
+            return Err(self.failure(format!("two are named in epoch {newest}")));
+        }
+        Ok(first.named.clone())
+    }
+
+    fn named(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().filter_map(|(_, answer)| answer.as_ref().ok())
+    }
+
+    /// What is wrong, and what everybody said.
+    fn failure(&self, wrong: String) -> Failure {
+        let said: Vec<String> = self
+            .answers
+            .iter()
+            .map(|(host, answer)| match answer {
+                Ok(Answer { named, is_failing_over }) => {
+                    let note = if *is_failing_over { ", and is failing over" } else { "" };
+                    format!("{host} names {} in epoch {}{note}", named.host, named.epoch)
+                }
+                // Failures of a connection name whom they are about already.
+                Err(failure) if failure.detail().contains(&host.to_string()) => failure.detail().to_owned(),
+                Err(failure) => format!("{host}: {}", failure.detail()),
+            })
+            .chain((self.answers.len() < self.asked).then(|| "others did not answer in time".to_owned()))
+            .collect();
+        let text = format!("no primary of {} is known, since {wrong}: {}", self.name, said.join("; "));
+        // What all refuse alike will not pass; else whoever is missing may come back.
+        let failures: Vec<_> = self.answers.iter().filter_map(|(_, answer)| answer.as_ref().err()).collect();
+        let kind = match failures.first() {
+            Some(first)
+                if failures.len() == self.asked && failures.iter().all(|one| one.kind == first.kind) =>
+            {
+                first.kind
+            }
+            _ => FailureKind::Unavailable,
+        };
+        Failure::new(kind, Effect::None, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Host {
+        Host { name: name.to_owned(), port: 1 }
+    }
+
+    fn named(name: &str, epoch: u64) -> Result<Answer, Failure> {
+        Ok(Answer { named: Named { host: host(name), epoch }, is_failing_over: false })
+    }
+
+    fn leading(name: &str, epoch: u64) -> Result<Answer, Failure> {
+        Ok(Answer { named: Named { host: host(name), epoch }, is_failing_over: true })
+    }
+
+    fn silent() -> Result<Answer, Failure> {
+        Err(Failure::unavailable("cannot connect"))
+    }
+
+    fn verdict(answers: Vec<Result<Answer, Failure>>) -> Result<(String, u64), Failure> {
+        let mut verdict = Verdict::new("jobs", answers.len());
+        for (number, answer) in answers.into_iter().enumerate() {
+            verdict.add(host(&format!("s{number}")), answer);
+        }
+        verdict.reach().map(|named| (named.host.name, named.epoch))
+    }
+
+    fn wrong(answers: Vec<Result<Answer, Failure>>) -> String {
+        let failure = verdict(answers).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unavailable);
+        failure.detail().to_owned()
+    }
+
+    #[test]
+    fn the_newest_epoch_is_believed_once_a_majority_has_answered() {
+        assert_eq!(verdict(vec![named("a", 0)]).unwrap(), ("a".into(), 0));
+        assert_eq!(verdict(vec![named("a", 1), named("b", 2), named("a", 1)]).unwrap(), ("b".into(), 2));
+        assert_eq!(verdict(vec![named("a", 1), silent(), named("a", 1)]).unwrap(), ("a".into(), 1));
+    }
+
+    #[test]
+    fn a_minority_is_not_believed() {
+        let text = wrong(vec![named("a", 1), silent(), silent()]);
+        assert!(text.contains("fewer than 2") && text.contains("s0:1 names a:1 in epoch 1"), "{text}");
+        assert!(text.contains("s2:1: cannot connect"), "{text}");
+        assert!(wrong(vec![named("a", 1), silent()]).contains("fewer than 2"));
+        let mut cut_short = Verdict::new("jobs", 3);
+        cut_short.add(host("s"), named("a", 1));
+        assert!(cut_short.reach().unwrap_err().detail().contains("others did not answer in time"));
+    }
+
+    #[test]
+    fn who_leads_a_failover_shows_the_new_epoch_with_the_old_address() {
+        // It is not used; but it tells that the others are behind.
+        assert!(wrong(vec![leading("old", 2), named("old", 1), named("old", 1)]).contains("under way"));
+        assert_eq!(
+            verdict(vec![leading("old", 2), named("new", 2), named("old", 1)]).unwrap(),
+            ("new".into(), 2)
+        );
+        // Before the promotion there is no new epoch to be seen.
+        assert_eq!(
+            verdict(vec![leading("old", 1), named("old", 1), named("old", 1)]).unwrap(),
+            ("old".into(), 1)
+        );
+    }
+
+    #[test]
+    fn two_primaries_of_one_epoch_are_one_too_many() {
+        assert!(
+            wrong(vec![named("a", 1), named("b", 1), named("a", 1)]).contains("two are named in epoch 1")
+        );
+    }
+
+    #[test]
+    fn what_all_refuse_alike_does_not_pass() {
+        let denied = || Err(Failure::new(FailureKind::Denied, Effect::None, "no password"));
+        assert_eq!(verdict(vec![denied(), denied()]).unwrap_err().kind, FailureKind::Denied);
+        assert_eq!(verdict(vec![denied(), silent()]).unwrap_err().kind, FailureKind::Unavailable);
+    }
+
+    #[test]
+    fn answers_are_read_in_whatever_form_and_order() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let fields =
+            ["name", "jobs", "ip", "::1", "port", "7", "flags", "master,o_down", "config-epoch", "9"];
+        let answer = Answer::read(Value::Array(fields.map(text).into())).unwrap();
+        assert_eq!(answer.named, Named { host: Host { name: "::1".into(), port: 7 }, epoch: 9 });
+        assert!(!answer.is_failing_over);
+        assert!(Answer::read(Value::Nil).unwrap_err().detail().contains("not understood"));
+    }
+}

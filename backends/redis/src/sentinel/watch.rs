@@ -1,0 +1,98 @@
+//! Listening to one Sentinel: whoever tells first of a new primary ends the old view.
+//!
+//! A message is a hint only. It has an address and no epoch, and may be late; so it makes the view doubtful, and nothing more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use leasehold_address::Host;
+use leasehold_core::Failure;
+
+use super::Shared;
+use crate::timer;
+
+/// Listens to the Sentinel of this number for as long as the backend lives.
+pub(super) async fn run(shared: Arc<Shared>, number: usize) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if listen(&shared, number).await.is_ok() {
+            pause = FIRST_PAUSE;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Pauses between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How often a silent connection is asked for a sign of life.
+const PING: Duration = Duration::from_secs(10);
+
+const SWITCHED: &str = "+switch-master";
+
+/// Listens until the connection breaks. An error where it never stood.
+async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
+    let Some(sentinel) = shared.sentinels.get(number) else { return std::future::pending().await };
+    let limit = shared.config.timeout;
+    let (connection, _) = sentinel.dialer.subscription().await?;
+    let (mut sink, mut stream) = connection.split();
+    let subscribing = tokio::time::timeout(limit, sink.subscribe(SWITCHED));
+    let failed = |reason: String| Failure::unavailable(format!("{}: {reason}", sentinel.host));
+    let subscribed = subscribing.await.map_err(|elapsed| failed(elapsed.to_string()))?;
+    subscribed.map_err(|error| failed(error.to_string()))?;
+    // What it said while nobody listened would go unheard.
+    if let Ok(answer) = shared.ask_one(sentinel, limit).await
+        && let Some(named) = answer.settled()
+        && shared.named().as_ref().is_some_and(|newest| newest.epoch < named.epoch)
+    {
+        shared.heard_of(&named.host);
+    }
+    let mut ping = tokio::time::interval_at(timer::after(PING), PING);
+    loop {
+        tokio::select! {
+            message = stream.next() => {
+                let Some(message) = message else { return Ok(()) };
+                if let Some(host) = switched_to(message.get_payload_bytes(), &shared.group.name) {
+                    shared.heard_of(&host);
+                }
+            }
+            _ = ping.tick() => {
+                let pinged = tokio::time::timeout(limit, sink.ping::<redis::Value>()).await;
+                if !matches!(pinged, Ok(Ok(_))) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// The new primary of `name`, where the message is about that: `name old-host old-port new-host new-port`.
+fn switched_to(payload: &[u8], name: &str) -> Option<Host> {
+    let text = std::str::from_utf8(payload).ok()?;
+    // Names may hold spaces, addresses do not.
+    let mut words = text.rsplit(' ');
+    let (port, host) = (words.next()?.parse().ok()?, words.next()?);
+    let rest = words.rev().collect::<Vec<_>>();
+    let (_, own) = rest.split_last().and_then(|(_, rest)| rest.split_last())?;
+    (own.join(" ") == name).then(|| Host { name: host.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_messages_about_the_primary_of_this_name_count() {
+        let host = Host { name: "10.0.0.2".into(), port: 6380 };
+        assert_eq!(switched_to(b"jobs 10.0.0.1 6379 10.0.0.2 6380", "jobs"), Some(host.clone()));
+        assert_eq!(switched_to(b"my jobs 10.0.0.1 6379 10.0.0.2 6380", "my jobs"), Some(host));
+        for other in
+            [&b"other 10.0.0.1 6379 10.0.0.2 6380"[..], b"jobs", b"", b"jobs 1 2", b"\xff", b"jobs a b c d"]
+        {
+            assert_eq!(switched_to(other, "jobs"), None);
+        }
+    }
+}

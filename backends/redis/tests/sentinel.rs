@@ -1,0 +1,268 @@
+//! A primary that is elected: who is talked to, under which epoch, and what holders are told.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use leasehold_core::{Backend, Claim, Failure, FailureKind, Fence, Grade, Renewal, Safety, Share};
+use leasehold_redis::{RedisBackend, RedisConfig};
+use leasehold_testkit::{Data, RedisSentinel, RedisServer, Way};
+
+async fn refused(url: &str) -> Failure {
+    RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap_err()
+}
+
+async fn open(group: &RedisSentinel) -> RedisBackend {
+    connect(&format!("{}?timeout=1s", group.url())).await
+}
+
+/// Tries until it is granted, as the engine does. Only what passes may come in between.
+async fn persist(backend: &RedisBackend, claim: &Claim) -> Fence {
+    let begun = Instant::now();
+    loop {
+        match backend.contend(claim, &no_patience()).await {
+            Ok(leasehold_core::Step::Granted(grant)) => return grant.fence.unwrap(),
+            Ok(leasehold_core::Step::Busy(_)) => {}
+            Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "not granted again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Renews until it is known what became of it.
+async fn is_kept(backend: &RedisBackend, claim: &Claim) -> bool {
+    let begun = Instant::now();
+    loop {
+        match renew(backend, claim).await {
+            Renewal::Renewed => return true,
+            Renewal::Lost => return false,
+            Renewal::Unknown(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "nothing is known");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn long(name: &str) -> Claim {
+    claim_of(name, Share::MUTEX, Duration::from_secs(60))
+}
+
+#[tokio::test]
+async fn the_primary_is_found_and_promises_what_it_can() {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let backend = open(&group).await;
+    assert_eq!(
+        (backend.profile().fencing, backend.profile().safety),
+        (Grade::AcrossFailover, Safety::LostOnFailover)
+    );
+    let (first, second) = (mutex("job"), mutex("job"));
+    let fence = try_take(&backend, &first).await.unwrap();
+    assert_eq!(fence.epoch, 1, "before the first election");
+    assert!(freed(&backend, &first).await);
+    assert_eq!(try_take(&backend, &second).await.unwrap(), Fence::new(1, fence.seq + 1, 0));
+    assert!(freed(&backend, &second).await);
+
+    // It costs what one server costs.
+    let before = group.server(0).counts().await.unwrap();
+    for n in 0..20 {
+        let claim = mutex(&format!("job {n}"));
+        try_take(&backend, &claim).await.unwrap();
+        assert!(freed(&backend, &claim).await);
+    }
+    let used = group.server(0).counts().await.unwrap().since(&before);
+    assert_eq!(used.of("evalsha"), 40, "{:?}", used.commands);
+
+    // Who takes the primary for a single server would not notice when it is deposed.
+    let single = connect(&group.server(0).url()).await;
+    let refusal = single.contend(&mutex("job"), &no_patience()).await.unwrap_err();
+    assert_eq!(refusal.kind, FailureKind::Unsupported);
+    assert!(refusal.detail().contains("redis+sentinel://"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_failover_is_followed_and_who_lost_is_told() {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let backend = open(&group).await;
+    let (kept, lost) = (long("kept"), long("lost"));
+    let before = try_take(&backend, &kept).await.unwrap();
+    group.server(0).command(&["WAIT", "2", "5000"]).await.unwrap();
+    // From now on the replicas hear nothing: what is granted now is known to the primary alone.
+    for replica in [1, 2] {
+        group.stop(replica).unwrap();
+    }
+    group.server(0).command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
+    try_take(&backend, &lost).await.unwrap();
+    group.kill(0).unwrap();
+    for replica in [1, 2] {
+        group.resume(replica).unwrap();
+    }
+    let killed = Instant::now();
+    let after = persist(&backend, &mutex("other")).await;
+    println!("granted again {:?} after the kill", killed.elapsed());
+    assert!(after.epoch > before.epoch, "{before:?}, then {after:?}");
+    assert!(is_kept(&backend, &kept).await, "it had reached the replicas");
+    assert!(!is_kept(&backend, &lost).await, "the new primary never heard of it");
+    assert!(try_take(&backend, &mutex("kept")).await.is_none());
+    let successor = try_take(&backend, &mutex("lost")).await.unwrap();
+    assert!(successor > before && successor.epoch == after.epoch);
+}
+
+#[tokio::test]
+async fn a_failover_on_command_leaves_nobody_behind() {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let backend = open(&group).await;
+    let claim = long("job");
+    let mut last = try_take(&backend, &claim).await.unwrap();
+    for _ in 0..2 {
+        group.server(group.primary().await.unwrap()).command(&["WAIT", "2", "5000"]).await.unwrap();
+        group.failover().await.unwrap();
+        group.settle().await.unwrap();
+        assert!(is_kept(&backend, &claim).await);
+        let other = mutex("other");
+        let fence = persist(&backend, &other).await;
+        assert!(fence.epoch > last.epoch, "{last:?}, then {fence:?}");
+        assert!(freed(&backend, &other).await);
+        last = fence;
+    }
+}
+
+#[tokio::test]
+async fn a_deposed_primary_that_is_cut_off_or_hangs_is_left_when_the_sentinels_say_so() {
+    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    // A client that waits long for an answer is not held up by the server that was deposed.
+    let backend = connect(&format!("{}?timeout=1m", group.url())).await;
+    let claim = long("job");
+    let fence = try_take(&backend, &claim).await.unwrap();
+    group.server(0).command(&["WAIT", "2", "5000"]).await.unwrap();
+    group.proxy(0).unwrap().blackhole(Way::Both);
+    let begun = Instant::now();
+    assert!(is_kept(&backend, &claim).await);
+    let new = group.promoted(0).await.unwrap();
+    assert!(try_take(&backend, &mutex("job")).await.is_none());
+    assert!(persist(&backend, &mutex("other")).await.epoch > fence.epoch);
+    group.proxy(0).unwrap().heal().unwrap();
+    group.settle().await.unwrap();
+    group.server(new).command(&["WAIT", "2", "5000"]).await.unwrap();
+    group.stop(new).unwrap();
+    assert!(is_kept(&backend, &claim).await);
+    println!("two failovers in {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(45));
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_by_the_new_primary() {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let backend = open(&group).await;
+    let (holder, waiter) = (long("job"), long("job"));
+    try_take(&backend, &holder).await.unwrap();
+    let waiting = async {
+        loop {
+            // The engine goes on after what passes.
+            match backend.contend(&waiter, &endless()).await {
+                Ok(leasehold_core::Step::Granted(grant)) => return grant.fence.unwrap(),
+                Ok(leasehold_core::Step::Busy(_)) => {}
+                Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let releasing = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        group.server(0).command(&["WAIT", "2", "5000"]).await.unwrap();
+        group.kill(0).unwrap();
+        group.promoted(0).await.unwrap();
+        assert!(is_kept(&backend, &holder).await);
+        // The subscription is up again by then, or the waiter looks by itself.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(freed(&backend, &holder).await);
+        Instant::now()
+    };
+    let (fence, released) = tokio::join!(waiting, releasing);
+    println!("granted {:?} after the release", released.elapsed());
+    assert_eq!(fence.epoch, 2);
+    assert!(released.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn loss_within_an_epoch_is_told_and_fences_go_on() {
+    let Some(group) = RedisSentinel::builder().down_after(Duration::from_secs(20)).start_or_skip().await
+    else {
+        return;
+    };
+    let backend = open(&group).await;
+    let mut last = Fence::default();
+    for fault in ["flush", "restart without data", "evicted"] {
+        let claim = long("job");
+        let fence = persist(&backend, &claim).await;
+        assert!(fence > last, "{fault}: {last:?}, then {fence:?}");
+        assert!(is_kept(&backend, &claim).await);
+        match fault {
+            "flush" => group.server(0).flushall().await.unwrap(),
+            // Before the Sentinels notice: the same primary, the same epoch.
+            "restart without data" => group.restart(0, Data::Lose).await.unwrap(),
+            _ => _ = group.server(0).command(&["DEL", "{lh:job}:held"]).await.unwrap(),
+        }
+        assert!(!is_kept(&backend, &claim).await, "{fault}");
+        let successor = mutex("job");
+        let next = persist(&backend, &successor).await;
+        assert!(next.epoch == fence.epoch && next.seq > fence.seq, "{fault}: {fence:?}, then {next:?}");
+        assert!(freed(&backend, &successor).await);
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn a_minority_of_sentinels_is_not_believed() {
+    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    for number in [1, 2] {
+        group.sentinel_proxy(number).unwrap().cut().unwrap();
+    }
+    let url = format!("{}?timeout=1s", group.url());
+    let failure = refused(&url).await;
+    assert_eq!(failure.kind, FailureKind::Unavailable);
+    for part in [group.sentinel_addr(0), group.sentinel_addr(2), group.addr(0)] {
+        assert!(failure.detail().contains(&part.to_string()), "{failure}");
+    }
+    group.sentinel_proxy(1).unwrap().heal().unwrap();
+    connect(&url).await;
+}
+
+#[tokio::test]
+async fn mistakes_are_told_with_what_to_do() {
+    let builder = RedisSentinel::builder()
+        .server(RedisServer::builder().password("of the servers"))
+        .sentinel_password("of the sentinels");
+    let Some(group) = builder.start_or_skip().await else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (right, wrong) = (file("right", "of the sentinels\n"), file("wrong", "of others"));
+    let url = format!("{}?sentinel-password-file=", group.url());
+    let backend = connect(&format!("{url}{right}")).await;
+    assert!(try_take(&backend, &mutex("job")).await.is_some());
+
+    let failure = refused(&format!("{url}{wrong}")).await;
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    let failure = refused(&group.url()).await;
+    assert!(failure.kind == FailureKind::Denied && failure.detail().contains("NOAUTH"), "{failure}");
+    let failure = refused(
+        &url.replace("of%20the%20servers", "guessed")
+            .replace("password-file=", &format!("password-file={right}")),
+    )
+    .await;
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    assert!(failure.detail().contains(&group.addr(0).to_string()) && !failure.detail().contains("guessed"));
+    let failure = refused(&format!("{url}{right}").replace("/locks?", "/clocks?")).await;
+    assert!(failure.kind == FailureKind::Invalid && failure.detail().contains("clocks"), "{failure}");
+    // A server that is no Sentinel.
+    let failure = refused(&group.url_at(&[group.addr(0)])).await;
+    assert!(failure.kind == FailureKind::Unsupported || failure.kind == FailureKind::Denied, "{failure}");
+}
