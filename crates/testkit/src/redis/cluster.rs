@@ -6,13 +6,14 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::builder::quoted;
 use super::nodes::Node;
-use super::until::until;
+use super::until::{Asking, until};
 use super::{ADMIN, Data, RedisBuilder, RedisServer};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
@@ -162,54 +163,41 @@ impl RedisCluster {
 
     /// The member that says it is the primary of a slot, the one of the newest epoch where two do. Waits up to a minute for one.
     pub async fn primary_of(&self, slot: u16) -> Result<usize, Error> {
-        let serving = async || Ok(self.serving(slot).await?.map(|(_, member)| member));
+        let serving = || -> Asking<'_, _> {
+            Box::pin(async move { Ok(self.serving(slot).await?.map(|(_, member)| member)) })
+        };
         self.until(&format!("a primary of slot {slot}"), serving).await
     }
 
     /// The member that serves a slot and is not `old`. Waits up to a minute for one.
     pub async fn promoted(&self, slot: u16, old: usize) -> Result<usize, Error> {
-        let other = async || {
-            Ok(self.serving(slot).await?.filter(|(_, member)| *member != old).map(|(_, member)| member))
+        let other = || -> Asking<'_, _> {
+            Box::pin(async move {
+                let serving = self.serving(slot).await?.map(|(_, member)| member);
+                Ok(serving.filter(|member| *member != old))
+            })
         };
         self.until(&format!("another primary of slot {slot} than member {old}"), other).await
     }
 
     /// A member that runs and follows `primary`. Waits up to a minute for one that is in step.
     pub async fn replica_of(&self, primary: usize) -> Result<usize, Error> {
-        let find = async || {
-            let id = self.myself(primary).await?.id;
-            for (member, _) in self.members.iter().enumerate().filter(|(_, member)| member.is_awake()) {
-                let node = self.myself(member).await?;
-                if node.primary.as_deref() == Some(&id) && self.follows(member).await? {
-                    return Ok(Some(member));
-                }
-            }
-            Ok(None)
-        };
+        let find = || -> Asking<'_, _> { Box::pin(self.follower(primary)) };
         self.until(&format!("a replica of member {primary}"), find).await
     }
 
     /// Waits up to a minute until all members that run agree on who serves which slot, serve, and follow where they are replicas.
     pub async fn settle(&self) -> Result<(), Error> {
-        self.until("a cluster at rest", async || Ok(self.is_settled().await?.then_some(()))).await
+        let settled = || -> Asking<'_, _> { Box::pin(async { Ok(self.is_settled().await?.then_some(())) }) };
+        self.until("a cluster at rest", settled).await
     }
 
     /// Hands what `primary` serves over to its replica in order, as before maintenance, and says which that is.
     pub async fn hand_over(&self, primary: usize) -> Result<usize, Error> {
         let replica = self.replica_of(primary).await?;
-        let mut asked: Option<Instant> = None;
-        let promoted = async |asked: &mut Option<Instant>| {
-            if self.myself(replica).await?.is_primary() {
-                return Ok(Some(replica));
-            }
-            // The others do not vote again about a primary that they have voted about just now, and the attempt ends.
-            if asked.is_none_or(|asked| asked.elapsed() > HAND_OVER_LIMIT) {
-                self.members[replica].server.command(&["CLUSTER", "FAILOVER"]).await?;
-                *asked = Some(Instant::now());
-            }
-            Ok(None)
-        };
-        self.until(&format!("member {replica} as a primary"), async || promoted(&mut asked).await).await
+        let asked = Mutex::new(None);
+        let promoted = || -> Asking<'_, _> { Box::pin(self.take_over(replica, &asked)) };
+        self.until(&format!("member {replica} as a primary"), promoted).await
     }
 
     /// Moves a slot with all its keys, live.
@@ -264,6 +252,42 @@ impl RedisCluster {
         Ok(())
     }
 
+    async fn follower(&self, primary: usize) -> Result<Option<usize>, Error> {
+        let id = self.myself(primary).await?.id;
+        for (member, _) in self.members.iter().enumerate().filter(|(_, member)| member.is_awake()) {
+            let node = self.myself(member).await?;
+            if node.primary.as_deref() == Some(&id) && self.follows(member).await? {
+                return Ok(Some(member));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lets a replica take over, unless it has, or tries to since it was asked last.
+    async fn take_over(
+        &self,
+        replica: usize,
+        asked: &Mutex<Option<Instant>>,
+    ) -> Result<Option<usize>, Error> {
+        if self.myself(replica).await?.is_primary() {
+            return Ok(Some(replica));
+        }
+        // The others do not vote again about a primary that they have voted about just now, and the attempt ends.
+        let now = Instant::now();
+        let tries = {
+            let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let tries = asked.is_some_and(|asked: Instant| now.duration_since(asked) < HAND_OVER_LIMIT);
+            if !tries {
+                *asked = Some(now);
+            }
+            tries
+        };
+        if !tries {
+            self.members[replica].server.command(&["CLUSTER", "FAILOVER"]).await?;
+        }
+        Ok(None)
+    }
+
     async fn serving(&self, slot: u16) -> Result<Option<(u64, usize)>, Error> {
         let mut found = None;
         for (member, _) in self.members.iter().enumerate().filter(|(_, member)| member.is_awake()) {
@@ -314,17 +338,24 @@ impl RedisCluster {
         awake.ok_or_else(|| Error::failed("no member of the cluster runs"))
     }
 
-    async fn until<T>(
-        &self,
-        what: &str,
-        ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
-    ) -> Result<T, Error> {
+    async fn until<'a, T>(&'a self, what: &str, ask: impl FnMut() -> Asking<'a, T>) -> Result<T, Error> {
         let log = || self.awake().map_or_else(|_| String::new(), |member| self.log_tail(member));
         until(what, log, ask).await
     }
 
     fn log_tail(&self, member: usize) -> String {
         self.members[member].server.process.directory().log_tail()
+    }
+
+    async fn has_met(&self) -> Result<Option<()>, Error> {
+        for member in 0..self.members() {
+            let nodes = self.nodes(member).await?;
+            let known = nodes.iter().filter(|node| !node.is_in_handshake()).count();
+            if known < self.members() || nodes.len() > self.members() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
     }
 
     /// Makes one cluster out of servers that do not know each other.
@@ -347,16 +378,7 @@ impl RedisCluster {
                 self.members[one].server.command(&words).await?;
             }
         }
-        let met = async || {
-            for member in 0..count {
-                let nodes = self.nodes(member).await?;
-                let known = nodes.iter().filter(|node| !node.is_in_handshake()).count();
-                if known < count || nodes.len() > count {
-                    return Ok(None);
-                }
-            }
-            Ok(Some(()))
-        };
+        let met = || -> Asking<'_, _> { Box::pin(self.has_met()) };
         self.until("members that know each other", met).await?;
         for replica in self.primaries..count {
             let id = self.myself(replica % self.primaries).await?.id;

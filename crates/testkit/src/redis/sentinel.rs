@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::builder::quoted;
-use super::until::until;
+use super::until::{Asking, until};
 use super::{Data, RedisBuilder, RedisServer, Reply};
 use crate::error::Error;
 use crate::port::Port;
@@ -184,12 +184,14 @@ impl RedisSentinel {
     /// The server that all running Sentinels name as the primary, without a failover under way, and that says so itself.
     /// Waits up to a minute for one.
     pub async fn primary(&self) -> Result<usize, Error> {
-        self.until("a primary", async || self.named_by_all().await).await
+        self.until("a primary", || Box::pin(self.named_by_all())).await
     }
 
     /// As [`RedisSentinel::primary`], once it is another than `old`.
     pub async fn promoted(&self, old: usize) -> Result<usize, Error> {
-        let other = async || Ok(self.named_by_all().await?.filter(|primary| *primary != old));
+        let other = || -> Asking<'_, _> {
+            Box::pin(async move { Ok(self.named_by_all().await?.filter(|primary| *primary != old)) })
+        };
         self.until(&format!("another primary than server {old}"), other).await
     }
 
@@ -198,7 +200,8 @@ impl RedisSentinel {
         let old = self.primary().await?;
         let command = ["SENTINEL", "FAILOVER", Self::NAME];
         // Refused while replicas are not known well enough, and right after another one.
-        let begun = async || Ok(self.sentinel(0).command(&command).await.ok());
+        let begun =
+            || -> Asking<'_, _> { Box::pin(async { Ok(self.sentinel(0).command(&command).await.ok()) }) };
         self.until("the begin of a failover", begun).await?;
         self.promoted(old).await
     }
@@ -206,7 +209,9 @@ impl RedisSentinel {
     /// Waits up to a minute until all running servers are in step with the primary, and the Sentinels know them and each other.
     pub async fn settle(&self) -> Result<(), Error> {
         // Sentinels end all connections of a server that they tell to follow another, the kit's as well.
-        let settled = async || Ok(self.is_settled().await.unwrap_or_default().then_some(()));
+        let settled = || -> Asking<'_, _> {
+            Box::pin(async { Ok(self.is_settled().await.unwrap_or_default().then_some(())) })
+        };
         self.until("a primary with all its replicas", settled).await
     }
 
@@ -265,11 +270,7 @@ impl RedisSentinel {
         (0..self.sentinels.len()).filter(|number| self.sentinel(*number).pid().is_some())
     }
 
-    async fn until<T>(
-        &self,
-        what: &str,
-        ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
-    ) -> Result<T, Error> {
+    async fn until<'a, T>(&'a self, what: &str, ask: impl FnMut() -> Asking<'a, T>) -> Result<T, Error> {
         until(what, || self.sentinel(0).process.directory().log_tail(), ask).await
     }
 

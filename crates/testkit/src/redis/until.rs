@@ -1,16 +1,20 @@
 //! Waiting until several servers have agreed on something.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
 
+/// One question. In a box, because only so a test may wait for it from any thread.
+pub(super) type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<Option<T>, Error>> + Send + 'a>>;
+
 /// Asks again and again, for up to a minute, until there is an answer. `log` is shown where there is none.
-pub(super) async fn until<T>(
+pub(super) async fn until<'a, T>(
     what: &str,
     log: impl FnOnce() -> String,
-    mut ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
+    mut ask: impl FnMut() -> Asking<'a, T>,
 ) -> Result<T, Error> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
