@@ -10,23 +10,26 @@ use leasehold_core::{
     Version,
 };
 
+use crate::cluster::Cluster;
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::connection::Dialer;
+use crate::ears::Reach;
 use crate::keys::Keys;
 use crate::lookout::Lookout;
 use crate::reply;
 use crate::scripts;
 use crate::sentinel::Sentinels;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
+use crate::servers::{Listening, Servers};
 use crate::subscriber::Subscriber;
 use crate::target::{Fixed, Source};
 use crate::waiting::Pollers;
 use crate::wire::{Request, Wire};
 
-/// Locks on one Redis or Valkey server.
+/// Locks on one Redis or Valkey server, or on a cluster of them.
 ///
 /// Promises what its [`Profile`] says, which depends on how the server is set up; this module's documentation
-/// explains each promise. All clones of an `Arc` of it share two connections at most: one for commands, and
+/// explains each promise. All clones of an `Arc` of it share two connections at most to each server: one for commands, and
 /// one for subscriptions while anybody waits.
 ///
 /// # Cancel safety
@@ -35,8 +38,10 @@ use crate::wire::{Request, Wire};
 #[derive(Debug)]
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,
-    pub(crate) wire: Arc<Wire>,
-    pub(crate) subscriber: Subscriber,
+    pub(crate) wire: Arc<Servers>,
+    pub(crate) listening: Listening,
+    /// How far news of releases is carried.
+    pub(crate) reach: Reach,
     pub(crate) lookout: Lookout,
     pub(crate) pollers: Pollers,
     server: Server,
@@ -56,6 +61,7 @@ impl RedisBackend {
         let source: Arc<dyn Source> = match &config.deployment {
             Deployment::Single => Arc::new(Fixed(config.endpoint.clone())),
             Deployment::Sentinel(group) => Arc::new(Sentinels::new(config.clone(), group.clone())),
+            Deployment::Cluster(_) => return RedisBackend::by_cluster(config).await,
         };
         RedisBackend::by_way_of(source, config).await
     }
@@ -68,16 +74,48 @@ impl RedisBackend {
         let dialer = Arc::new(Dialer::new(config.clone(), source));
         let wire = Arc::new(Wire::new(dialer.clone()));
         let server = Server::ask(&wire, config.timeout).await?;
+        server.refuse_cluster(&wire.address())?;
+        let listening = Listening::One(Subscriber::new(dialer, Reach::Everywhere));
+        Ok(RedisBackend::of(config, Servers::One(wire), listening, Reach::Everywhere, server))
+    }
+
+    /// Connects to a cluster.
+    async fn by_cluster(config: RedisConfig) -> Result<RedisBackend, Failure> {
+        let cluster = Cluster::connect(config.clone()).await?;
+        let asked = cluster.primaries();
+        let asked = asked.iter().map(|primary| Server::ask(&primary.wire, config.timeout));
+        let servers: Vec<Server> = join_all(asked).await.into_iter().collect::<Result<_, _>>()?;
+        let server = Server::weakest(servers)
+            .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
+        if server.has_shard_channels() {
+            let servers = Arc::new(Servers::Cluster(cluster));
+            let listening = Listening::BySlot(servers.clone());
+            return Ok(RedisBackend::of(config, servers, listening, Reach::Slot, server));
+        }
+        let dialer = Arc::new(Dialer::new(config.clone(), cluster.any()));
+        let listening = Listening::One(Subscriber::new(dialer, Reach::Everywhere));
+        Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, Reach::Everywhere, server))
+    }
+
+    fn of(
+        config: RedisConfig,
+        wire: impl Into<Arc<Servers>>,
+        listening: Listening,
+        reach: Reach,
+        server: Server,
+    ) -> RedisBackend {
+        let wire = wire.into();
         let profile = server.profile(&config);
-        Ok(RedisBackend {
+        RedisBackend {
             lookout: Lookout::new(wire.clone(), config.timeout),
-            subscriber: Subscriber::new(dialer),
+            listening,
+            reach,
             pollers: Pollers::default(),
             config,
             wire,
             server,
             profile,
-        })
+        }
     }
 
     /// What the server said of itself when the connection was made.
@@ -93,7 +131,7 @@ impl RedisBackend {
     /// The channel on which scripts tell whom they call; empty where nothing may be published.
     pub(crate) fn told_on(&self, keys: &Keys) -> String {
         match self.config.wait {
-            Wait::Pubsub => keys.channel(),
+            Wait::Pubsub => keys.channel(self.reach),
             Wait::Poll => String::new(),
         }
     }
@@ -108,10 +146,9 @@ impl RedisBackend {
         }
     }
 
-    fn renew_request(&self, batch: &[Renew<'_>]) -> Request {
-        let mut keys = Vec::with_capacity(2 * batch.len());
-        let mut args = Vec::with_capacity(2 * batch.len());
-        for Renew { claim, .. } in batch {
+    fn renew_request<'a>(&self, batch: impl Iterator<Item = &'a Claim>) -> Request {
+        let (mut keys, mut args) = (Vec::new(), Vec::new());
+        for claim in batch {
             let names = Keys::of(&self.config.prefix, &claim.resource);
             keys.extend([names.held(), names.claims()]);
             args.extend([reply::member(claim), reply::millis(claim.ttl)]);
@@ -123,14 +160,29 @@ impl RedisBackend {
         // A third of the shortest lease: what is asked again after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
         let limit = self.limit_for(shortest / 3);
-        let answer = self.wire.run(&self.renew_request(batch), limit).await;
-        match answer.and_then(|answer| reply::numbers(answer, batch.len())) {
-            Ok(numbers) => {
-                let read = |number| if number == 1 { Renewal::Renewed } else { Renewal::Lost };
-                numbers.into_iter().map(read).collect()
+        let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
+        let groups = self.wire.together(&held.collect::<Vec<_>>());
+        let requests = groups
+            .iter()
+            .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));
+        let requests: Vec<Request> = requests.collect();
+        let answers = match &requests[..] {
+            [one] => vec![self.wire.run(one, limit).await],
+            many => self.wire.run_all(many, limit).await,
+        };
+        let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
+        for (group, answer) in groups.iter().zip(answers) {
+            let numbers = answer.and_then(|answer| reply::numbers(answer, group.len()));
+            for (nth, position) in group.iter().enumerate() {
+                renewals[*position] = Some(match &numbers {
+                    Ok(numbers) if numbers.get(nth) == Some(&1) => Renewal::Renewed,
+                    Ok(_) => Renewal::Lost,
+                    Err(failure) => Renewal::Unknown(failure.clone()),
+                });
             }
-            Err(failure) => vec![Renewal::Unknown(failure); batch.len()],
         }
+        let unasked = || Renewal::Unknown(Failure::unavailable("it was not asked"));
+        renewals.into_iter().map(|renewal| renewal.unwrap_or_else(unasked)).collect()
     }
 
     async fn release_some(&self, batch: &[&Claim]) -> Vec<Release> {

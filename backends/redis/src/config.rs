@@ -26,6 +26,8 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// | `redis+unix:///path/to.sock` | Unix socket |
 /// | `redis+sentinel://[user[:password]@]host[:port][,host[:port]]…/name` | whoever these Sentinels name as the primary of `name` |
 /// | `rediss+sentinel://…` | the same, with TLS to the Sentinels and the servers |
+/// | `redis+cluster://[user[:password]@]host[:port][,host[:port]]…` | a cluster, found by way of any of these servers |
+/// | `rediss+cluster://…` | the same, with TLS to each of its servers |
 ///
 /// | option | meaning | default |
 /// |---|---|---|
@@ -102,7 +104,12 @@ impl RedisConfig {
     /// Whether a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
         let Endpoint::Tcp { host, port } = &self.endpoint else { return false };
-        let loopback = Host { name: host.clone(), port: *port }.is_loopback();
+        let first = Host { name: host.clone(), port: *port };
+        // Of a group at least those that are named are known; the others are taken to be where these are.
+        let loopback = match &self.deployment {
+            Deployment::Cluster(seeds) => seeds.iter().all(Host::is_loopback),
+            Deployment::Single | Deployment::Sentinel(_) => first.is_loopback(),
+        };
         !loopback && !matches!(self.credentials.password(), Ok(None))
     }
 
@@ -138,11 +145,14 @@ impl RedisConfig {
             ("db", _) if matches!(self.deployment, Deployment::Sentinel(_)) => self.db = read_db(value)?,
             ("sentinel-user" | "sentinel-password-file", _) => match &mut self.deployment {
                 Deployment::Sentinel(group) => group.read_option(name, value),
-                Deployment::Single => {
+                Deployment::Single | Deployment::Cluster(_) => {
                     return Err(invalid(format!("{name} belongs to Sentinels: write redis+sentinel://")));
                 }
             },
             ("user", Endpoint::Unix { .. }) => self.credentials.user = Some(value.to_owned()),
+            ("db", _) if matches!(self.deployment, Deployment::Cluster(_)) => {
+                return Err(invalid(ONE_DATABASE));
+            }
             ("db", _) => return Err(invalid(format!("write the database number as a path: …/{value}"))),
             ("user", _) => return Err(invalid(format!("write the user before the host: {value}@host"))),
             _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
@@ -178,6 +188,20 @@ impl RedisConfig {
         }
     }
 
+    /// Whether connections are made by TLS.
+    pub(crate) fn is_secured(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Tls { .. })
+    }
+
+    /// The servers by which a cluster is found.
+    pub(crate) fn seeds(&self) -> impl Iterator<Item = Endpoint> {
+        let seeds = match &self.deployment {
+            Deployment::Cluster(seeds) => seeds.as_slice(),
+            Deployment::Single | Deployment::Sentinel(_) => &[],
+        };
+        seeds.iter().map(|seed| self.endpoint_at(seed))
+    }
+
     /// How one Sentinel is talked to.
     pub(crate) fn for_sentinel(&self, group: &Group, sentinel: &Host) -> RedisConfig {
         RedisConfig {
@@ -202,6 +226,10 @@ impl fmt::Display for RedisConfig {
                 let hosts: Vec<String> = group.sentinels.iter().map(ToString::to_string).collect();
                 write!(f, "{scheme}+sentinel://{user}{}/{}?db={}", hosts.join(","), group.name, self.db)
             }
+            (_, Deployment::Cluster(seeds)) => {
+                let hosts: Vec<String> = seeds.iter().map(ToString::to_string).collect();
+                write!(f, "{scheme}+cluster://{user}{}", hosts.join(","))
+            }
         }
     }
 }
@@ -213,6 +241,8 @@ pub(crate) enum Deployment {
     Single,
     /// Whoever the Sentinels name.
     Sentinel(Group),
+    /// Those that serve the slots of a cluster, found by way of these.
+    Cluster(Vec<Host>),
 }
 
 /// Where the server listens.
@@ -258,8 +288,7 @@ pub(crate) fn read_file(path: &Path, option: &str) -> Result<Vec<u8>, Failure> {
 }
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";
-const FORMS: &str =
-    "redis://host:6379/0, rediss://host:6379/0, redis+unix:///path/to.sock or redis+sentinel://h1,h2,h3/name";
+const FORMS: &str = "redis://host:6379/0, rediss://host:6379/0, redis+unix:///path/to.sock, redis+sentinel://h1,h2,h3/name or redis+cluster://h1,h2,h3";
 const OPTIONS: &[&str] = &[
     "wait",
     "order",
@@ -290,12 +319,26 @@ fn first_of_many(url: &str) -> (Cow<'_, str>, &str) {
 fn read_deployment(url: &Url, hosts: &str) -> Result<Deployment, Failure> {
     match url.scheme() {
         "redis+sentinel" | "rediss+sentinel" => Ok(Deployment::Sentinel(Group::read(hosts, url.path())?)),
-        _ if hosts.contains(',') => {
-            Err(invalid("several hosts: write redis+sentinel://h1,h2,h3/name, or name one server"))
-        }
+        "redis+cluster" | "rediss+cluster" => Ok(Deployment::Cluster(read_seeds(hosts)?)),
+        _ if hosts.contains(',') => Err(invalid(
+            "several hosts: write redis+sentinel://h1,h2,h3/name or redis+cluster://h1,h2,h3, or name one server",
+        )),
         _ => Ok(Deployment::Single),
     }
 }
+
+fn read_seeds(hosts: &str) -> Result<Vec<Host>, Failure> {
+    let seeds: Vec<&str> = hosts.split(',').collect();
+    if seeds.len() > MAX_SEEDS {
+        return Err(invalid(format!("name at most {MAX_SEEDS} servers: any of them knows the others")));
+    }
+    seeds.into_iter().map(|seed| Host::read(seed, 6379, "redis+cluster://h1,h2,h3")).collect()
+}
+
+/// The most servers of a cluster that are named; it may have more.
+const MAX_SEEDS: usize = 32;
+
+const ONE_DATABASE: &str = "a cluster has database 0 only: leave the number out";
 
 fn read_endpoint(url: &Url) -> Result<Endpoint, Failure> {
     let port = url.port().unwrap_or(6379);
@@ -305,8 +348,10 @@ fn read_endpoint(url: &Url) -> Result<Endpoint, Failure> {
         "rediss+sentinel" => {
             Ok(Endpoint::Tls { host: read_host(url)?, port: sentinel_port, files: TlsFiles::default() })
         }
-        "redis" => Ok(Endpoint::Tcp { host: read_host(url)?, port }),
-        "rediss" => Ok(Endpoint::Tls { host: read_host(url)?, port, files: TlsFiles::default() }),
+        "redis" | "redis+cluster" => Ok(Endpoint::Tcp { host: read_host(url)?, port }),
+        "rediss" | "rediss+cluster" => {
+            Ok(Endpoint::Tls { host: read_host(url)?, port, files: TlsFiles::default() })
+        }
         "redis+unix" => {
             if url.has_host() {
                 return Err(invalid("a Unix socket has no host: write redis+unix:///path/to.sock"));
@@ -336,6 +381,7 @@ fn read_path_db(url: &Url) -> Result<i64, Failure> {
     }
     match url.path().trim_start_matches('/') {
         "" => Ok(0),
+        _ if url.scheme().ends_with("+cluster") => Err(invalid(ONE_DATABASE)),
         number => read_db(number),
     }
 }
@@ -384,6 +430,30 @@ mod tests {
         assert_eq!(config.endpoint, Endpoint::Unix { path: "/run/a b.sock".into() });
         assert_eq!((config.db, config.credentials.user.as_deref()), (4, Some("me")));
         assert_eq!(config.to_string(), "redis+unix:///run/a b.sock?db=4");
+    }
+
+    #[test]
+    fn a_cluster_is_named_by_any_of_its_servers() {
+        let config =
+            RedisConfig::parse("rediss+cluster://me:p%2Fw@a,[::1]:7001?ca=/c.pem&wait=poll").unwrap();
+        assert!(config.is_secured() && config.wait == Wait::Poll);
+        assert_eq!(config.to_string(), "rediss+cluster://me:***@a:6379,[::1]:7001");
+        assert_eq!(reveal(&config.credentials.password().unwrap().unwrap()), "p/w");
+        let seeds: Vec<Endpoint> = config.seeds().collect();
+        assert_eq!((seeds.len(), seeds[1].to_string().as_str()), (2, "[::1]:7001"));
+        assert!(matches!(&seeds[1], Endpoint::Tls { files, .. } if files.ca.is_some()));
+        for (url, hint) in [
+            ("redis+cluster://a,b/3", "database 0 only"),
+            ("redis+cluster://a,b?db=3", "database 0 only"),
+            ("redis+cluster://a,,b", "host is missing"),
+            ("redis+cluster://", "host is missing"),
+            ("redis+cluster://a,b?ca=/x", "rediss"),
+            ("redis://a,b", "redis+cluster://"),
+            ("redis+cluster://a?sentinel-user=x", "redis+sentinel://"),
+        ] {
+            let refusal = refusal(url);
+            assert!(refusal.contains(hint), "{url}: {refusal}");
+        }
     }
 
     #[test]

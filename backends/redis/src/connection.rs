@@ -3,13 +3,14 @@
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file has the effect
 //! `None`. The TLS provider is chosen here and not taken from the process, so that no other crate can change it.
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_core::Failure;
-use redis::aio::{MultiplexedConnection, PubSub};
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -19,6 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
+use crate::ears::{Ears, Reach};
 use crate::login::{Login, Refused};
 use crate::refusal;
 use crate::target::{Source, Target};
@@ -34,10 +36,6 @@ impl Dialer {
     /// Dials whatever `source` says.
     pub(crate) fn new(config: RedisConfig, source: Arc<dyn Source>) -> Dialer {
         Dialer { config, source }
-    }
-
-    pub(crate) fn config(&self) -> &RedisConfig {
-        &self.config
     }
 
     /// Who knows where to dial.
@@ -65,14 +63,10 @@ impl Dialer {
     }
 
     /// A connection for subscriptions, ready to use, and where it leads.
-    pub(crate) async fn subscription(&self) -> Result<(PubSub, Target), Failure> {
+    pub(crate) async fn subscription(&self, reach: Reach) -> Result<(Ears, Target), Failure> {
         let target = self.source.target().await?;
-        let subscription = self.bounded(&target.endpoint, async {
-            let stream = self.open(&target.endpoint).await?;
-            let subscription = PubSub::new(&logged_in(), stream).await;
-            subscription.map_err(|error| refusal::of_request(&error, &target.endpoint.to_string()))
-        });
-        Ok((subscription.await?, target))
+        let stream = self.bounded(&target.endpoint, self.open(&target.endpoint)).await?;
+        Ok((Ears::new(stream, reach, self.config.timeout), target))
     }
 
     async fn bounded<T>(
@@ -214,8 +208,8 @@ impl Drop for Link {
 }
 
 /// What a connection is made of.
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Duplex for S {}
 
 /// What is left to do for the client once a stream is logged in: nothing.
 fn logged_in() -> RedisConnectionInfo {

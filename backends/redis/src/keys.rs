@@ -5,6 +5,8 @@
 
 use leasehold_core::Resource;
 
+use crate::ears::Reach;
+
 /// The longest escaped name that is written out; a longer one is hashed, and kept whole beside its fence.
 pub(crate) const MAX_NAME: usize = 160;
 
@@ -50,9 +52,12 @@ impl Keys {
         [self.held(), self.key("line"), self.places(), self.claims(), self.key("fence")]
     }
 
-    /// Where releases are told.
-    pub(crate) fn channel(&self) -> String {
-        self.key("wake")
+    /// Where releases are told. The scripts know by its end how far a channel reaches.
+    pub(crate) fn channel(&self, reach: Reach) -> String {
+        self.key(match reach {
+            Reach::Everywhere => "wake",
+            Reach::Slot => "swake",
+        })
     }
 
     fn key(&self, part: &str) -> String {
@@ -96,7 +101,8 @@ mod tests {
     #[test]
     fn all_keys_share_the_tag() {
         let keys = Keys::of("lh", &Resource::new("a").unwrap());
-        assert_eq!(keys.channel(), "{lh:a}:wake");
+        assert_eq!(keys.channel(Reach::Everywhere), "{lh:a}:wake");
+        assert_eq!(keys.channel(Reach::Slot), "{lh:a}:swake");
         assert!(keys.all().iter().chain(&keys.line()).all(|key| key.starts_with("{lh:a}:")));
     }
 }

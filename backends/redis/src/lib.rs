@@ -5,8 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod cluster;
 mod config;
 mod connection;
+mod ears;
 mod keys;
 mod login;
 mod looking;
@@ -16,9 +18,11 @@ mod reply;
 mod scripts;
 mod sentinel;
 mod server;
+mod servers;
 mod subscriber;
 mod target;
 mod timer;
+mod view;
 mod waiting;
 mod wire;
 

@@ -12,7 +12,7 @@ use crate::keys::{Keys, MAX_NAME, plain};
 use crate::reply;
 use crate::scripts;
 use crate::waiting::ended;
-use crate::wire::Request;
+use crate::wire::{Request, Wire};
 
 impl RedisBackend {
     /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.
@@ -23,16 +23,19 @@ impl RedisBackend {
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let keys = Keys::of(&self.config.prefix, resource);
-        let channel = keys.channel();
+        let channel = keys.channel(self.reach);
         let mut ear = None;
         loop {
             let snapshot = self.snapshot(resource, &keys).await?;
             if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
                 return Ok(snapshot);
             }
+            if ear.as_ref().is_some_and(|ear| !self.listening.is_right(ear, &channel)) {
+                ear = None;
+            }
             if self.config.wait == Wait::Pubsub && ear.is_none() {
                 tokio::select! {
-                    listening = self.subscriber.listen(&channel) => ear = Some(listening?),
+                    listening = self.listening.listen(&channel) => ear = Some(listening?),
                     () = ended(patience) => {}
                 }
                 continue;
@@ -87,19 +90,26 @@ impl RedisBackend {
 
     /// How many claims hold and wait; without those resources where nobody does any more.
     async fn count(&self, resources: &[Resource]) -> Result<Vec<Summary>, Failure> {
-        let keys = resources.iter().flat_map(|resource| {
-            let keys = Keys::of(&self.config.prefix, resource);
-            [keys.held(), keys.places()]
+        let keys: Vec<Keys> =
+            resources.iter().map(|resource| Keys::of(&self.config.prefix, resource)).collect();
+        let groups = self.wire.together(&keys.iter().map(Keys::held).collect::<Vec<_>>());
+        let requests = groups.iter().map(|group| {
+            let keys = group.iter().flat_map(|position| [keys[*position].held(), keys[*position].places()]);
+            Request { script: &scripts::COUNT, keys: keys.collect(), args: Vec::new() }
         });
-        let request = Request { script: &scripts::COUNT, keys: keys.collect(), args: Vec::new() };
-        let answer = self.wire.run(&request, self.config.timeout).await?;
-        let numbers = reply::numbers(answer, 2 * resources.len())?;
-        let summaries = resources.iter().zip(numbers.chunks(2)).filter_map(|(resource, counts)| {
-            let (holders, waiting) = (*counts.first()?, *counts.last()?);
-            let resource = resource.clone();
-            (holders + waiting > 0).then_some(Summary { resource, holders, waiting })
-        });
-        Ok(summaries.collect())
+        let requests: Vec<Request> = requests.collect();
+        let answers = self.wire.run_all(&requests, self.config.timeout).await;
+        let mut summaries = Vec::with_capacity(resources.len());
+        for (group, answer) in groups.iter().zip(answers) {
+            let numbers = reply::numbers(answer?, 2 * group.len())?;
+            for (position, counts) in group.iter().zip(numbers.chunks(2)) {
+                let [holders, waiting] = *counts else { continue };
+                let resource = resources[*position].clone();
+                summaries.extend((holders + waiting > 0).then_some(Summary { resource, holders, waiting }));
+            }
+        }
+        summaries.sort_by(|one, other| one.resource.cmp(&other.resource));
+        Ok(summaries)
     }
 
     /// The names of all resources that begin with `prefix` and have keys besides their fence.
@@ -107,15 +117,30 @@ impl RedisBackend {
         let root = format!("{{{}:", self.config.prefix);
         let pattern = format!("{}{}*}}:[hp]*", glob_escaped(&root), glob_escaped(&searched(prefix)));
         let mut names = BTreeSet::new();
+        for wire in self.wire.each().await? {
+            self.names_at(&wire, &root, &pattern, prefix, &mut names).await?;
+        }
+        Ok(names)
+    }
+
+    /// Adds the names that one server knows.
+    async fn names_at(
+        &self,
+        wire: &Wire,
+        root: &str,
+        pattern: &str,
+        prefix: &str,
+        names: &mut BTreeSet<Resource>,
+    ) -> Result<(), Failure> {
         let mut hashed = BTreeSet::new();
         let mut cursor = 0u64;
         for _ in 0..MAX_SCANS {
             let mut scan = cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let answer = self.wire.command(&scan, self.config.timeout).await?;
+            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+            let answer = wire.command(&scan, self.config.timeout).await?;
             let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
             for key in keys {
-                let Some(stored) = stored_name(&key, &root) else { continue };
+                let Some(stored) = stored_name(&key, root) else { continue };
                 match Resource::from_escaped(stored) {
                     Some(resource) if resource.as_str().starts_with(prefix) => _ = names.insert(resource),
                     None if Resource::is_hashed(stored) => _ = hashed.insert(stored.to_owned()),
@@ -127,8 +152,7 @@ impl RedisBackend {
             }
             cursor = next;
             if cursor == 0 {
-                self.resolve(&root, &hashed, prefix, &mut names).await?;
-                return Ok(names);
+                return self.resolve(wire, root, &hashed, prefix, names).await;
             }
         }
         Err(too_many("keys", "keep locks in a database of their own"))
@@ -137,6 +161,7 @@ impl RedisBackend {
     /// Adds the resources whose keys carry a hash; their names are kept beside their fences.
     async fn resolve(
         &self,
+        wire: &Wire,
         root: &str,
         hashed: &BTreeSet<String>,
         prefix: &str,
@@ -146,7 +171,7 @@ impl RedisBackend {
             let mut get = cmd("GET");
             get.arg(format!("{root}{stored}}}:fence"));
             // Whatever cannot be read is not ours.
-            let Ok(value) = self.wire.command(&get, self.config.timeout).await else { continue };
+            let Ok(value) = wire.command(&get, self.config.timeout).await else { continue };
             let text: Option<String> = reply::read(value).unwrap_or_default();
             let name = text.as_deref().and_then(|text| text.split_once(' ')).map(|(_, name)| name);
             let resource = name.and_then(|name| Resource::new(name).ok());

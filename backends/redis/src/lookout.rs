@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 use crate::reply;
 use crate::scripts;
+use crate::servers::Servers;
 use crate::timer;
-use crate::wire::{Request, Wire};
+use crate::wire::Request;
 
 /// Watches waiting claims.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(crate) struct Watch {
 
 impl Lookout {
     /// Looks through `wire`.
-    pub(crate) fn new(wire: Arc<Wire>, limit: Duration) -> Lookout {
+    pub(crate) fn new(wire: Arc<Servers>, limit: Duration) -> Lookout {
         let shared = Shared { wire, limit, board: Mutex::default(), work: Notify::new() };
         Lookout { shared: Arc::new(shared), task: Mutex::default() }
     }
@@ -124,7 +125,7 @@ const GLANCE_MAX: usize = 250;
 
 #[derive(Debug)]
 struct Shared {
-    wire: Arc<Wire>,
+    wire: Arc<Servers>,
     limit: Duration,
     board: Mutex<Board>,
     work: Notify,
@@ -169,19 +170,20 @@ impl Shared {
     }
 
     async fn glance(&self, some: &[(u64, Entry)]) -> Vec<Duration> {
-        let mut keys = Vec::with_capacity(4 * some.len());
-        let mut args = Vec::with_capacity(2 * some.len());
-        for (_, Entry { watched, .. }) in some {
-            keys.extend(watched.keys.iter().cloned());
-            args.extend([watched.member.clone(), watched.place.as_millis().to_string()]);
+        let first_keys: Vec<String> =
+            some.iter().filter_map(|(_, entry)| entry.watched.keys.first().cloned()).collect();
+        let groups = self.wire.together(&first_keys);
+        let requests: Vec<Request> = groups.iter().map(|group| glance_at(some, group)).collect();
+        let answers = self.wire.run_all(&requests, self.limit).await;
+        // Whoever is not answered for looks for itself, and reports what it meets.
+        let mut ends = vec![Duration::ZERO; some.len()];
+        for (group, answer) in groups.iter().zip(answers) {
+            let Ok(numbers) = answer.and_then(|answer| reply::numbers(answer, group.len())) else { continue };
+            for (position, ms) in group.iter().zip(numbers) {
+                ends[*position] = Duration::from_millis(ms.into());
+            }
         }
-        let request = Request { script: &scripts::GLANCE, keys, args };
-        let answer = self.wire.run(&request, self.limit).await;
-        match answer.and_then(|answer| reply::numbers(answer, some.len())) {
-            Ok(numbers) => numbers.into_iter().map(|ms| Duration::from_millis(ms.into())).collect(),
-            // Each then looks for itself, and reports what it meets.
-            Err(_) => vec![Duration::ZERO; some.len()],
-        }
+        ends
     }
 
     fn settle(&self, some: Vec<(u64, Entry)>, ends: &[Duration]) {
@@ -197,6 +199,16 @@ impl Shared {
             }
         }
     }
+}
+
+fn glance_at(some: &[(u64, Entry)], group: &[usize]) -> Request {
+    let mut keys = Vec::with_capacity(4 * group.len());
+    let mut args = Vec::with_capacity(2 * group.len());
+    for (_, Entry { watched, .. }) in group.iter().map(|position| &some[*position]) {
+        keys.extend(watched.keys.iter().cloned());
+        args.extend([watched.member.clone(), watched.place.as_millis().to_string()]);
+    }
+    Request { script: &scripts::GLANCE, keys, args }
 }
 
 /// Glances at whoever is due, for as long as the backend lives.

@@ -86,7 +86,13 @@ pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
         ))
         .because(error.clone());
     }
-    let failure = of_text(&text_of(error), address);
+    let text = text_of(error);
+    let mut failure = of_text(&text, address);
+    if HALFWAY.iter().any(|part| text.contains(part)) {
+        failure = Failure::unanswered(format!(
+            "{address} gave the keys away while a script ran on them ({text}): the slot is being moved"
+        ));
+    }
     match error.kind() {
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => Failure::new(
             FailureKind::Unsupported,
@@ -107,6 +113,49 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
 pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
     let text = text_of(error);
     ["READONLY", "STALE_EPOCH", "MASTERDOWN"].iter().any(|code| text.contains(code))
+}
+
+/// What a server of a cluster says of a request that it does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// Another server serves the slot, as the one that was asked sees it. An empty host is its own.
+    Moved { host: String, port: u16 },
+    /// The slot is on its way, and these keys have arrived there already.
+    Referred { host: String, port: u16 },
+    /// The slot is on its way, with some of the keys here and some there.
+    Underway,
+    /// Nobody serves the slot for now.
+    Nobody,
+    /// It is not the primary any more, or the view under which it was asked is of before a failover.
+    Deposed,
+}
+
+/// Whether, and where else, what was refused should be asked.
+pub(crate) fn elsewhere(error: &RedisError) -> Option<Elsewhere> {
+    if is_of_no_primary(error) {
+        return Some(Elsewhere::Deposed);
+    }
+    let address = || {
+        let (host, port) = error.detail()?.split_once(' ')?.1.rsplit_once(':')?;
+        Some((host.to_owned(), port.parse().ok()?))
+    };
+    match error.code()? {
+        "MOVED" => address().map(|(host, port)| Elsewhere::Moved { host, port }),
+        "ASK" => address().map(|(host, port)| Elsewhere::Referred { host, port }),
+        "TRYAGAIN" => Some(Elsewhere::Underway),
+        "CLUSTERDOWN" => Some(Elsewhere::Nobody),
+        _ => None,
+    }
+}
+
+/// Whether a refused subscription belongs to another server of the cluster, or to this one at another time.
+pub(crate) fn is_of_another(reason: &str) -> bool {
+    ["MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| reason.starts_with(code))
+}
+
+/// A refusal that came as a text.
+pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
+    of_text(text, address)
 }
 
 fn text_of(error: &RedisError) -> String {
@@ -131,6 +180,9 @@ fn of_text(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
 }
 
+/// What a script is told that meets keys which its server has given away since the script began: it may have written.
+const HALFWAY: [&str; 2] = ["non local key", "slot not served"];
+
 struct Known {
     code: &'static str,
     kind: FailureKind,
@@ -140,6 +192,8 @@ struct Known {
 const fn known(code: &'static str, kind: FailureKind, advice: &'static str) -> Known {
     Known { code, kind, advice }
 }
+
+const OF_A_CLUSTER: &str = "this is a server of a cluster: connect by redis+cluster://";
 
 const KNOWN: &[Known] = &[
     known(
@@ -194,9 +248,16 @@ const KNOWN: &[Known] = &[
         FailureKind::Unavailable,
         "a script of another client blocks the server: wait, or SCRIPT KILL",
     ),
-    known("MOVED", FailureKind::Unsupported, "this is a cluster, which redis:// does not speak to"),
-    known("CROSSSLOT", FailureKind::Unsupported, "this is a cluster, which redis:// does not speak to"),
-    known("CLUSTERDOWN", FailureKind::Unsupported, "this is a cluster, which redis:// does not speak to"),
+    // Met by those who take a server of a cluster for a single one. Whoever knows the cluster deals with them.
+    known("CROSSSLOT", FailureKind::Unsupported, OF_A_CLUSTER),
+    known("MOVED", FailureKind::Unsupported, OF_A_CLUSTER),
+    known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),
+    known("CLUSTERDOWN", FailureKind::Unsupported, OF_A_CLUSTER),
+    known(
+        "cluster support disabled",
+        FailureKind::Unsupported,
+        "this server is of no cluster: connect by redis://",
+    ),
     known("max number of clients", FailureKind::Unavailable, "raise maxclients"),
     known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),
 ];

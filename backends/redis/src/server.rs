@@ -30,6 +30,8 @@ pub struct Server {
     pub replicas: Option<u32>,
     /// Whether it is a replica itself.
     pub is_replica: bool,
+    /// Whether it is a server of a cluster.
+    pub is_of_cluster: bool,
 }
 
 impl Server {
@@ -49,6 +51,42 @@ impl Server {
         Ok(server)
     }
 
+    /// What may be relied on of all of several servers; `None` of none.
+    pub(crate) fn weakest(servers: Vec<Server>) -> Option<Server> {
+        servers.into_iter().reduce(|one, other| Server {
+            version: match (&one.version, &other.version) {
+                (Some(a), Some(b)) => Some(if version(a) <= version(b) { a } else { b }.clone()),
+                _ => None,
+            },
+            run_id: None,
+            maxmemory_policy: if one.keeps_all() { other.maxmemory_policy } else { one.maxmemory_policy },
+            appendonly: one.appendonly.zip(other.appendonly).map(|(one, other)| one && other),
+            appendfsync: match one.appendfsync.as_deref() {
+                Some("always") => other.appendfsync,
+                _ => one.appendfsync,
+            },
+            replicas: one.replicas.max(other.replicas),
+            is_replica: one.is_replica || other.is_replica,
+            is_of_cluster: one.is_of_cluster && other.is_of_cluster,
+        })
+    }
+
+    /// Refuses a server of a cluster where a single one is expected.
+    pub(crate) fn refuse_cluster(&self, address: &str) -> Result<(), Failure> {
+        if !self.is_of_cluster {
+            return Ok(());
+        }
+        let advice = format!(
+            "{address} is a server of a cluster, which shares its keys with others: write redis+cluster://"
+        );
+        Err(Failure::new(FailureKind::Unsupported, Effect::None, advice))
+    }
+
+    /// Whether it knows channels that only the servers of a slot carry.
+    pub(crate) fn has_shard_channels(&self) -> bool {
+        self.version.as_deref().is_some_and(|text| version(text) >= (7, 0))
+    }
+
     /// What a connection to this server promises.
     pub(crate) fn profile(&self, config: &RedisConfig) -> Profile {
         Profile {
@@ -63,8 +101,8 @@ impl Server {
             fencing: match config.deployment {
                 Deployment::Single if self.is_durable() => Grade::Strict,
                 // An epoch carries fences over failovers, as long as nothing evicts the counter.
-                Deployment::Sentinel(_) if self.keeps_all() => Grade::AcrossFailover,
-                Deployment::Single | Deployment::Sentinel(_) => Grade::BestEffort,
+                Deployment::Sentinel(_) | Deployment::Cluster(_) if self.keeps_all() => Grade::AcrossFailover,
+                Deployment::Single | Deployment::Sentinel(_) | Deployment::Cluster(_) => Grade::BestEffort,
             },
             safety: match config.deployment {
                 Deployment::Single if self.is_durable() => Safety::Strict,
@@ -102,6 +140,7 @@ impl Server {
                 "aof_enabled" => self.appendonly = Some(value == "1"),
                 "connected_slaves" => self.replicas = value.parse().ok(),
                 "role" => self.is_replica = value == "slave",
+                "redis_mode" => self.is_of_cluster = value == "cluster",
                 _ => {}
             }
         }
@@ -152,10 +191,14 @@ fn text(value: Value) -> String {
     redis::from_redis_value(value).unwrap_or_default()
 }
 
-fn is_too_old(version: &str) -> bool {
-    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(u32::MAX));
-    let (major, minor) = (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(u32::MAX));
-    (major, minor) < (6, 2)
+fn is_too_old(text: &str) -> bool {
+    version(text) < (6, 2)
+}
+
+/// The first two numbers; what is no number counts as the newest.
+fn version(text: &str) -> (u32, u32) {
+    let mut parts = text.split('.').map(|part| part.parse::<u32>().unwrap_or(u32::MAX));
+    (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -185,6 +228,26 @@ mod tests {
         assert_eq!(refusal.kind, FailureKind::Unsupported);
         assert!(refusal.detail().contains("6.0.9") && refusal.detail().contains("6.2"));
         assert!(server("redis_version:7.0.0\r\nrole:slave\r\n", None).check("h:1").is_err());
+    }
+
+    #[test]
+    fn several_servers_promise_what_the_weakest_does() {
+        let kept =
+            "redis_version:7.2.1\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nredis_mode:cluster\r\n";
+        let config = RedisConfig::parse("redis+cluster://h").unwrap();
+        let promises = |other: &str| {
+            let servers = vec![server(kept, Some("always")), server(other, Some("always"))];
+            let weakest = Server::weakest(servers).unwrap();
+            let profile = weakest.profile(&config);
+            (profile.fencing, profile.safety, weakest.has_shard_channels())
+        };
+        assert_eq!(promises(kept), (Grade::AcrossFailover, Safety::LostOnFailover, true));
+        let evicting = kept.replace("noeviction", "volatile-lru").replace("7.2", "6.2");
+        assert_eq!(promises(&evicting), (Grade::BestEffort, Safety::Evictable, false));
+        assert_eq!(promises(""), (Grade::BestEffort, Safety::Evictable, false));
+        assert!(Server::weakest(Vec::new()).is_none());
+        let refusal = server(kept, None).refuse_cluster("h:1").unwrap_err();
+        assert!(refusal.detail().contains("redis+cluster://"));
     }
 
     #[test]

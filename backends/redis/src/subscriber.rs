@@ -5,17 +5,17 @@
 //! they hear nothing.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use leasehold_core::{Failure, FailureKind};
-use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::connection::Dialer;
+use crate::ears::{Ears, Heard, Reach};
 use crate::refusal;
 use crate::target::Target;
 use crate::timer;
@@ -49,8 +49,8 @@ pub(crate) struct Ear {
 
 impl Subscriber {
     /// Connects when the first listener comes.
-    pub(crate) fn new(dialer: Arc<Dialer>) -> Subscriber {
-        let shared = Shared { dialer, board: Mutex::default(), work: Notify::new() };
+    pub(crate) fn new(dialer: Arc<Dialer>, reach: Reach) -> Subscriber {
+        let shared = Shared { dialer, reach, board: Mutex::default(), work: Notify::new() };
         Subscriber { shared: Arc::new(shared), task: Mutex::default() }
     }
 
@@ -91,6 +91,11 @@ impl Subscriber {
             State::Refused(failure) => Err(failure),
             State::Wanted | State::Hearing | State::Deaf => Ok(ear),
         }
+    }
+
+    /// Whether this ear listens here.
+    pub(crate) fn has(&self, ear: &Ear) -> bool {
+        Arc::ptr_eq(&self.shared, &ear.shared)
     }
 
     fn ensure_running(&self) {
@@ -162,6 +167,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Shared {
     dialer: Arc<Dialer>,
+    reach: Reach,
     board: Mutex<Board>,
     work: Notify,
 }
@@ -294,10 +300,10 @@ async fn run(shared: Arc<Shared>) {
             shared.work.notified().await;
             continue;
         }
-        match shared.dialer.subscription().await {
-            Ok((connection, target)) => {
+        match shared.dialer.subscription(shared.reach).await {
+            Ok((ears, target)) => {
                 pause = FIRST_PAUSE;
-                if serve(&shared, connection, &target).await == Ended::Unneeded {
+                if serve(&shared, ears, &target).await == Ended::Unneeded {
                     continue;
                 }
                 shared.set_all(&State::Deaf);
@@ -319,31 +325,31 @@ enum Ended {
 }
 
 /// Serves one connection until it breaks or nobody listens any more.
-async fn serve(shared: &Shared, connection: PubSub, target: &Target) -> Ended {
-    let (mut sink, mut stream) = connection.split();
+async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
+    // What is subscribed, or was asked for.
     let mut subscribed = HashSet::new();
     let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
     let mut sweeps = 0;
     shared.want_all();
-    if subscribe(shared, &mut sink, &mut subscribed, target).await.is_err() {
+    if subscribe(shared, &mut ears, &mut subscribed).await.is_err() {
         return Ended::Broken;
     }
     let source = shared.dialer.source();
     loop {
+        let overdue = ears.overdue_at();
         let served = tokio::select! {
-            message = stream.next() => {
-                let Some(message) = message else { return Ended::Broken };
-                if let Some(entry) = shared.board().channels.get(message.get_channel_name()) {
-                    entry.tell(read(message.get_payload_bytes()));
-                }
+            heard = ears.hear() => {
+                let Some(heard) = heard else { return Ended::Broken };
+                pass_on(shared, heard, &mut subscribed, target);
                 Ok(())
             }
-            () = shared.work.notified() => subscribe(shared, &mut sink, &mut subscribed, target).await,
+            () = shared.work.notified() => subscribe(shared, &mut ears, &mut subscribed).await,
             // Whoever decides now tells on a connection of its own.
             () = source.superseded(target) => return Ended::Broken,
+            () = timer::at(overdue) => return Ended::Broken,
             _ = sweep.tick() => {
                 sweeps += 1;
-                tidy(shared, &mut sink, &mut subscribed, sweeps % SWEEPS_PER_PING == 0).await
+                tidy(shared, &mut ears, &mut subscribed, sweeps % SWEEPS_PER_PING == 0).await
             }
         };
         if served.is_err() {
@@ -355,32 +361,47 @@ async fn serve(shared: &Shared, connection: PubSub, target: &Target) -> Ended {
     }
 }
 
-/// The connection is of no more use.
-struct Unusable;
+/// Tells those whom it concerns what was heard.
+fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut HashSet<String>, target: &Target) {
+    match heard {
+        Heard::Message { channel, payload } => {
+            if let Some(entry) = shared.board().channels.get(&channel) {
+                entry.tell(read(&payload));
+            }
+        }
+        Heard::Subscribed(channel) => shared.set([&channel], &State::Hearing),
+        Heard::Ended(channel) => {
+            // Nobody asked for it where it is still in the list: the slot went to another server.
+            if subscribed.remove(&channel) {
+                shared.dialer.source().doubt(target);
+                shared.set([&channel], &State::Deaf);
+            }
+        }
+        Heard::Refused { channels, reason } => {
+            for channel in &channels {
+                subscribed.remove(channel);
+            }
+            let state = if refusal::is_of_another(&reason) {
+                shared.dialer.source().doubt(target);
+                State::Deaf
+            } else {
+                State::Refused(refusal::of_answer(&reason, &target.endpoint.to_string()))
+            };
+            shared.set(&channels, &state);
+        }
+        Heard::Alive => {}
+    }
+}
 
 /// Subscribes what is wanted.
-async fn subscribe(
-    shared: &Shared,
-    sink: &mut PubSubSink,
-    subscribed: &mut HashSet<String>,
-    target: &Target,
-) -> Result<(), Unusable> {
+async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut HashSet<String>) -> io::Result<()> {
     loop {
         let wanted = shared.take_wanted(subscribed);
         if wanted.is_empty() {
             return Ok(());
         }
-        match tokio::time::timeout(shared.dialer.config().timeout, sink.subscribe(&wanted)).await {
-            Ok(Ok(())) => {
-                shared.set(&wanted, &State::Hearing);
-                subscribed.extend(wanted);
-            }
-            Ok(Err(error)) if !error.is_io_error() && !error.is_connection_dropped() => {
-                let failure = refusal::of_request(&error, &target.endpoint.to_string());
-                shared.set(&wanted, &State::Refused(failure));
-            }
-            _ => return Err(Unusable),
-        }
+        subscribed.extend(wanted.iter().cloned());
+        ears.subscribe(wanted).await?;
     }
 }
 
@@ -388,13 +409,12 @@ async fn subscribe(
 /// without a word would otherwise be listened to for ever.
 async fn tidy(
     shared: &Shared,
-    sink: &mut PubSubSink,
+    ears: &mut Ears,
     subscribed: &mut HashSet<String>,
     ping: bool,
-) -> Result<(), Unusable> {
-    let limit = shared.dialer.config().timeout;
-    if ping && !matches!(tokio::time::timeout(limit, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
-        return Err(Unusable);
+) -> io::Result<()> {
+    if ping {
+        ears.ping().await?;
     }
     let quiet = shared.forget_quiet(subscribed);
     if quiet.is_empty() {
@@ -403,10 +423,7 @@ async fn tidy(
     for name in &quiet {
         subscribed.remove(name);
     }
-    match tokio::time::timeout(limit, sink.unsubscribe(&quiet)).await {
-        Ok(Ok(())) => Ok(()),
-        _ => Err(Unusable),
-    }
+    ears.unsubscribe(quiet).await
 }
 
 fn read(payload: &[u8]) -> News {

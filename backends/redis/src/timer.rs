@@ -16,3 +16,11 @@ pub(crate) fn now() -> Instant {
 pub(crate) fn after(pause: Duration) -> Instant {
     now() + pause
 }
+
+/// Comes back at that moment, or never where there is none.
+pub(crate) async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -125,8 +125,8 @@ impl Asking<'_> {
 
     /// Waits in line until the claim is granted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
-        let channel = self.keys.channel();
-        let mut ear = self.backend.subscriber.overhear(&channel);
+        let channel = self.keys.channel(self.backend.reach);
+        let mut heard = self.backend.listening.overhear(&channel);
         let mut last_ahead = None;
         for round in 0.. {
             let (ahead, first_end) = match self.look(patience, Place::Kept).await? {
@@ -137,10 +137,10 @@ impl Asking<'_> {
             if patience.is_ended() {
                 break;
             }
-            let Some(ear) = &mut ear else {
+            let Some(ear) = &mut heard else {
                 // A release between the look and the subscription would go unheard: look again once subscribed.
-                let listening = self.backend.subscriber.listen(&channel);
-                ear = tokio::select! {
+                let listening = self.backend.listening.listen(&channel);
+                heard = tokio::select! {
                     listening = listening => match listening {
                         Ok(listening) => Some(listening),
                         Err(failure) => return Err(self.give_up(failure).await),
@@ -152,6 +152,9 @@ impl Asking<'_> {
             tokio::select! {
                 () = self.until_worth_a_look(ear, ahead, first_end, round) => {}
                 () = ended(patience) => break,
+            }
+            if !self.backend.listening.is_right(ear, &channel) {
+                heard = None;
             }
         }
         self.leave(last_ahead).await

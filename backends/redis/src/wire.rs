@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::connection::{Dialer, Link, REDIAL_PAUSE};
-use crate::refusal;
+use crate::refusal::{self, Elsewhere};
 use crate::scripts::{Script, Stamp};
 use crate::timer;
 
@@ -72,29 +72,43 @@ impl Wire {
 
     /// Runs scripts in one go; each has its own outcome, in order.
     pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        let requests: Vec<&Request> = requests.iter().collect();
+        let outcomes = self.attempt(&requests, As::Known, limit).await;
+        outcomes.into_iter().map(|outcome| outcome.map_err(Miss::into_failure)).collect()
+    }
+
+    /// As [`Wire::run_all`], for a sender who knows what to do about a server that is not the one to ask.
+    pub(crate) async fn attempt(
+        &self,
+        requests: &[&Request],
+        sent: As,
+        limit: Duration,
+    ) -> Vec<Result<Value, Miss>> {
         let slot = match self.connected().await {
             Ok(slot) => slot,
-            Err(failure) => return vec![Err(failure); requests.len()],
+            Err(failure) => return vec![Err(Miss::Unreached(failure)); requests.len()],
         };
         let link = match slot.link() {
             Ok(link) => link,
-            Err(failure) => return vec![Err(failure); requests.len()],
+            Err(failure) => return vec![Err(Miss::Unreached(failure)); requests.len()],
         };
-        let mut outcomes = self.pipeline(link, requests, Request::short, limit).await;
+        let mut outcomes = self.pipeline(link, requests, Request::short, sent, limit).await;
         let unknown: Vec<usize> = (0..outcomes.len())
             .filter(|index| matches!(outcomes[*index], Err(Trouble::UnknownScript)))
             .collect();
         if let Some(first) = unknown.first() {
             // One in full teaches the server the script; the rest then know its name.
             for chunk in [&unknown[..1], &unknown[1..]] {
-                let again: Vec<&Request> = chunk.iter().map(|index| &requests[*index]).collect();
+                let again: Vec<&Request> = chunk.iter().map(|index| requests[*index]).collect();
                 let write = if chunk.first() == Some(first) { Request::full } else { Request::short };
-                for (index, outcome) in chunk.iter().zip(self.pipeline(link, again, write, limit).await) {
+                for (index, outcome) in
+                    chunk.iter().zip(self.pipeline(link, &again, write, sent, limit).await)
+                {
                     outcomes[*index] = outcome;
                 }
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.map_err(|trouble| failure(trouble, link))).collect()
+        outcomes.into_iter().map(|outcome| outcome.map_err(|trouble| miss(trouble, link))).collect()
     }
 
     /// Sends one plain command.
@@ -104,24 +118,30 @@ impl Wire {
         self.send(link, command, limit).await.map_err(|trouble| failure(trouble, link))
     }
 
-    async fn pipeline<'a>(
+    async fn pipeline(
         &self,
         link: &Link,
-        requests: impl IntoIterator<Item = &'a Request>,
+        requests: &[&Request],
         write: fn(&Request, &Link) -> Cmd,
+        sent: As,
         limit: Duration,
     ) -> Vec<Result<Value, Trouble>> {
         let mut pipeline = Pipeline::new();
         for request in requests {
+            if sent == As::Referred {
+                pipeline.add_command(redis::cmd("ASKING"));
+            }
             pipeline.add_command(write(request, link));
         }
-        let count = pipeline.len();
+        let count = requests.len();
         if count == 0 {
             return Vec::new();
         }
         match self.send_pipeline(link, &pipeline, limit).await {
             Ok(values) => {
-                values.into_iter().map(|value| self.refusals(link, value.extract_error())).collect()
+                let answers =
+                    values.into_iter().skip(pipeline.len() / count - 1).step_by(pipeline.len() / count);
+                answers.map(|value| self.refusals(link, value.extract_error())).collect()
             }
             Err(trouble) => vec![Err(trouble); count],
         }
@@ -273,6 +293,34 @@ impl Slot {
     }
 }
 
+/// In which role a request comes to a server of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum As {
+    /// It serves the slot, as far as is known.
+    Known,
+    /// The server that serves the slot has sent it there, because it has given the keys away already.
+    Referred,
+}
+
+/// Why a request came to nothing, for a sender who may know another server.
+#[derive(Clone, Debug)]
+pub(crate) enum Miss {
+    /// The server was not reached; nothing was sent.
+    Unreached(Failure),
+    /// Another server is to be asked, or the same one later; nothing was done.
+    Elsewhere(Elsewhere, Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl Miss {
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Miss::Unreached(failure) | Miss::Elsewhere(_, failure) | Miss::Failed(failure) => failure,
+        }
+    }
+}
+
 /// What came instead of an answer.
 #[derive(Clone, Debug)]
 enum Trouble {
@@ -304,6 +352,18 @@ fn failure(trouble: Trouble, link: &Link) -> Failure {
             &RedisError::from((redis::ErrorKind::Client, "NOSCRIPT", "forgotten".to_owned())),
             &address,
         ),
+    }
+}
+
+fn miss(trouble: Trouble, link: &Link) -> Miss {
+    let elsewhere = match &trouble {
+        Trouble::NotTheOne(error) | Trouble::Refused(error) => refusal::elsewhere(error),
+        Trouble::UnknownScript | Trouble::Failed(_) => None,
+    };
+    let failure = failure(trouble, link);
+    match elsewhere {
+        Some(elsewhere) => Miss::Elsewhere(elsewhere, failure),
+        None => Miss::Failed(failure),
     }
 }
 

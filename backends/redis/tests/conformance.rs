@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_redis::{RedisBackend, RedisConfig};
-use leasehold_testkit::RedisServer;
-use tokio::sync::OnceCell;
+use leasehold_testkit::{RedisCluster, RedisServer};
+use tokio::sync::{Mutex, OnceCell};
 
 /// A server for one law, started when the law first connects.
 struct Redis {
@@ -45,6 +47,50 @@ async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Arc::new(RedisBackend::connect(RedisConfig::parse(url)?).await?))
 }
 
+/// One law on a cluster, which those that run at the same time share, and whose end is that of the last of them.
+struct Cluster {
+    options: String,
+    cluster: OnceCell<Option<Arc<RedisCluster>>>,
+}
+
+/// The cluster that runs.
+static RUNNING: Mutex<Weak<RedisCluster>> = Mutex::const_new(Weak::new());
+
+impl Cluster {
+    /// Each law has keys of its own.
+    fn with(options: &str) -> Cluster {
+        static PREFIX: AtomicUsize = AtomicUsize::new(0);
+        let prefix = PREFIX.fetch_add(1, Ordering::Relaxed);
+        Cluster { options: format!("?prefix=law{prefix}{options}"), cluster: OnceCell::new() }
+    }
+
+    async fn running() -> Option<Arc<RedisCluster>> {
+        let mut running = RUNNING.lock().await;
+        if let Some(cluster) = running.upgrade() {
+            return Some(cluster);
+        }
+        let cluster = Arc::new(RedisCluster::builder().node_timeout(PATIENT).start_or_skip().await?);
+        *running = Arc::downgrade(&cluster);
+        Some(cluster)
+    }
+}
+
+/// The laws are about locks: no server is to be taken for dead because a busy machine stood still.
+const PATIENT: Duration = Duration::from_secs(30);
+
+#[async_trait]
+impl Subject for Cluster {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        let cluster = self.cluster.get_or_init(Cluster::running).await.as_ref()?;
+        Some(connect(&format!("{}{}", cluster.url(), self.options)).await.unwrap())
+    }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        let cluster = self.cluster.get()?.as_ref()?;
+        Some(TakerCommand::test("taker", format!("{}{}", cluster.url(), self.options)).unwrap())
+    }
+}
+
 /// Plays the part of another process, where the suite asks for one.
 #[test]
 fn taker() {
@@ -65,4 +111,12 @@ mod pubsub_unordered {
 
 mod poll_unordered {
     leasehold_conformance::suite!(super::Redis::with("?order=unordered&wait=poll"));
+}
+
+mod cluster {
+    leasehold_conformance::suite!(super::Cluster::with(""));
+}
+
+mod cluster_poll_unordered {
+    leasehold_conformance::suite!(super::Cluster::with("&order=unordered&wait=poll"));
 }

@@ -18,7 +18,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "mem" => Ok(memory(&url["mem:".len()..])),
         "file" => open_files(url),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => open_redis(url).await,
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => open_redis(url).await,
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => open_etcd(url).await,
         #[cfg(feature = "zookeeper")]
@@ -95,6 +96,10 @@ pub(crate) const SCHEMES: &[&str] = &[
     "redis+sentinel://",
     #[cfg(feature = "redis")]
     "rediss+sentinel://",
+    #[cfg(feature = "redis")]
+    "redis+cluster://",
+    #[cfg(feature = "redis")]
+    "rediss+cluster://",
     #[cfg(feature = "etcd")]
     "etcd://",
     #[cfg(feature = "etcd")]

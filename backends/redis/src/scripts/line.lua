@@ -140,14 +140,15 @@ end
 
 -- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
 local function tell(channel, called, otherwise)
-  if channel == '' then return end
+  local message = otherwise
   if #called > MAX_CALLED then
-    redis.call('PUBLISH', channel, '*')
+    message = '*'
   elseif #called > 0 then
-    redis.call('PUBLISH', channel, table.concat(called, ' '))
-  elseif otherwise then
-    redis.call('PUBLISH', channel, otherwise)
+    message = table.concat(called, ' ')
   end
+  if channel == '' or not message then return end
+  -- A channel that ends so is of its slot, and only the servers of that slot carry it.
+  redis.call(string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH', channel, message)
 end
 
 -- The fence at the beginning of a text: its epoch, 0 where there is none, its counter, and what follows.

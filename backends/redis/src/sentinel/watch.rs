@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use leasehold_address::Host;
 use leasehold_core::Failure;
 
 use super::Shared;
+use crate::ears::{Heard, Reach};
 use crate::timer;
 
 /// Listens to the Sentinel of this number for as long as the backend lives.
@@ -37,12 +37,14 @@ const SWITCHED: &str = "+switch-master";
 async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     let Some(sentinel) = shared.sentinels.get(number) else { return std::future::pending().await };
     let limit = shared.config.timeout;
-    let (connection, _) = sentinel.dialer.subscription().await?;
-    let (mut sink, mut stream) = connection.split();
-    let subscribing = tokio::time::timeout(limit, sink.subscribe(SWITCHED));
+    let (mut ears, _) = sentinel.dialer.subscription(Reach::Everywhere).await?;
     let failed = |reason: String| Failure::unavailable(format!("{}: {reason}", sentinel.host));
-    let subscribed = subscribing.await.map_err(|elapsed| failed(elapsed.to_string()))?;
-    subscribed.map_err(|error| failed(error.to_string()))?;
+    ears.subscribe(vec![SWITCHED.to_owned()]).await.map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(limit, ears.hear()).await {
+        Ok(Some(Heard::Subscribed(_))) => {}
+        Ok(Some(Heard::Refused { reason, .. })) => return Err(failed(reason)),
+        _ => return Err(failed("it did not let anybody listen".to_owned())),
+    }
     // What it said while nobody listened would go unheard.
     if let Ok(answer) = shared.ask_one(sentinel, limit).await
         && let Some(named) = answer.settled()
@@ -52,16 +54,20 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     }
     let mut ping = tokio::time::interval_at(timer::after(PING), PING);
     loop {
+        let overdue = ears.overdue_at();
         tokio::select! {
-            message = stream.next() => {
-                let Some(message) = message else { return Ok(()) };
-                if let Some(host) = switched_to(message.get_payload_bytes(), &shared.group.name) {
-                    shared.heard_of(&host);
+            heard = ears.hear() => match heard {
+                Some(Heard::Message { payload, .. }) => {
+                    if let Some(host) = switched_to(&payload, &shared.group.name) {
+                        shared.heard_of(&host);
+                    }
                 }
-            }
+                Some(Heard::Subscribed(_) | Heard::Alive) => {}
+                Some(Heard::Ended(_) | Heard::Refused { .. }) | None => return Ok(()),
+            },
+            () = timer::at(overdue) => return Ok(()),
             _ = ping.tick() => {
-                let pinged = tokio::time::timeout(limit, sink.ping::<redis::Value>()).await;
-                if !matches!(pinged, Ok(Ok(_))) {
+                if ears.ping().await.is_err() {
                     return Ok(());
                 }
             }

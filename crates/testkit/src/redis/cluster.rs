@@ -4,6 +4,10 @@
 //! each member for its own view over its unix socket. A member's bus port is a port of its own: the usual one, ten thousand above,
 //! would lie where outgoing connections take theirs.
 
+mod builder;
+
+pub use builder::RedisClusterBuilder;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,15 +15,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::builder::quoted;
 use super::nodes::Node;
 use super::until::{Asking, until};
-use super::{ADMIN, Data, RedisBuilder, RedisServer};
+use super::{ADMIN, Data, RedisServer};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::port::Port;
-use crate::require;
 
 /// A Redis Cluster of this test alone: primaries first, then as many replicas of each, on free ports of 127.0.0.1.
 ///
@@ -37,16 +39,6 @@ pub struct RedisCluster {
     certificates: Option<Certificates>,
     // Dropped last: it holds the certificates.
     _directory: Directory,
-}
-
-/// Options for a [`RedisCluster`]; without any, three primaries with a replica each.
-#[derive(Debug, Clone)]
-#[must_use = "nothing starts before `start`"]
-pub struct RedisClusterBuilder {
-    server: RedisBuilder,
-    primaries: usize,
-    replicas: usize,
-    node_timeout: Duration,
 }
 
 /// A slot on its way from one member to another.
@@ -72,12 +64,7 @@ struct Member {
 impl RedisCluster {
     /// Options for a cluster.
     pub fn builder() -> RedisClusterBuilder {
-        RedisClusterBuilder {
-            server: RedisBuilder::new(),
-            primaries: 3,
-            replicas: 1,
-            node_timeout: Duration::from_secs(5),
-        }
+        RedisClusterBuilder::new()
     }
 
     /// Starts three primaries with a replica each, or ends the test as skipped; see [`require`](crate::require).
@@ -391,83 +378,6 @@ impl RedisCluster {
 impl Member {
     fn is_awake(&self) -> bool {
         self.awake.load(Ordering::SeqCst)
-    }
-}
-
-impl RedisClusterBuilder {
-    /// Options of each member: `.server(RedisServer::builder().password("secret"))`. A password is what members log in to each
-    /// other with as well, and TLS makes the whole cluster speak it.
-    pub fn server(mut self, server: RedisBuilder) -> Self {
-        self.server = server;
-        self
-    }
-
-    /// How many members have slots of their own; at least three for a cluster that can lose one.
-    pub fn primaries(mut self, primaries: usize) -> Self {
-        self.primaries = primaries;
-        self
-    }
-
-    /// How many replicas each primary has.
-    pub fn replicas(mut self, replicas: usize) -> Self {
-        self.replicas = replicas;
-        self
-    }
-
-    /// After which silence a member is taken for dead. A replica takes over about a second after that.
-    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
-        self.node_timeout = node_timeout;
-        self
-    }
-
-    /// Starts the members, makes them one cluster, and waits until it serves.
-    ///
-    /// # Errors
-    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in the text.
-    pub async fn start(self) -> Result<RedisCluster, Error> {
-        let directory = Directory::create("redis-cluster")?;
-        let (password, tls) = self.server.login();
-        let certificates = tls.map(|_| Certificates::create(&directory)).transpose()?;
-        let mut common = self
-            .server
-            .clone()
-            .line("cluster-enabled yes")
-            // Beside the data: a member that has lost its data still knows who it is.
-            .line("cluster-config-file ../nodes.conf")
-            .line(format!("cluster-node-timeout {}", self.node_timeout.as_millis()))
-            .line("cluster-allow-replica-migration no")
-            .line("repl-diskless-sync-delay 0");
-        if let Some(password) = password {
-            common = common.line(format!("masterauth {}", quoted(password)));
-        }
-        if let Some(certificates) = &certificates {
-            let client = certificates.client();
-            let path = |path: &std::path::Path| quoted(&path.display().to_string());
-            common = common
-                .certificates(certificates)
-                .line("tls-cluster yes")
-                .line("tls-replication yes")
-                .line(format!("tls-client-cert-file {}", path(&client.certificate)))
-                .line(format!("tls-client-key-file {}", path(&client.key)));
-        }
-        let mut members = Vec::new();
-        for _ in 0..self.primaries * (1 + self.replicas) {
-            let bus = Port::take()?;
-            let server = common.clone().line(format!("cluster-port {}", bus.number())).start().await?;
-            members.push(Member { server, bus, awake: AtomicBool::new(true) });
-        }
-        let cluster =
-            RedisCluster { members, primaries: self.primaries, certificates, _directory: directory };
-        cluster.form().await?;
-        Ok(cluster)
-    }
-
-    /// As [`RedisClusterBuilder::start`], or ends the test as skipped; see [`require`].
-    ///
-    /// # Panics
-    /// As [`require::or_skip`].
-    pub async fn start_or_skip(self) -> Option<RedisCluster> {
-        require::or_skip("redis", self.start().await)
     }
 }
 

@@ -1,0 +1,328 @@
+//! One connection for subscriptions: asks for channels, and hears what comes.
+//!
+//! What the server says is matched by the channel's name, not by its order, because a server of a cluster ends
+//! subscriptions by itself when their slot moves away. Refusals carry no name and belong to the oldest question.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::connection::Duplex;
+use crate::timer;
+
+/// How far a message is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To every server of a cluster, and whoever listens there.
+    Everywhere,
+    /// To the servers of the channel's slot.
+    Slot,
+}
+
+/// A connection for subscriptions.
+#[derive(Debug)]
+pub(crate) struct Ears {
+    writer: WriteHalf<Box<dyn Duplex>>,
+    answers: mpsc::Receiver<Answer>,
+    reader: AbortHandle,
+    reach: Reach,
+    limit: Duration,
+    asked: VecDeque<Question>,
+}
+
+/// What was heard.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Message {
+        channel: String,
+        payload: Vec<u8>,
+    },
+    /// The channel is subscribed.
+    Subscribed(String),
+    /// The channel is not subscribed any more.
+    Ended(String),
+    /// The server refuses these channels, and says why.
+    Refused {
+        channels: Vec<String>,
+        reason: String,
+    },
+    /// A sign of life.
+    Alive,
+}
+
+#[derive(Debug)]
+struct Question {
+    kind: Kind,
+    channels: Vec<String>,
+    asked_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Subscribe,
+    Unsubscribe,
+    Ping,
+}
+
+impl Ears {
+    /// Over a stream that is logged in. An answer may take as long as `limit`.
+    pub(crate) fn new(stream: Box<dyn Duplex>, reach: Reach, limit: Duration) -> Ears {
+        let (reader, writer) = tokio::io::split(stream);
+        let (sender, answers) = mpsc::channel(BACKLOG);
+        let reader = tokio::spawn(read_all(BufReader::new(reader), sender)).abort_handle();
+        Ears { writer, answers, reader, reach, limit, asked: VecDeque::new() }
+    }
+
+    /// Asks for channels.
+    pub(crate) async fn subscribe(&mut self, channels: Vec<String>) -> io::Result<()> {
+        self.ask(Kind::Subscribe, channels).await
+    }
+
+    /// Gives channels up.
+    pub(crate) async fn unsubscribe(&mut self, channels: Vec<String>) -> io::Result<()> {
+        self.ask(Kind::Unsubscribe, channels).await
+    }
+
+    /// Asks for a sign of life.
+    pub(crate) async fn ping(&mut self) -> io::Result<()> {
+        self.ask(Kind::Ping, Vec::new()).await
+    }
+
+    /// What comes next; `None` once the connection is of no more use.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn hear(&mut self) -> Option<Heard> {
+        loop {
+            let answer = self.answers.recv().await?;
+            if let Some(heard) = self.understand(answer) {
+                return Some(heard);
+            }
+        }
+    }
+
+    /// When the oldest question has gone unanswered for too long.
+    pub(crate) fn overdue_at(&self) -> Option<Instant> {
+        self.asked.front().map(|question| question.asked_at + self.limit)
+    }
+
+    async fn ask(&mut self, kind: Kind, channels: Vec<String>) -> io::Result<()> {
+        let verb = match (kind, self.reach) {
+            (Kind::Subscribe, Reach::Everywhere) => "SUBSCRIBE",
+            (Kind::Subscribe, Reach::Slot) => "SSUBSCRIBE",
+            (Kind::Unsubscribe, Reach::Everywhere) => "UNSUBSCRIBE",
+            (Kind::Unsubscribe, Reach::Slot) => "SUNSUBSCRIBE",
+            (Kind::Ping, _) => "PING",
+        };
+        // One command may name channels of one slot only.
+        let at_once = if self.reach == Reach::Slot { 1 } else { channels.len() };
+        let mut written = Vec::new();
+        let groups: Vec<&[String]> = match kind {
+            Kind::Ping => vec![&[]],
+            _ => channels.chunks(at_once.max(1)).collect(),
+        };
+        for group in groups {
+            written.extend_from_slice(&encode(verb, group));
+            self.asked.push_back(Question { kind, channels: group.to_vec(), asked_at: timer::now() });
+        }
+        let writing = async {
+            self.writer.write_all(&written).await?;
+            self.writer.flush().await
+        };
+        tokio::time::timeout(self.limit, writing).await.unwrap_or_else(|elapsed| Err(elapsed.into()))
+    }
+
+    fn understand(&mut self, answer: Answer) -> Option<Heard> {
+        match answer {
+            Answer::Status => {
+                self.settle(Kind::Ping, None);
+                Some(Heard::Alive)
+            }
+            Answer::Error(reason) => {
+                let channels = self.asked.pop_front()?.channels;
+                Some(Heard::Refused { channels, reason })
+            }
+            Answer::Many(words) => {
+                let mut words = words.into_iter();
+                let (kind, channel) = (words.next()?, words.next()?);
+                let channel = String::from_utf8(channel).ok()?;
+                match kind.as_slice() {
+                    b"message" | b"smessage" => {
+                        Some(Heard::Message { channel, payload: words.next().unwrap_or_default() })
+                    }
+                    b"subscribe" | b"ssubscribe" => {
+                        self.settle(Kind::Subscribe, Some(&channel));
+                        Some(Heard::Subscribed(channel))
+                    }
+                    b"unsubscribe" | b"sunsubscribe" => {
+                        self.settle(Kind::Unsubscribe, Some(&channel));
+                        Some(Heard::Ended(channel))
+                    }
+                    b"pong" => {
+                        self.settle(Kind::Ping, None);
+                        Some(Heard::Alive)
+                    }
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Takes the answer off the oldest question that it fits.
+    fn settle(&mut self, kind: Kind, channel: Option<&str>) {
+        let fits = |question: &Question| {
+            let named = channel.is_none_or(|channel| question.channels.iter().any(|one| one == channel));
+            question.kind == kind && named
+        };
+        let Some(position) = self.asked.iter().position(fits) else { return };
+        let Some(question) = self.asked.get_mut(position) else { return };
+        question.channels.retain(|one| channel != Some(one));
+        if question.channels.is_empty() {
+            self.asked.remove(position);
+        }
+    }
+}
+
+impl Drop for Ears {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// Answers that wait to be heard; the server keeps more until there is room.
+const BACKLOG: usize = 1024;
+
+/// Bounds of one answer: parts, and bytes of a part.
+const MAX_PARTS: usize = 16;
+const MAX_BYTES: usize = 64 * 1024;
+
+#[derive(Debug)]
+enum Answer {
+    Status,
+    Error(String),
+    Many(Vec<Vec<u8>>),
+}
+
+/// Reads until the connection ends, what comes is not understood, or nobody listens.
+async fn read_all(mut stream: BufReader<ReadHalf<Box<dyn Duplex>>>, answers: mpsc::Sender<Answer>) {
+    while let Ok(answer) = read(&mut stream).await {
+        if answers.send(answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Answer> {
+    let line = read_line(stream).await?;
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(not_understood)?;
+    match kind {
+        "+" => Ok(Answer::Status),
+        "-" => Ok(Answer::Error(rest.to_owned())),
+        "*" => {
+            let count = rest.parse().ok().filter(|count| *count <= MAX_PARTS).ok_or_else(not_understood)?;
+            let mut parts = Vec::with_capacity(count);
+            for _ in 0..count {
+                parts.push(read_part(stream).await?);
+            }
+            Ok(Answer::Many(parts))
+        }
+        _ => Err(not_understood()),
+    }
+}
+
+async fn read_part(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<u8>> {
+    let line = read_line(stream).await?;
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(not_understood)?;
+    match (kind, rest) {
+        (":", number) => Ok(number.as_bytes().to_vec()),
+        ("$", "-1") => Ok(Vec::new()),
+        ("$", length) => {
+            let length =
+                length.parse().ok().filter(|length| *length <= MAX_BYTES).ok_or_else(not_understood)?;
+            let mut bytes = vec![0; length + 2];
+            stream.read_exact(&mut bytes).await?;
+            bytes.truncate(length);
+            Ok(bytes)
+        }
+        _ => Err(not_understood()),
+    }
+}
+
+async fn read_line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
+    let mut line = Vec::new();
+    stream.take(MAX_BYTES as u64).read_until(b'\n', &mut line).await?;
+    let text = line.strip_suffix(b"\r\n").ok_or_else(not_understood)?;
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+fn not_understood() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "this is not Redis")
+}
+
+fn encode(verb: &str, channels: &[String]) -> Vec<u8> {
+    let mut text = format!("*{}\r\n${}\r\n{verb}\r\n", channels.len() + 1, verb.len());
+    for channel in channels {
+        text.push_str(&format!("${}\r\n{channel}\r\n", channel.len()));
+    }
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ears(reach: Reach, answers: &[u8]) -> (Ears, tokio::io::DuplexStream) {
+        let (client, mut server) = tokio::io::duplex(8192);
+        server.write_all(answers).await.unwrap();
+        (Ears::new(Box::new(client), reach, Duration::from_secs(5)), server)
+    }
+
+    fn bulk(words: &[&str]) -> String {
+        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{}", words.len(), words.concat())
+    }
+
+    #[tokio::test]
+    async fn what_a_server_ends_by_itself_is_told_and_refusals_find_their_question() {
+        let text = [
+            "*3\r\n$10\r\nssubscribe\r\n$1\r\na\r\n:1\r\n",
+            "-MOVED 7 h:1\r\n",
+            &bulk(&["smessage", "a", "x\r\ny"]),
+            "*3\r\n$12\r\nsunsubscribe\r\n$1\r\na\r\n:0\r\n",
+            "*2\r\n$4\r\npong\r\n$0\r\n\r\n",
+        ];
+        let (mut ears, mut server) = ears(Reach::Slot, text.concat().as_bytes()).await;
+        ears.subscribe(vec!["a".into(), "b".into()]).await.unwrap();
+        ears.ping().await.unwrap();
+        assert_eq!(ears.hear().await, Some(Heard::Subscribed("a".into())));
+        let reason = "MOVED 7 h:1".to_owned();
+        assert_eq!(ears.hear().await, Some(Heard::Refused { channels: vec!["b".into()], reason }));
+        let payload = b"x\r\ny".to_vec();
+        assert_eq!(ears.hear().await, Some(Heard::Message { channel: "a".into(), payload }));
+        assert_eq!(ears.hear().await, Some(Heard::Ended("a".into())));
+        assert!(ears.overdue_at().is_some());
+        assert_eq!(ears.hear().await, Some(Heard::Alive));
+        assert!(ears.overdue_at().is_none());
+        let mut sent = vec![0; 80];
+        let count = server.read(&mut sent).await.unwrap();
+        sent.truncate(count);
+        let expected = [encode("SSUBSCRIBE", &["a".into()]), encode("SSUBSCRIBE", &["b".into()])].concat();
+        assert!(sent.starts_with(&expected));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_redis_ends_the_connection() {
+        for answer in
+            ["HTTP/1.1 400\r\n", "*99\r\n", "*1\r\n$99999999\r\n", "*1\r\n%1\r\n", "\r\n", "+no end"]
+        {
+            let (mut ears, server) = ears(Reach::Everywhere, answer.as_bytes()).await;
+            drop(server);
+            assert_eq!(ears.hear().await, None, "{answer}");
+        }
+    }
+}

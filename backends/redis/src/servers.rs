@@ -1,0 +1,342 @@
+//! Where requests go: to the one server that there is, or to those of a cluster that serve their slots.
+//!
+//! A request is sent again only where it is known that nothing was done: by a server that refused it because another one is to
+//! be asked, or that was not reached. What was sent and not answered is told as such, also where its server was replaced meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_core::{Failure, FailureKind};
+use redis::Value;
+use tokio::time::Instant;
+
+use crate::cluster::{Cluster, Member};
+use crate::refusal::Elsewhere;
+use crate::subscriber::{Ear, Subscriber};
+use crate::timer;
+use crate::view::slot_of;
+use crate::wire::{As, Miss, Request, Wire};
+
+/// Where requests go.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    One(Arc<Wire>),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    /// Runs one script.
+    pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
+        match self {
+            Servers::One(wire) => wire.run(request, limit).await,
+            Servers::Cluster(cluster) => {
+                let mut outcomes = cluster.deliver(&[request], limit).await;
+                outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
+            }
+        }
+    }
+
+    /// Runs scripts in one go to each server; each has its own outcome, in order.
+    pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        match self {
+            Servers::One(wire) => wire.run_all(requests, limit).await,
+            Servers::Cluster(cluster) => {
+                let requests: Vec<&Request> = requests.iter().collect();
+                cluster.deliver(&requests, limit).await
+            }
+        }
+    }
+
+    /// Which of these keys one script may have together, as positions: all, or those of a slot.
+    pub(crate) fn together(&self, keys: &[String]) -> Vec<Vec<usize>> {
+        match self {
+            Servers::One(_) if keys.is_empty() => Vec::new(),
+            Servers::One(_) => vec![(0..keys.len()).collect()],
+            Servers::Cluster(_) => {
+                let mut groups: Vec<Vec<usize>> = Vec::new();
+                let mut group_of = HashMap::new();
+                for (position, key) in keys.iter().enumerate() {
+                    let group = *group_of.entry(slot_of(key)).or_insert(groups.len());
+                    match groups.get_mut(group) {
+                        Some(group) => group.push(position),
+                        None => groups.push(vec![position]),
+                    }
+                }
+                groups
+            }
+        }
+    }
+
+    /// Each server that decides over anything.
+    pub(crate) async fn each(&self) -> Result<Vec<Arc<Wire>>, Failure> {
+        match self {
+            Servers::One(wire) => Ok(vec![wire.clone()]),
+            Servers::Cluster(cluster) => {
+                cluster.refresh(None).await?;
+                Ok(cluster.primaries().iter().map(|member| member.wire.clone()).collect())
+            }
+        }
+    }
+}
+
+/// Who is listened to.
+#[derive(Debug)]
+pub(crate) enum Listening {
+    /// One connection, whatever the channel.
+    One(Subscriber),
+    /// The server of the channel's slot.
+    BySlot(Arc<Servers>),
+}
+
+impl Listening {
+    /// Listens on a channel that is subscribed already.
+    pub(crate) fn overhear(&self, channel: &str) -> Option<Ear> {
+        match self {
+            Listening::One(subscriber) => subscriber.overhear(channel),
+            Listening::BySlot(_) => self.owner(channel)?.subscriber.overhear(channel),
+        }
+    }
+
+    /// Listens on a channel, as [`Subscriber::listen`].
+    pub(crate) async fn listen(&self, channel: &str) -> Result<Ear, Failure> {
+        match self {
+            Listening::One(subscriber) => subscriber.listen(channel).await,
+            Listening::BySlot(_) => match self.owner(channel) {
+                Some(owner) => owner.subscriber.listen(channel).await,
+                None => Err(unserved(slot_of(channel))),
+            },
+        }
+    }
+
+    /// Whether news of this channel would come to this ear, were its connection not broken.
+    pub(crate) fn is_right(&self, ear: &Ear, channel: &str) -> bool {
+        match self {
+            Listening::One(_) => true,
+            Listening::BySlot(_) => self.owner(channel).is_none_or(|owner| owner.subscriber.has(ear)),
+        }
+    }
+
+    fn owner(&self, channel: &str) -> Option<Arc<Member>> {
+        match self {
+            Listening::BySlot(servers) => match &**servers {
+                Servers::Cluster(cluster) => cluster.owner(slot_of(channel)),
+                Servers::One(_) => None,
+            },
+            Listening::One(_) => None,
+        }
+    }
+}
+
+/// A request goes to servers, and waits between them, at most so often.
+const MAX_ROUNDS: u32 = 64;
+
+/// The first rounds follow each other at once: two servers that know different things agree by then.
+const EAGER_ROUNDS: u32 = 3;
+
+/// Pauses between later rounds.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(160);
+
+/// After this silence the others are asked whether somebody else serves the slot by now.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// A request on its way.
+struct Open {
+    position: usize,
+    slot: u16,
+    /// Where the owner has sent it, for once.
+    referred: Option<(String, u16)>,
+    last: Option<Failure>,
+}
+
+/// What a round of requests has shown.
+#[derive(Default)]
+struct Shown {
+    stale: bool,
+    first: Option<(String, u16)>,
+    wait: bool,
+}
+
+impl Cluster {
+    /// Runs scripts, each on the server that serves its slot.
+    async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        let deadline = timer::after(limit);
+        let mut outcomes: Vec<Option<Result<Value, Failure>>> = requests.iter().map(|_| None).collect();
+        let mut open: Vec<Open> = (0..requests.len())
+            .map(|position| {
+                let slot = requests[position].keys.first().map_or(0, |key| slot_of(key));
+                Open { position, slot, referred: None, last: None }
+            })
+            .collect();
+        for round in 0..MAX_ROUNDS {
+            let mut shown = Shown::default();
+            let mut left = Vec::new();
+            for (mut request, outcome) in self.send(open, requests, deadline).await {
+                let done = match outcome {
+                    Ok(value) => Some(Ok(value)),
+                    Err(Miss::Failed(failure)) => Some(Err(failure)),
+                    Err(Miss::Unreached(failure)) if failure.kind != FailureKind::Unavailable => {
+                        Some(Err(failure))
+                    }
+                    Err(Miss::Unreached(failure)) => {
+                        shown.stale = true;
+                        shown.wait = true;
+                        request.referred = None;
+                        request.last = Some(failure);
+                        None
+                    }
+                    Err(Miss::Elsewhere(elsewhere, failure)) => {
+                        request.last = Some(failure);
+                        request.follow(elsewhere, &mut shown);
+                        None
+                    }
+                };
+                match done {
+                    Some(outcome) => outcomes[request.position] = Some(outcome),
+                    None => left.push(request),
+                }
+            }
+            open = left;
+            if open.is_empty() || timer::now() >= deadline {
+                break;
+            }
+            self.learn_and_wait(&shown, round, deadline).await;
+        }
+        for request in open {
+            let position = request.position;
+            outcomes[position] = Some(Err(request.given_up()));
+        }
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(unserved(0)))).collect()
+    }
+
+    /// Sends each request where it belongs, all at once.
+    async fn send(
+        &self,
+        open: Vec<Open>,
+        requests: &[&Request],
+        deadline: Instant,
+    ) -> Vec<(Open, Result<Value, Miss>)> {
+        let mut outcomes = Vec::with_capacity(open.len());
+        let mut groups: HashMap<String, (Arc<Member>, Vec<Open>)> = HashMap::new();
+        let mut referred: HashMap<(String, u16), Vec<Open>> = HashMap::new();
+        for request in open {
+            match (&request.referred, self.owner(request.slot)) {
+                (Some(address), _) => referred.entry(address.clone()).or_default().push(request),
+                (None, Some(owner)) => {
+                    groups.entry(owner.id.clone()).or_insert_with(|| (owner, Vec::new())).1.push(request);
+                }
+                (None, None) => {
+                    let failure = unserved(request.slot);
+                    outcomes.push((request, Err(Miss::Elsewhere(Elsewhere::Nobody, failure))));
+                }
+            }
+        }
+        let limit = deadline.saturating_duration_since(timer::now());
+        let known = groups.into_values().map(|(owner, group)| async move {
+            let sent: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
+            let slot = group.first().map_or(0, |open| open.slot);
+            let answers = tokio::select! {
+                answers = owner.wire.attempt(&sent, As::Known, limit) => answers,
+                () = self.replaced(&owner, slot) => vec![Err(Miss::Failed(replaced(&owner))); sent.len()],
+            };
+            group.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        let elsewhere = referred.into_iter().map(|((host, port), group)| async move {
+            let sent: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
+            let answers = self.at(&host, port).attempt(&sent, As::Referred, limit).await;
+            group.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        let (known, elsewhere) = futures_util::future::join(join_all(known), join_all(elsewhere)).await;
+        outcomes.extend(known.into_iter().chain(elsewhere).flatten());
+        outcomes
+    }
+
+    /// Comes back once somebody else serves what a silent server did.
+    async fn replaced(&self, silent: &Member, slot: u16) {
+        loop {
+            tokio::time::sleep(SILENCE).await;
+            // That nobody tells does not say anything about the one that is waited for.
+            let _ = self.refresh(None).await;
+            if self.owner(slot).is_some_and(|owner| owner.id != silent.id) {
+                return;
+            }
+        }
+    }
+
+    async fn learn_and_wait(&self, shown: &Shown, round: u32, deadline: Instant) {
+        if shown.stale {
+            let first = shown.first.as_ref().map(|(host, port)| self.endpoint_at(host, *port));
+            // Where nobody tells, what is known has to do.
+            _ = tokio::time::timeout_at(deadline, self.refresh(first)).await;
+        }
+        if shown.wait || round >= EAGER_ROUNDS {
+            let pause = FIRST_PAUSE.saturating_mul(1 << round.min(8)).min(LAST_PAUSE);
+            tokio::time::sleep_until(timer::after(pause).min(deadline)).await;
+        }
+    }
+}
+
+impl Open {
+    /// Where the request goes next.
+    fn follow(&mut self, elsewhere: Elsewhere, shown: &mut Shown) {
+        self.referred = None;
+        match elsewhere {
+            Elsewhere::Moved { host, port } => {
+                shown.stale = true;
+                // Whoever serves the slot knows that best.
+                shown.first = Some((host, port)).filter(|(host, _)| !host.is_empty());
+            }
+            Elsewhere::Referred { host, port } => self.referred = Some((host, port)),
+            Elsewhere::Underway => shown.wait = true,
+            Elsewhere::Nobody => {
+                shown.stale = true;
+                shown.wait = true;
+            }
+            Elsewhere::Deposed => shown.stale = true,
+        }
+    }
+
+    fn given_up(self) -> Failure {
+        if let Some(failure) = self.last.as_ref().filter(|failure| failure.detail().contains("STALE_EPOCH")) {
+            return failure.clone();
+        }
+        let last = self.last.map_or_else(String::new, |failure| format!(" ({})", failure.detail()));
+        Failure::unavailable(format!(
+            "slot {} of the cluster was served by nobody for as long as was waited{last}: is a primary down without a \
+             replica, or a slot left half moved?",
+            self.slot
+        ))
+    }
+}
+
+fn replaced(silent: &Member) -> Failure {
+    Failure::unanswered(format!(
+        "{} did not answer, and was replaced as a primary meanwhile",
+        silent.wire.address()
+    ))
+}
+
+fn unserved(slot: u16) -> Failure {
+    Failure::unavailable(format!(
+        "slot {slot} is served by no server of the cluster: bring back the primary that had it, or assign it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RedisConfig;
+    use crate::connection::Dialer;
+    use crate::target::Fixed;
+
+    #[test]
+    fn one_server_takes_all_keys_together() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let source = Arc::new(Fixed(config.endpoint.clone()));
+        let one = Servers::One(Arc::new(Wire::new(Arc::new(Dialer::new(config, source)))));
+        assert_eq!(one.together(&["a".into(), "b".into()]), [[0, 1]]);
+        assert!(one.together(&[]).is_empty());
+    }
+}

@@ -1,0 +1,203 @@
+//! Who serves which slot of a cluster, as one of its servers sees it.
+//!
+//! Read from `CLUSTER NODES`, the one answer that has addresses, slots and epochs together. Answers of different servers
+//! differ while they have not heard of each other, and nothing here depends on which of them is right: whoever does not
+//! serve a slot says so.
+
+use std::collections::HashMap;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slot of a key: of what stands between its first `{` and the next `}`, where there is anything.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    crc16(hashed.as_bytes()) % SLOTS
+}
+
+/// One server of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) id: String,
+    /// Empty where the server that was asked does not know its own address.
+    pub(crate) host: String,
+    /// What it calls itself, where it has a name that certificates may be made for.
+    pub(crate) name: Option<String>,
+    pub(crate) port: u16,
+    /// Since which epoch it serves its slots; a replica's is that of its primary.
+    pub(crate) epoch: u64,
+    pub(crate) is_primary: bool,
+    /// Whether it is worth asking: not taken for dead, and not on its way in or out.
+    pub(crate) is_reachable: bool,
+}
+
+/// All servers and who serves which slot.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    nodes: Vec<Node>,
+    by_id: HashMap<String, usize>,
+    /// For each slot the position of its owner in `nodes`; nothing where nobody serves it.
+    owners: Vec<Option<u16>>,
+}
+
+impl View {
+    /// Reads the answer to `CLUSTER NODES`.
+    pub(crate) fn read(text: &str) -> Result<View, Failure> {
+        let mut view = View { owners: vec![None; usize::from(SLOTS)], ..View::default() };
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            view.read_line(line).ok_or_else(|| not_understood(line))?;
+        }
+        Ok(view)
+    }
+
+    /// The owner of a slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<&Node> {
+        let position = (*self.owners.get(usize::from(slot))?)?;
+        self.nodes.get(usize::from(position))
+    }
+
+    /// One server.
+    pub(crate) fn node(&self, id: &str) -> Option<&Node> {
+        self.nodes.get(*self.by_id.get(id)?)
+    }
+
+    /// All servers, in the order of the answer.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The servers that serve at least one slot.
+    pub(crate) fn primaries(&self) -> impl Iterator<Item = &Node> {
+        let mut serves = vec![false; self.nodes.len()];
+        for position in self.owners.iter().flatten() {
+            if let Some(serves) = serves.get_mut(usize::from(*position)) {
+                *serves = true;
+            }
+        }
+        self.nodes.iter().zip(serves).filter_map(|(node, serves)| serves.then_some(node))
+    }
+
+    /// Fills in where the server is that was asked, where it does not know its own address.
+    pub(crate) fn name_asked(&mut self, host: &str) {
+        for node in self.nodes.iter_mut().filter(|node| node.host.is_empty()) {
+            host.clone_into(&mut node.host);
+        }
+    }
+
+    /// Keeps of each server what `earlier` knew of it, where that is of a later epoch. A server's epoch only rises, so
+    /// the answer was of somebody who has not heard yet.
+    pub(crate) fn no_older_than(mut self, earlier: &View) -> View {
+        for node in &mut self.nodes {
+            if let Some(known) = earlier.node(&node.id)
+                && known.epoch > node.epoch
+            {
+                *node = known.clone();
+            }
+        }
+        self
+    }
+
+    fn read_line(&mut self, line: &str) -> Option<()> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [id, address, flags, _primary, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
+            return None;
+        };
+        let (address, rest) = address.split_once('@').unwrap_or((address, ""));
+        let (host, port) = address.rsplit_once(':')?;
+        // `bus port,name,shard=…`; older servers have no name, and one without a name may have an empty one.
+        let name = rest.split(',').nth(1).filter(|name| !name.is_empty() && !name.contains('='));
+        let flags: Vec<&str> = flags.split(',').collect();
+        let has = |flag: &str| flags.contains(&flag);
+        let position = u16::try_from(self.nodes.len()).ok()?;
+        self.by_id.insert((*id).to_owned(), self.nodes.len());
+        self.nodes.push(Node {
+            id: (*id).to_owned(),
+            host: host.to_owned(),
+            name: name.map(str::to_owned),
+            port: port.parse().ok()?,
+            epoch: epoch.parse().ok()?,
+            is_primary: has("master"),
+            is_reachable: !["fail", "handshake", "noaddr"].into_iter().any(has),
+        });
+        // What stands in brackets is on its way, and belongs to whoever has it in its list until it has arrived.
+        for word in slots.iter().filter(|word| !word.starts_with('[')) {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+            self.owners.get_mut(first..=last)?.fill(Some(position));
+        }
+        Some(())
+    }
+}
+
+fn not_understood(line: &str) -> Failure {
+    let shown: String = line.chars().take(60).collect();
+    Failure::new(
+        FailureKind::Unsupported,
+        Effect::None,
+        format!("a line of CLUSTER NODES is not understood ({shown:?}): is it a Redis or Valkey cluster?"),
+    )
+}
+
+/// CRC-16 as in XMODEM: the polynomial 0x1021, from zero.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: &str = "07c3 127.0.0.1:30004@31004 slave e7d1 0 1426238317239 4 connected\n\
+        67ed :30002@31002,db2.example,shard-id=6 myself,master - 0 1426238316232 2 connected 5461-5463 9 [9->-e7d1]\n\
+        e7d1 ::1:30001@31001 master,fail - 0 0 4 disconnected 0-8\n";
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
+        assert_eq!(
+            (slot_of("foo{}{bar}"), slot_of("foo{bar}{zap}")),
+            (crc16(b"foo{}{bar}") % SLOTS, slot_of("bar"))
+        );
+        assert_eq!(slot_of("lh:a"), slot_of("{lh:a}:held"));
+    }
+
+    #[test]
+    fn a_view_knows_owners_epochs_and_names() {
+        let view = View::read(NODES).unwrap();
+        let owner = |slot| view.owner(slot).map(|node| (node.id.as_str(), node.epoch));
+        assert_eq!(
+            (owner(5462), owner(9), owner(0)),
+            (Some(("67ed", 2)), Some(("67ed", 2)), Some(("e7d1", 4)))
+        );
+        assert_eq!((owner(5464), owner(16_383)), (None, None));
+        let names: Vec<_> = view.primaries().map(|node| node.id.as_str()).collect();
+        assert_eq!(names, ["67ed", "e7d1"]);
+        let (one, dead) = (view.node("67ed").unwrap(), view.node("e7d1").unwrap());
+        assert_eq!((one.host.as_str(), one.port, one.name.as_deref()), ("", 30002, Some("db2.example")));
+        assert_eq!((dead.host.as_str(), dead.is_reachable), ("::1", false));
+    }
+
+    #[test]
+    fn what_was_known_of_a_later_epoch_stays() {
+        let later = NODES.replace(" 2 connected", " 9 connected").replace(":30002", "10.0.0.2:30002");
+        let view = View::read(NODES).unwrap().no_older_than(&View::read(&later).unwrap());
+        assert_eq!((view.owner(9).unwrap().epoch, view.owner(9).unwrap().host.as_str()), (9, "10.0.0.2"));
+        let view = View::read(&later).unwrap().no_older_than(&View::read(NODES).unwrap());
+        assert_eq!(view.owner(9).unwrap().epoch, 9);
+    }
+
+    #[test]
+    fn what_is_no_list_of_servers_is_refused() {
+        for bad in ["what", "a b c d e f g h", "67ed h:1@2 master - 0 0 2 connected 5-99999"] {
+            assert_eq!(View::read(bad).unwrap_err().kind, FailureKind::Unsupported, "{bad}");
+        }
+    }
+}

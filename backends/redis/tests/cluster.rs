@@ -1,0 +1,311 @@
+//! A cluster: every server of it is found, and what it does with slots loses nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use leasehold_core::{Admission, Backend, FailureKind, Grade, Proof, Release, Renew, Renewal, Safety, Share};
+use leasehold_redis::{RedisBackend, RedisConfig};
+use leasehold_testkit::{Counts, RedisCluster, RedisServer, SlotMove, Tls};
+use tokio::time::timeout;
+
+/// A slow machine is no dead server.
+const PATIENT: Duration = Duration::from_secs(30);
+
+async fn cluster() -> Option<RedisCluster> {
+    RedisCluster::builder().node_timeout(PATIENT).start_or_skip().await
+}
+
+async fn counts(cluster: &RedisCluster) -> Vec<Counts> {
+    let mut counts = Vec::new();
+    for member in 0..cluster.members() {
+        counts.push(cluster.member(member).counts().await.unwrap());
+    }
+    counts
+}
+
+async fn used(cluster: &RedisCluster, before: &[Counts], command: &str) -> u64 {
+    let now = counts(cluster).await;
+    now.iter().zip(before).map(|(now, before)| now.since(before).of(command)).sum()
+}
+
+async fn slot_of(cluster: &RedisCluster, name: &str) -> u16 {
+    cluster.slot_of(&format!("lh:{name}")).await.unwrap()
+}
+
+async fn refusal(url: &str) -> leasehold_core::Failure {
+    RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn any_server_leads_to_all_and_each_decides_over_its_slots() {
+    let Some(cluster) = cluster().await else { return };
+    // A replica, behind a server that is not there.
+    let nobody = "127.0.0.1:1".parse().unwrap();
+    let backend = connect(&cluster.url_at(&[nobody, cluster.addr(4)])).await;
+    let profile = backend.profile();
+    assert_eq!((profile.fencing, profile.safety), (Grade::AcrossFailover, Safety::LostOnFailover));
+    assert_eq!(profile.admission, Admission::Counted);
+    let before = counts(&cluster).await;
+    let names: Vec<String> = (0..60).map(|n| format!("job {n:02}")).collect();
+    for name in &names {
+        let fence = try_take(&backend, &mutex(name)).await.unwrap();
+        let owner = cluster.primary_of(slot_of(&cluster, &name.replace(' ', "%20")).await).await.unwrap();
+        assert_eq!(fence.epoch, owner as u64 + 2, "one more than the epoch that the kit gave");
+        assert!(try_take(&backend, &mutex(name)).await.is_none());
+    }
+    let now = counts(&cluster).await;
+    for (member, (now, before)) in now.iter().zip(&before).enumerate() {
+        let (scripts, connections) = (now.since(before).of("evalsha"), now.connections);
+        assert_eq!(scripts > 0, member < 3, "member {member} ran {scripts} scripts");
+        assert!(connections <= 1 + 3, "member {member} has {connections} connections, replication included");
+    }
+    let mut listed = Vec::new();
+    let mut after = None;
+    loop {
+        let page = backend.list("job ", after.as_ref(), 7).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.resource.clone());
+        listed.extend(page.into_iter().map(|summary| (summary.resource.to_string(), summary.holders)));
+    }
+    let expected: Vec<_> = names.into_iter().map(|name| (name, 1)).collect();
+    assert_eq!(listed, expected);
+}
+
+#[tokio::test]
+async fn a_batch_is_one_call_a_slot_and_each_server_learns_its_scripts() {
+    let Some(cluster) = cluster().await else { return };
+    let backend = connect(&cluster.url()).await;
+    let claims: Vec<_> = (0..400).map(|n| mutex(&format!("job-{n}"))).collect();
+    let mut slots = std::collections::BTreeSet::new();
+    for claim in &claims {
+        try_take(&backend, claim).await.unwrap();
+        slots.insert(slot_of(&cluster, claim.resource.as_str()).await);
+    }
+    // One server has lost its scripts.
+    cluster.member(1).command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    let proof = Proof::none();
+    let gone = mutex("never held");
+    let mut batch: Vec<_> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    batch.push(Renew { claim: &gone, proof: &proof });
+    assert!(backend.renew(&batch[..400]).await.iter().all(|renewal| matches!(renewal, Renewal::Renewed)));
+    let before = counts(&cluster).await;
+    let renewals = backend.renew(&batch).await;
+    let calls = used(&cluster, &before, "evalsha").await;
+    assert!(calls <= slots.len() as u64 + 1, "{calls} calls for {} slots", slots.len());
+    assert_eq!(used(&cluster, &before, "eval").await, 0);
+    for (n, renewal) in renewals.iter().enumerate() {
+        assert_eq!(matches!(renewal, Renewal::Renewed), n < 400, "{n}: {renewal:?}");
+        assert_eq!(matches!(renewal, Renewal::Lost), n == 400, "{n}: {renewal:?}");
+    }
+    let released = backend.release(&claims.iter().collect::<Vec<_>>()).await;
+    assert!(released.iter().all(|release| matches!(release, Release::Freed)));
+}
+
+#[tokio::test]
+async fn a_release_wakes_the_next_by_the_channel_of_its_slot() {
+    let Some(cluster) = cluster().await else { return };
+    let (one, two) = (connect(&cluster.url()).await, Arc::new(connect(&cluster.url()).await));
+    let before = counts(&cluster).await;
+    for name in ["a", "b", "c", "d"] {
+        let (first, second) = (mutex(name), mutex(name));
+        try_take(&one, &first).await.unwrap();
+        let waiting = tokio::spawn({
+            let (two, second) = (two.clone(), second.clone());
+            async move { take(&two, &second, &endless()).await.unwrap() }
+        });
+        while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let released_at = Instant::now();
+        assert!(freed(&one, &first).await);
+        timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+        assert!(released_at.elapsed() < Duration::from_secs(1), "{:?}", released_at.elapsed());
+        assert!(freed(&two, &second).await);
+    }
+    assert!(used(&cluster, &before, "spublish").await >= 4);
+    assert_eq!(used(&cluster, &before, "publish").await + used(&cluster, &before, "subscribe").await, 0);
+}
+
+/// Moves a slot key by key and calls `look` between the steps.
+async fn move_slowly(cluster: &RedisCluster, moving: &SlotMove, mut look: impl AsyncFnMut()) {
+    look().await;
+    while cluster.move_keys(moving, 1).await.unwrap() > 0 {
+        look().await;
+    }
+    cluster.end_move(moving).await.unwrap();
+    look().await;
+}
+
+#[tokio::test]
+async fn a_holder_and_a_waiter_do_not_notice_that_their_slot_moves() {
+    let Some(cluster) = cluster().await else { return };
+    let url = format!("{}?timeout=1s", cluster.url());
+    let (one, two) = (connect(&url).await, Arc::new(connect(&url).await));
+    let (first, second) = (mutex("job"), mutex("job"));
+    let slot = slot_of(&cluster, "job").await;
+    let mut last = try_take(&one, &first).await.unwrap();
+    let waiting = tokio::spawn({
+        let (two, second) = (two.clone(), second.clone());
+        async move {
+            loop {
+                // As the engine does: what failed without an effect is asked again.
+                match two.contend(&second, &endless()).await {
+                    Ok(leasehold_core::Step::Granted(grant)) => return grant.fence.unwrap(),
+                    Ok(leasehold_core::Step::Busy(_)) => {}
+                    Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+                }
+            }
+        }
+    });
+    while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let from = cluster.primary_of(slot).await.unwrap();
+    let moving = cluster.begin_move(slot, (from + 1) % 3).await.unwrap();
+    let mut renewed = 0;
+    move_slowly(&cluster, &moving, async || match renew(&one, &first).await {
+        Renewal::Renewed => renewed += 1,
+        // Half of the keys are here and half there.
+        Renewal::Unknown(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+        other => panic!("{other:?}"),
+    })
+    .await;
+    assert!(renewed >= 3, "before, with both keys there, and after: {renewed}");
+    assert!(!waiting.is_finished());
+    assert!(freed(&one, &first).await);
+    let fence = timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+    assert!(
+        fence > last && fence.epoch > last.epoch,
+        "{last:?}, then {fence:?}: the move gave the slot a new epoch"
+    );
+    last = fence;
+    assert!(freed(&two, &second).await);
+    // And back again, with all clients' views of before.
+    cluster.move_slot(slot, from).await.unwrap();
+    for backend in [&one, &*two] {
+        let claim = mutex("job");
+        let fence = try_take(backend, &claim).await.unwrap();
+        assert!(fence > last, "{last:?}, then {fence:?}");
+        last = fence;
+        assert!(freed(backend, &claim).await);
+    }
+}
+
+#[tokio::test]
+async fn what_is_free_is_taken_once_its_slot_has_arrived() {
+    let Some(cluster) = cluster().await else { return };
+    let backend = connect(&cluster.url()).await;
+    let slot = slot_of(&cluster, "job").await;
+    let to = (cluster.primary_of(slot).await.unwrap() + 1) % 3;
+    let moving = cluster.begin_move(slot, to).await.unwrap();
+    let claim = mutex("job");
+    let begun = Instant::now();
+    let (fence, ()) = tokio::join!(try_take(&backend, &claim), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        move_slowly(&cluster, &moving, async || {}).await;
+    });
+    assert!(fence.is_some() && begun.elapsed() >= Duration::from_millis(300));
+    assert!(freed(&backend, &claim).await);
+}
+
+#[tokio::test]
+async fn an_orderly_change_of_primaries_keeps_claims_and_raises_the_epoch() {
+    let Some(cluster) = cluster().await else { return };
+    let backend = connect(&cluster.url()).await;
+    let (first, second) = (mutex("job"), mutex("job"));
+    let slot = slot_of(&cluster, "job").await;
+    let fence = try_take(&backend, &first).await.unwrap();
+    let old = cluster.primary_of(slot).await.unwrap();
+    cluster.hand_over(old).await.unwrap();
+    assert!(renewed(&backend, &first).await);
+    assert!(try_take(&backend, &second).await.is_none(), "it is held there as well");
+    assert!(freed(&backend, &first).await);
+    let later = try_take(&backend, &second).await.unwrap();
+    assert!(later.epoch > fence.epoch, "{fence:?}, then {later:?}");
+}
+
+#[tokio::test]
+async fn waiters_are_heard_of_after_a_change_of_primaries() {
+    let Some(cluster) = cluster().await else { return };
+    let (one, two) = (connect(&cluster.url()).await, Arc::new(connect(&cluster.url()).await));
+    let (first, second) = (mutex("job"), mutex("job"));
+    let slot = slot_of(&cluster, "job").await;
+    try_take(&one, &first).await.unwrap();
+    let waiting = tokio::spawn({
+        let (two, second) = (two.clone(), second.clone());
+        async move { take(&two, &second, &endless()).await }
+    });
+    while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let old = cluster.primary_of(slot).await.unwrap();
+    cluster.hand_over(old).await.unwrap();
+    cluster.settle().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(renewed(&one, &first).await);
+    let released_at = Instant::now();
+    assert!(freed(&one, &first).await);
+    assert!(timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().is_some());
+    // Sooner than whoever hears nothing would look.
+    assert!(released_at.elapsed() < Duration::from_millis(350), "{:?}", released_at.elapsed());
+}
+
+#[tokio::test]
+async fn tls_password_and_the_documented_rights_are_enough() {
+    let rules = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha +script|load +time +get +set \
+                 +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange +zrangebyscore +hset +hget \
+                 +hmget +hdel +scan +info +config|get +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe";
+    let server = RedisServer::builder().tls(Tls::Mutual).password("all").acl_user("jobs", "s:p/w", rules);
+    let builder = RedisCluster::builder().node_timeout(PATIENT).server(server);
+    let Some(cluster) = builder.start_or_skip().await else { return };
+    let certificates = cluster.certificates().unwrap();
+    let client = certificates.client();
+    let options = format!(
+        "?ca={}&cert={}&key={}",
+        certificates.ca_path().display(),
+        client.certificate.display(),
+        client.key.display()
+    );
+    let url = cluster.url().replace("default:all@", "jobs:s%3Ap%2Fw@") + &options;
+    let (one, two) = (connect(&url).await, Arc::new(connect(&url).await));
+    assert_eq!(one.profile().fencing, Grade::AcrossFailover);
+    for n in 0..8 {
+        let name = format!("job {n}");
+        let (first, second) = (mutex(&name), mutex(&name));
+        try_take(&one, &first).await.unwrap();
+        let waiting = tokio::spawn({
+            let (two, second) = (two.clone(), second.clone());
+            async move { take(&two, &second, &endless()).await.is_some() }
+        });
+        while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(renewed(&one, &first).await && freed(&one, &first).await);
+        assert!(timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap());
+    }
+    assert_eq!(one.list("", None, 100).await.unwrap().len(), 8);
+    let slot = cluster.slot_of("lh:job%200").await.unwrap();
+    cluster.move_slot(slot, (cluster.primary_of(slot).await.unwrap() + 1) % 3).await.unwrap();
+    let shared = claim_of("job 0", Share::MUTEX, TTL);
+    assert!(try_take(&one, &shared).await.is_none());
+    let wrong = refusal(&url.replace("s%3Ap%2Fw", "wrong")).await;
+    assert_eq!(wrong.kind, FailureKind::Denied, "{wrong}");
+    assert!(!wrong.to_string().contains("wrong@"));
+}
+
+#[tokio::test]
+async fn a_single_server_and_a_cluster_are_not_mistaken_for_each_other() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let alone = refusal(&server.url().replace("redis://", "redis+cluster://")).await;
+    assert_eq!(alone.kind, FailureKind::Unsupported);
+    assert!(alone.detail().contains("redis://"), "{alone}");
+    let Some(cluster) = cluster().await else { return };
+    let of_many = refusal(&cluster.member(0).url()).await;
+    assert_eq!(of_many.kind, FailureKind::Unsupported);
+    assert!(of_many.detail().contains("redis+cluster://"), "{of_many}");
+}
