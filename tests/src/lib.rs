@@ -7,7 +7,13 @@
 #![allow(missing_docs, reason = "nobody but the tests beside it uses this")]
 
 mod actor;
+pub mod campaign;
+mod ensemble;
+mod referee;
 mod store;
 
 pub use actor::{Actor, Outcome, increment};
+pub use campaign::{Campaign, add_one};
+pub use ensemble::Ensemble;
+pub use referee::{Counts, Referee};
 pub use store::{Store, settled};

@@ -1,0 +1,48 @@
+//! `holder URL NAME TTL_MS REGISTER`: holds a lock in a process of its own, by commands on stdin.
+//!
+//! | command | answers |
+//! |---|---|
+//! | `lock` | `held FENCE` |
+//! | `check` | `valid` or `lost` |
+//! | `write` | `written`, or `refused` by the register |
+//! | `release` | `released` or `lost` |
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold::fenced::FencedFileError;
+use leasehold::{Guard, Leasehold};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let mut next = || args.next().expect("usage: holder URL NAME TTL_MS REGISTER");
+    let (url, name, ttl, register) = (next(), next(), next(), PathBuf::from(next()));
+    let locks = Leasehold::open(&url).await.unwrap();
+    let mutex = locks.mutex(&name).ttl(Duration::from_millis(ttl.parse().unwrap()));
+    let mut held: Option<Guard> = None;
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(command) = commands.next_line().await.unwrap() {
+        match (command.as_str(), &held) {
+            ("lock", _) => {
+                let guard = mutex.lock().await.unwrap();
+                println!("held {}", guard.fence().unwrap());
+                held = Some(guard);
+            }
+            ("check", Some(guard)) => println!("{}", if guard.check().is_ok() { "valid" } else { "lost" }),
+            ("write", Some(guard)) => match leasehold_tests::add_one(&register, guard.fence().unwrap()) {
+                Ok(()) => println!("written"),
+                Err(FencedFileError::Stale(_)) => println!("refused"),
+                Err(error) => panic!("{error}"),
+            },
+            ("release", Some(_)) => {
+                let released = held.take().unwrap().release().await;
+                println!("{}", if released.is_ok() { "released" } else { "lost" });
+            }
+            (other, _) => panic!("{other}"),
+        }
+    }
+}

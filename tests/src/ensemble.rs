@@ -1,0 +1,92 @@
+//! Stores of several servers that elect a leader, with what can go wrong with one of them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testkit::{Error, EtcdCluster, ZooKeeperEnsemble};
+
+/// Three servers of one kind, of their own for one test.
+pub enum Ensemble {
+    Etcd(EtcdCluster),
+    ZooKeeper(ZooKeeperEnsemble),
+}
+
+impl Ensemble {
+    /// `None`, with the reason told, where there is no server.
+    pub async fn etcd() -> Option<Ensemble> {
+        EtcdCluster::builder().members(SERVERS).start_or_skip().await.map(Ensemble::Etcd)
+    }
+
+    /// `None`, with the reason told, where there is no server.
+    pub async fn zookeeper() -> Option<Ensemble> {
+        ZooKeeperEnsemble::start_or_skip(SERVERS).await.map(Ensemble::ZooKeeper)
+    }
+
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        let addr = |server| match self {
+            Ensemble::Etcd(cluster) => cluster.addr(server),
+            Ensemble::ZooKeeper(ensemble) => ensemble.addr(server),
+        };
+        (0..SERVERS).map(addr).collect()
+    }
+
+    /// A store at these addresses, where a claim of a dead client ends after about `ttl`.
+    pub fn url_at(&self, addrs: &[SocketAddr], ttl: Duration) -> String {
+        match self {
+            Ensemble::Etcd(cluster) => cluster.url_at(addrs),
+            Ensemble::ZooKeeper(_) => {
+                let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+                format!("zk://{}?session={}ms", addrs.join(","), ttl.as_millis())
+            }
+        }
+    }
+
+    pub fn url(&self, ttl: Duration) -> String {
+        self.url_at(&self.addrs(), ttl)
+    }
+
+    /// Waits until one leads; which one.
+    pub async fn leader(&self) -> usize {
+        for _ in 0..1200 {
+            let leader = match self {
+                Ensemble::Etcd(cluster) => cluster.leader().await.ok(),
+                Ensemble::ZooKeeper(ensemble) => ensemble.leader().await,
+            };
+            if let Some(leader) = leader {
+                return leader;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("no server leads");
+    }
+
+    pub fn kill(&self, server: usize) -> Result<(), Error> {
+        match self {
+            Ensemble::Etcd(cluster) => cluster.kill(server),
+            Ensemble::ZooKeeper(ensemble) => ensemble.kill(server),
+        }
+    }
+
+    pub async fn restart(&self, server: usize) -> Result<(), Error> {
+        match self {
+            Ensemble::Etcd(cluster) => cluster.restart(server).await,
+            Ensemble::ZooKeeper(ensemble) => ensemble.restart(server).await,
+        }
+    }
+
+    pub fn stop(&self, server: usize) -> Result<(), Error> {
+        match self {
+            Ensemble::Etcd(cluster) => cluster.stop(server),
+            Ensemble::ZooKeeper(ensemble) => ensemble.stop(server),
+        }
+    }
+
+    pub fn resume(&self, server: usize) -> Result<(), Error> {
+        match self {
+            Ensemble::Etcd(cluster) => cluster.resume(server),
+            Ensemble::ZooKeeper(ensemble) => ensemble.resume(server),
+        }
+    }
+}
+
+const SERVERS: usize = 3;

@@ -1,0 +1,129 @@
+//! Who sees every grant and every loss of one lock, and says when two held it.
+//!
+//! Ground rules: whether a guard is valid is asked of the guard itself, at the moment at which it matters, and as often as
+//! something could be learned from it. A fault never excuses two valid holders; it excuses losses and delays.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use leasehold::{Fence, Guard};
+
+/// The referee of one lock.
+pub struct Referee(Mutex<Seen>);
+
+struct Seen {
+    highest: Option<Fence>,
+    holder: Option<Arc<Guard>>,
+    violations: Vec<String>,
+    counts: Counts,
+    last_grant: Instant,
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub grants: u64,
+    /// Grants that came while an earlier holder had not given back: it had been told of its loss.
+    pub losses: u64,
+    /// Writes of holders that were too late, and refused by the register.
+    pub refused: u64,
+    /// The longest time between two grants.
+    pub longest_gap: Duration,
+}
+
+impl Referee {
+    pub fn new() -> Arc<Referee> {
+        let seen = Seen {
+            highest: None,
+            holder: None,
+            violations: Vec::new(),
+            counts: Counts::default(),
+            last_grant: Instant::now(),
+        };
+        Arc::new(Referee(Mutex::new(seen)))
+    }
+
+    /// A grant. Whoever held before must have been told by now, unless it gave back.
+    pub fn enter(&self, guard: &Arc<Guard>) {
+        let mut seen = self.lock();
+        let fence = guard.fence();
+        if fence.is_none() || fence <= seen.highest {
+            let text = format!("a grant has the fence {fence:?} after {:?}", seen.highest);
+            seen.violations.push(text);
+        }
+        if let Some(before) = seen.holder.replace(guard.clone()) {
+            seen.counts.losses += 1;
+            if before.check().is_ok() {
+                let text = format!("granted with {fence:?} while {:?} is valid", before.fence());
+                seen.violations.push(text);
+            }
+        }
+        seen.highest = fence;
+        seen.counts.grants += 1;
+        seen.counts.longest_gap = seen.counts.longest_gap.max(seen.last_grant.elapsed());
+        seen.last_grant = Instant::now();
+    }
+
+    /// A grant that this process was told of by another, which is watched by whoever tells.
+    pub fn enter_elsewhere(&self, fence: Fence) {
+        let mut seen = self.lock();
+        if seen.highest.is_some_and(|highest| fence <= highest) {
+            let text = format!("another process was granted {fence} after {:?}", seen.highest);
+            seen.violations.push(text);
+        }
+        if let Some(before) = seen.holder.take()
+            && before.check().is_ok()
+        {
+            let text = format!("another process was granted {fence} while {:?} is valid", before.fence());
+            seen.violations.push(text);
+        }
+        seen.highest = Some(fence);
+        seen.last_grant = Instant::now();
+    }
+
+    /// The end of a hold, said before it is given back.
+    pub fn leave(&self, guard: &Arc<Guard>) {
+        let mut seen = self.lock();
+        if seen.holder.as_ref().is_some_and(|holder| Arc::ptr_eq(holder, guard)) {
+            seen.holder = None;
+        } else if guard.check().is_ok() {
+            let text = format!("{:?} is valid although {:?} was granted since", guard.fence(), seen.highest);
+            seen.violations.push(text);
+        }
+    }
+
+    /// The register has refused this holder, so there is a later one.
+    pub fn refused(&self, guard: &Guard) {
+        let mut seen = self.lock();
+        seen.counts.refused += 1;
+        if guard.check().is_ok() {
+            let text = format!("the register refuses {:?}, which is valid", guard.fence());
+            seen.violations.push(text);
+        }
+    }
+
+    /// Something that must not be, seen by somebody else.
+    pub fn accuse(&self, text: impl Into<String>) {
+        self.lock().violations.push(text.into());
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// Begins to measure gaps anew; the longest one so far.
+    pub fn take_gap(&self) -> Duration {
+        std::mem::take(&mut self.lock().counts.longest_gap)
+    }
+
+    /// # Panics
+    /// Where two held it, or a fence fell.
+    pub fn verdict(&self) {
+        let seen = self.lock();
+        assert!(seen.violations.is_empty(), "{:#?}", seen.violations);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
