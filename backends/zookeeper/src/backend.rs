@@ -53,7 +53,10 @@ impl ZooKeeperBackend {
     /// `Unavailable` where no server of the ensemble gives a session in time, `Denied` where they refuse the login,
     /// `Invalid` where the password cannot be read.
     pub async fn connect(config: ZooKeeperConfig) -> Result<ZooKeeperBackend, Failure> {
-        let names = Names::new(config.base(), config.dialect, config.user.is_some());
+        if config.exposes_password() {
+            tracing::warn!("the password for ZooKeeper crosses the network in the clear: write zks://");
+        }
+        let names = Names::new(config.base(), config.dialect, config.user().is_some());
         let (sessions, first) = Sessions::start(config.clone()).await?;
         let ensemble = Arc::new(Ensemble {
             config,

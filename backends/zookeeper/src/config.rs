@@ -3,16 +3,21 @@
 //! Parsing does no I/O. A password never leaves this file and `session.rs`; no error repeats the URL.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind};
-use percent_encoding::percent_decode_str;
-use secrecy::{ExposeSecret, SecretString};
+use leasehold_address::{
+    Credentials, Host, Parts, SecretString, TlsFiles, duration_between, invalid, plain_text, reveal,
+};
+use leasehold_core::Failure;
 
 use crate::dialect::Dialect;
 
-/// One ZooKeeper ensemble, and how leasehold uses it: `zk://[user[:password]@]host[:port][,host[:port]…][/chroot]`.
+/// One ZooKeeper ensemble, and how leasehold uses it.
+///
+/// | URL | connection |
+/// |---|---|
+/// | `zk://[user[:password]@]host[:port][,host[:port]…][/chroot]` | TCP, port 2181 unless given |
+/// | `zks://[user[:password]@]host[:port][,host[:port]…][/chroot]` | TLS, certificate and host name verified, port 2281 unless given |
 ///
 /// | option | meaning | default |
 /// |---|---|---|
@@ -21,6 +26,8 @@ use crate::dialect::Dialect;
 /// | `dialect` | `native`; or `curator` or `kazoo`, to contend with the users of these: mutexes and read-write locks, whose names are paths | `native` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again for each session | |
+/// | `ca` | `zks` only: PEM file of the authorities to trust instead of the system's, read again for each connection | |
+/// | `cert`, `key` | `zks` only: PEM files of the client's certificate and key, read again for each connection | |
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
 /// `LEASEHOLD_ZOOKEEPER_PASSWORD`. With a user, all nodes are readable and writable by this user only.
@@ -34,13 +41,12 @@ use crate::dialect::Dialect;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ZooKeeperConfig {
-    /// `host:port`, at least one.
-    pub(crate) hosts: Vec<String>,
+    /// At least one.
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) tls: Option<TlsFiles>,
     /// Empty, or with a slash at its beginning and none at its end.
-    pub(crate) chroot: String,
-    pub(crate) user: Option<String>,
-    password: Option<SecretString>,
-    password_file: Option<PathBuf>,
+    chroot: String,
+    credentials: Credentials,
     pub(crate) session: Duration,
     prefix: Option<String>,
     pub(crate) dialect: Dialect,
@@ -53,58 +59,46 @@ impl ZooKeeperConfig {
     /// # Errors
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<ZooKeeperConfig, Failure> {
-        // A URL has one host and one port; a list of them is taken apart here, as ZooKeeper's own clients do.
-        let rest = url.strip_prefix("zk://").ok_or_else(|| invalid(format!("write {FORM}")))?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, chroot) = match rest.find('/') {
-            Some(slash) => rest.split_at(slash),
-            None => (rest, ""),
+        let parts = Parts::split(url, FORM)?;
+        let (tls, port) = match parts.scheme.as_str() {
+            "zk" => (None, 2181),
+            "zks" => (Some(TlsFiles::default()), 2281),
+            _ => return Err(invalid(format!("this is no ZooKeeper ensemble: write {FORM}"))),
         };
-        let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (Some(login), hosts),
-            None => (None, authority),
-        };
-        let (user, password) = login.map(read_login).transpose()?.unwrap_or_default();
         let mut config = ZooKeeperConfig {
-            hosts: hosts.split(',').map(read_host).collect::<Result<_, _>>()?,
-            chroot: read_chroot(chroot)?,
-            user,
-            password,
-            password_file: None,
+            hosts: parts.hosts(port)?,
+            tls,
+            chroot: read_chroot(&parts.path)?,
+            credentials: Credentials::new(parts.user, parts.password, PASSWORD_VARIABLE),
             session: Duration::from_secs(30),
             prefix: None,
             dialect: Dialect::Native,
             timeout: Duration::from_secs(5),
         };
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            config.read_option(&name, &value)?;
+        for (name, value) in &parts.options {
+            config.read_option(name, value)?;
         }
         config.check()?;
         Ok(config)
     }
 
-    /// What to log in with now: `user:password`, as ZooKeeper's digest scheme writes it.
-    pub(crate) fn login(&self) -> Result<Option<SecretString>, Failure> {
-        let Some(user) = &self.user else { return Ok(None) };
-        let password = match (&self.password, &self.password_file) {
-            (Some(password), _) => password.expose_secret().to_owned(),
-            (None, Some(path)) => {
-                let read = std::fs::read_to_string(path).map_err(|error| {
-                    invalid(format!("password-file={} cannot be read: {error}", path.display()))
-                        .because(error)
-                })?;
-                read.trim_end_matches(['\r', '\n']).to_owned()
-            }
-            (None, None) => std::env::var(PASSWORD_VARIABLE).map_err(|_| {
-                invalid(format!("the user {user} has no password: set {PASSWORD_VARIABLE} or password-file"))
-            })?,
-        };
-        Ok(Some(SecretString::from(format!("{user}:{password}"))))
+    /// Who logs in.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.credentials.user.as_deref()
     }
 
-    /// The servers as ZooKeeper's clients write them.
-    pub(crate) fn connect_string(&self) -> String {
-        self.hosts.join(",")
+    /// What to log in with now: `user:password`, as ZooKeeper's digest scheme writes it.
+    pub(crate) fn login(&self) -> Result<Option<SecretString>, Failure> {
+        let Some(user) = self.user() else { return Ok(None) };
+        let password = self.credentials.password()?.ok_or_else(|| {
+            invalid(format!("the user {user} has no password: set {PASSWORD_VARIABLE} or password-file"))
+        })?;
+        Ok(Some(SecretString::from(format!("{user}:{}", reveal(&password)))))
+    }
+
+    /// Whether a password would cross a network in the clear.
+    pub(crate) fn exposes_password(&self) -> bool {
+        self.tls.is_none() && self.user().is_some() && !self.hosts.iter().all(Host::is_loopback)
     }
 
     /// The path that all locks are below; empty for ZooKeeper's own root.
@@ -120,25 +114,29 @@ impl ZooKeeperConfig {
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
         match name {
             "session" => {
-                self.session = read_duration(name, value, Duration::from_secs(1), LONGEST_SESSION)?;
+                self.session = duration_between(name, value, Duration::from_secs(1), LONGEST_SESSION)?;
             }
             "timeout" => {
                 let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
-                self.timeout = read_duration(name, value, min, max)?;
+                self.timeout = duration_between(name, value, min, max)?;
             }
             "prefix" => {
-                let plain = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
-                if value.is_empty() || value.len() > 64 || !value.chars().all(plain) || is_dots(value) {
-                    return Err(invalid("prefix takes 1 to 64 of A-Z a-z 0-9 . _ : -"));
+                let prefix = plain_text(name, value, 64, "._:-")?;
+                if is_dots(&prefix) {
+                    return Err(invalid("prefix: dots alone are no name in ZooKeeper"));
                 }
-                self.prefix = Some(value.to_owned());
+                self.prefix = Some(prefix);
             }
             "dialect" => {
                 self.dialect = Dialect::of(value).ok_or_else(|| {
                     invalid(format!("dialect={value} is not known: write native, curator or kazoo"))
                 })?;
             }
-            "password-file" => self.password_file = Some(PathBuf::from(value)),
+            "password-file" => self.credentials.read_from(value),
+            "ca" | "cert" | "key" => match &mut self.tls {
+                Some(files) => drop(files.take(name, value)),
+                None => return Err(invalid(format!("{name} belongs to TLS: write zks:// instead of zk://"))),
+            },
             other => {
                 let known = OPTIONS.join(", ");
                 return Err(invalid(format!("{other} is no option of zk://; known are {known}")));
@@ -148,121 +146,79 @@ impl ZooKeeperConfig {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.user.is_none() && (self.password.is_some() || self.password_file.is_some()) {
+        self.credentials.check()?;
+        if self.user().is_none() && self.credentials.names_password() {
             return Err(invalid("a password needs a user: write zk://user@host"));
         }
-        if self.password.is_some() && self.password_file.is_some() {
-            return Err(invalid("two passwords: take the one out of the URL, or password-file away"));
+        if self.user().is_some_and(|user| user.contains(':')) {
+            return Err(invalid("a user name of ZooKeeper cannot contain a colon"));
         }
         if self.base() == "/zookeeper" || self.base().starts_with("/zookeeper/") {
             return Err(invalid("the node /zookeeper belongs to ZooKeeper itself: take another prefix"));
         }
-        Ok(())
+        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)
     }
 }
 
 impl fmt::Display for ZooKeeperConfig {
+    /// The URL without options, and without its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("zk://")?;
-        if let Some(user) = &self.user {
-            write!(f, "{user}:***@")?;
-        }
-        write!(f, "{}{}", self.hosts.join(","), self.chroot)
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        let scheme = if self.tls.is_some() { "zks" } else { "zk" };
+        write!(f, "{scheme}://{}{}{}", self.credentials.shown(), hosts.join(","), self.chroot)
     }
-}
-
-/// A failure of what was written in the URL or in a file that it names.
-fn invalid(detail: impl Into<String>) -> Failure {
-    Failure::new(FailureKind::Invalid, Effect::None, detail)
-}
-
-fn read_login(login: &str) -> Result<(Option<String>, Option<SecretString>), Failure> {
-    let (user, password) = match login.split_once(':') {
-        Some((user, password)) => (user, Some(password)),
-        None => (login, None),
-    };
-    let user = decoded(user, "user name")?;
-    if user.contains(':') {
-        return Err(invalid("a user name of ZooKeeper cannot contain a colon"));
-    }
-    let password = password.map(|password| decoded(password, "password")).transpose()?;
-    Ok((Some(user).filter(|user| !user.is_empty()), password.map(SecretString::from)))
-}
-
-fn read_host(text: &str) -> Result<String, Failure> {
-    // The brackets of an IPv6 address hold colons that are no ports.
-    let name_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
-    let (name, port) = match text[name_end..].rfind(':') {
-        Some(colon) => (&text[..name_end + colon], &text[name_end + colon + 1..]),
-        None => (text, "2181"),
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_[]:%".contains(c);
-    if name.is_empty() || !name.chars().all(plain) {
-        return Err(invalid(format!("a host is missing or unreadable: write {FORM}")));
-    }
-    let port: u16 = port
-        .parse()
-        .ok()
-        .filter(|port| *port > 0)
-        .ok_or_else(|| invalid(format!("a port of {name} is no number from 1 to 65535: write {FORM}")))?;
-    Ok(format!("{name}:{port}"))
 }
 
 fn read_chroot(path: &str) -> Result<String, Failure> {
-    let path = decoded(path, "path")?;
     let path = path.trim_end_matches('/');
+    if path.is_empty() {
+        return Ok(String::new());
+    }
     let bad = |part: &str| part.is_empty() || is_dots(part) || part.chars().any(char::is_control);
-    if path.split('/').skip(1).any(bad) {
+    if path.split('/').any(bad) {
         return Err(invalid(
             "the chroot must be a path of ZooKeeper: names between slashes, neither empty nor dots",
         ));
     }
-    Ok(path.to_owned())
+    Ok(format!("/{path}"))
 }
 
 fn is_dots(name: &str) -> bool {
     name == "." || name == ".."
 }
 
-fn read_duration(name: &str, value: &str, min: Duration, max: Duration) -> Result<Duration, Failure> {
-    let duration = humantime::parse_duration(value)
-        .map_err(|_| invalid(format!("{name}={value} is no duration: write {name}=30s")))?;
-    if !(min..=max).contains(&duration) {
-        let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
-        return Err(invalid(format!("{name} must lie between {min} and {max}")));
-    }
-    Ok(duration)
-}
-
-fn decoded(text: &str, what: &str) -> Result<String, Failure> {
-    percent_decode_str(text)
-        .decode_utf8()
-        .map(std::borrow::Cow::into_owned)
-        .map_err(|_| invalid(format!("the {what} is not UTF-8 once its %XX are decoded")))
-}
-
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_PASSWORD";
-const FORM: &str = "zk://host:2181,host:2181/chroot";
-const OPTIONS: &[&str] = &["session", "prefix", "dialect", "timeout", "password-file"];
+const FORM: &str = "zk://host:2181,host:2181/chroot or zks://host:2281,host:2281/chroot";
+const OPTIONS: &[&str] = &["session", "prefix", "dialect", "timeout", "password-file", "ca", "cert", "key"];
 const LONGEST_SESSION: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
+    use leasehold_core::FailureKind;
+
     use super::*;
+
+    fn shown(config: &ZooKeeperConfig) -> Vec<String> {
+        config.hosts.iter().map(Host::to_string).collect()
+    }
 
     #[test]
     fn the_forms_of_a_url_are_read() {
         let config = ZooKeeperConfig::parse("zk://a").unwrap();
-        assert_eq!(config.connect_string(), "a:2181");
+        assert_eq!(shown(&config), ["a:2181"]);
         assert_eq!(config.base(), "/leasehold");
         assert_eq!((config.session, config.timeout), (Duration::from_secs(30), Duration::from_secs(5)));
         assert!(config.login().unwrap().is_none());
 
         let url = "zk://a:1,[::1]:2182,[::2]/x/y/?session=1500ms&prefix=p.q&timeout=250ms";
         let config = ZooKeeperConfig::parse(url).unwrap();
-        assert_eq!(config.connect_string(), "a:1,[::1]:2182,[::2]:2181");
+        assert_eq!(shown(&config), ["a:1", "[::1]:2182", "[::2]:2181"]);
         assert_eq!(config.base(), "/x/y/p.q");
         assert_eq!((config.session.as_millis(), config.timeout.as_millis()), (1500, 250));
+
+        let config = ZooKeeperConfig::parse("zks://a,b:1/x?ca=/c.pem").unwrap();
+        assert_eq!(config.to_string(), "zks://a:2281,b:1/x");
+        assert!(config.tls.is_some_and(|files| files.ca.is_some()));
 
         let config = ZooKeeperConfig::parse("zk://a/x?dialect=curator").unwrap();
         assert_eq!((config.base().as_str(), config.dialect), ("/x", Dialect::Curator));
@@ -273,7 +229,7 @@ mod tests {
     #[test]
     fn a_password_is_read_but_never_shown() {
         let config = ZooKeeperConfig::parse("zk://me:p%40ss%2Fword@h/x").unwrap();
-        assert_eq!(config.login().unwrap().unwrap().expose_secret(), "me:p@ss/word");
+        assert_eq!(config.login().unwrap().as_ref().map(reveal), Some("me:p@ss/word"));
         let shown = format!("{config} {config:?} {config:#?}");
         assert!(!shown.contains("p@ss") && !shown.contains("p%40ss"), "{shown}");
         for bad in ["zk://me:hunter2@h?nonsense=1", "zk://me:hunter2@h:99999", "zk://me:hunter2@h//x"] {
@@ -291,7 +247,7 @@ mod tests {
         assert!(config.login().unwrap_err().detail().contains("password-file"));
         for password in ["first", "second"] {
             std::fs::write(&path, format!("{password}\n")).unwrap();
-            assert_eq!(config.login().unwrap().unwrap().expose_secret(), format!("me:{password}"));
+            assert_eq!(config.login().unwrap().as_ref().map(reveal), Some(format!("me:{password}").as_str()));
         }
     }
 
@@ -302,15 +258,17 @@ mod tests {
             ("zk://", "host is missing"),
             ("zk:///x", "host is missing"),
             ("zk://a,,b", "host is missing"),
-            ("zk://a:x", "no number"),
-            ("zk://a:0", "no number"),
+            ("zk://a:x", "1 to 65535"),
+            ("zk://a:0", "1 to 65535"),
             ("zk://a//b", "chroot"),
             ("zk://a/../b", "chroot"),
             ("zk://a?sesion=1s", "known are session"),
-            ("zk://a?session=soon", "session=30s"),
+            ("zk://a?session=soon", "session=5s"),
             ("zk://a?session=1ms", "between 1s and 10m"),
             ("zk://a?prefix=a/b", "1 to 64"),
-            ("zk://a?prefix=..", "1 to 64"),
+            ("zk://a?prefix=..", "dots alone"),
+            ("zk://a?ca=/x", "zks://"),
+            ("zks://a?cert=/x", "belong together"),
             ("zk://a?prefix=zookeeper", "belongs to ZooKeeper"),
             ("zk://a?dialect=java", "native, curator or kazoo"),
             ("zk://a/zookeeper?dialect=kazoo", "belongs to ZooKeeper"),

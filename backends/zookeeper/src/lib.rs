@@ -16,6 +16,7 @@ mod places;
 mod proof;
 mod renewing;
 mod session;
+mod tunnel;
 mod waiting;
 mod wire;
 

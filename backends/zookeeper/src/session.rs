@@ -8,12 +8,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_address::{Host, reveal};
 use leasehold_core::{Failure, LossCause, LossSignal, LossTrigger};
-use secrecy::ExposeSecret;
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error, SessionState};
 
 use crate::config::ZooKeeperConfig;
+use crate::tunnel::Tunnel;
 use crate::wire;
 
 /// One session with the ensemble.
@@ -40,26 +41,30 @@ enum Present {
 }
 
 impl Session {
-    async fn open(config: &ZooKeeperConfig) -> Result<Session, Failure> {
+    async fn open(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Session, Failure> {
         let silence = (config.session / SILENCES).max(SILENCE_MIN);
         let mut connector =
             Client::connector().with_session_timeout(config.session).with_connection_timeout(silence);
         if let Some(login) = config.login()? {
-            connector = connector.with_auth("digest", login.expose_secret().as_bytes());
+            connector = connector.with_auth("digest", reveal(&login).as_bytes());
         }
-        let servers = config.connect_string();
+        let hosts: Vec<String> = config.hosts.iter().map(Host::to_string).collect();
+        let servers = tunnel.map_or_else(|| hosts.join(","), Tunnel::connect_string);
         let opened = tokio::time::timeout(config.timeout, connector.connect(&servers)).await;
+        let trouble = || tunnel.map(Tunnel::trouble).unwrap_or_default();
         let client = match opened {
             Ok(Ok(client)) => client,
             // A session that was opened without our knowledge holds nothing and ends by itself.
             Ok(Err(error)) => {
                 let kind = wire::failure(error, "").kind;
-                let text = format!("no session with {config}: the servers refused, or none is there");
+                let why = trouble();
+                let text = format!("no session with {config}: the servers refused, or none is there{why}");
                 return Err(Failure::new(kind, leasehold_core::Effect::None, text));
             }
             Err(_) => {
                 let limit = config.timeout;
-                return Err(Failure::unavailable(format!("no session with {config} within {limit:?}")));
+                let why = trouble();
+                return Err(Failure::unavailable(format!("no session with {config} within {limit:?}{why}")));
             }
         };
         let (trigger, signal) = LossTrigger::new();
@@ -124,15 +129,19 @@ impl fmt::Debug for Session {
 impl Sessions {
     /// Opens the first session, and starts the task that opens all others.
     pub(crate) async fn start(mut config: ZooKeeperConfig) -> Result<(Sessions, Arc<Session>), Failure> {
-        let mut first = Session::open(&config).await?;
+        let tunnel = match &config.tls {
+            Some(files) => Some(Tunnel::open(&config.hosts, files, config.timeout).await?),
+            None => None,
+        };
+        let mut first = Session::open(&config, tunnel.as_ref()).await?;
         if first.timeout != config.session {
             // How often a client speaks is derived from what it asks for, so it asks for what it will get.
             config.session = first.timeout;
-            first = Session::open(&config).await?;
+            first = Session::open(&config, tunnel.as_ref()).await?;
         }
         let first = Arc::new(first);
         let (sender, present) = watch::channel(Present::Open(first.clone()));
-        tokio::spawn(keep(config, first.clone(), sender));
+        tokio::spawn(keep(config, tunnel, first.clone(), sender));
         Ok((Sessions { present }, first))
     }
 
@@ -170,7 +179,12 @@ impl fmt::Debug for Sessions {
 
 /// Sees each session to its end and opens the next one. Without a limit on its number: it is what brings the client
 /// back after an outage of any length, at most once in [`RETRY_LAST`].
-async fn keep(config: ZooKeeperConfig, mut session: Arc<Session>, sender: watch::Sender<Present>) {
+async fn keep(
+    config: ZooKeeperConfig,
+    tunnel: Option<Tunnel>,
+    mut session: Arc<Session>,
+    sender: watch::Sender<Present>,
+) {
     loop {
         let state = tokio::select! {
             state = session.ended() => state,
@@ -182,7 +196,7 @@ async fn keep(config: ZooKeeperConfig, mut session: Arc<Session>, sender: watch:
         let mut pause = RETRY_FIRST;
         session = loop {
             let opened = tokio::select! {
-                opened = Session::open(&config) => opened,
+                opened = Session::open(&config, tunnel.as_ref()) => opened,
                 () = sender.closed() => return,
             };
             let failure = match opened {

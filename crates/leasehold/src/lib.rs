@@ -27,7 +27,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod blocking;
 mod client;
 mod clock;
 mod coord;

@@ -23,7 +23,7 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => open_etcd(url).await,
         #[cfg(feature = "zookeeper")]
-        "zk" => open_zookeeper(url).await,
+        "zk" | "zks" => open_zookeeper(url).await,
         _ => Err(unknown(url)),
     }
 }
@@ -106,4 +106,6 @@ pub(crate) const SCHEMES: &[&str] = &[
     "etcds://",
     #[cfg(feature = "zookeeper")]
     "zk://",
+    #[cfg(feature = "zookeeper")]
+    "zks://",
 ];

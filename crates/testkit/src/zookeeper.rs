@@ -5,13 +5,14 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::Port;
@@ -31,6 +32,8 @@ use crate::require;
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     nodes: Vec<Node>,
+    /// With the directory that they are in.
+    tls: Option<(Certificates, Directory)>,
 }
 
 /// One server.
@@ -44,6 +47,7 @@ struct Node {
 #[derive(Debug)]
 struct NodePorts {
     client: Port,
+    secure: Port,
     quorum: Port,
     election: Port,
 }
@@ -55,12 +59,25 @@ impl ZooKeeperEnsemble {
     /// [`Error::is_missing`] when Java or ZooKeeper are not installed. Otherwise the end of a server's log is in the
     /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(servers: usize) -> Result<Self, Error> {
-        let mut outcome = Self::start_once(servers).await;
+        Self::start_as(servers, Speech::Plain).await
+    }
+
+    /// As [`ZooKeeperEnsemble::start`]; besides, clients may speak TLS on ports of their own, where they have to prove who
+    /// they are, with certificates made for this ensemble.
+    ///
+    /// # Errors
+    /// As [`ZooKeeperEnsemble::start`].
+    pub async fn start_tls(servers: usize) -> Result<Self, Error> {
+        Self::start_as(servers, Speech::Tls).await
+    }
+
+    async fn start_as(servers: usize, speech: Speech) -> Result<Self, Error> {
+        let mut outcome = Self::start_once(servers, speech).await;
         for _ in 1..START_ATTEMPTS {
             if !outcome.as_ref().is_err_and(Error::is_port_taken) {
                 break;
             }
-            outcome = Self::start_once(servers).await;
+            outcome = Self::start_once(servers, speech).await;
         }
         outcome
     }
@@ -73,14 +90,35 @@ impl ZooKeeperEnsemble {
         require::or_skip("zookeeper", Self::start(servers).await)
     }
 
-    async fn start_once(servers: usize) -> Result<Self, Error> {
+    /// As [`ZooKeeperEnsemble::start_tls`], or ends the test as skipped; see [`require`].
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_tls_or_skip(servers: usize) -> Option<Self> {
+        require::or_skip("zookeeper", Self::start_tls(servers).await)
+    }
+
+    async fn start_once(servers: usize, speech: Speech) -> Result<Self, Error> {
         let java = require::program("java", "default-jre-headless")?;
         if !Path::new(JARS).join(JAR).is_file() {
             return Err(Error::missing(JAR, "zookeeper"));
         }
         let ports: Result<Vec<NodePorts>, Error> = (0..servers).map(|_| NodePorts::take()).collect();
         let ports = ports?;
-        let configs: Vec<String> = (0..servers).map(|number| config(number, &ports)).collect();
+        let tls = match speech {
+            Speech::Plain => None,
+            Speech::Tls => {
+                let directory = Directory::create("zookeeper-tls")?;
+                Some((Certificates::create(&directory)?, directory))
+            }
+        };
+        let mut configs: Vec<String> = (0..servers).map(|number| config(number, &ports)).collect();
+        if let Some((certificates, directory)) = &tls {
+            let keys = key_store(certificates, directory)?;
+            for (config, ports) in configs.iter_mut().zip(&ports) {
+                config.push_str(&secure_config(certificates, &keys, ports.secure.number()));
+            }
+        }
         let mut nodes = Vec::with_capacity(servers);
         for (number, (ports, config)) in ports.into_iter().zip(configs).enumerate() {
             let directory = Directory::create("zookeeper")?;
@@ -91,7 +129,7 @@ impl ZooKeeperEnsemble {
             let process = Process::spawn(&java, java_args(), directory)?;
             nodes.push(Node { process, ports });
         }
-        let ensemble = Self { nodes };
+        let ensemble = Self { nodes, tls };
         for number in 0..servers {
             ensemble.ready(number).await?;
         }
@@ -108,6 +146,20 @@ impl ZooKeeperEnsemble {
     /// `zk://…` with one address: a server's, or a [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         format!("zk://{addr}")
+    }
+
+    /// Where a server's clients connect by TLS.
+    ///
+    /// # Panics
+    /// Where there is no such server, or none that speaks TLS.
+    pub fn secure_addr(&self, server: usize) -> SocketAddr {
+        assert!(self.tls.is_some(), "this ensemble was started without TLS");
+        self.nodes[server].ports.secure.addr()
+    }
+
+    /// What clients trust, and show.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.tls.as_ref().map(|(certificates, _)| certificates)
     }
 
     /// How many servers there are.
@@ -205,7 +257,12 @@ impl ZooKeeperEnsemble {
 
 impl NodePorts {
     fn take() -> Result<Self, Error> {
-        Ok(Self { client: Port::take()?, quorum: Port::take()?, election: Port::take()? })
+        Ok(Self {
+            client: Port::take()?,
+            secure: Port::take()?,
+            quorum: Port::take()?,
+            election: Port::take()?,
+        })
     }
 }
 
@@ -226,6 +283,35 @@ fn config(number: usize, ports: &[NodePorts]) -> String {
         }
     }
     config
+}
+
+/// How an ensemble speaks to its clients.
+#[derive(Clone, Copy)]
+enum Speech {
+    Plain,
+    Tls,
+}
+
+/// A key store as ZooKeeper reads PEM: the key and the certificate in one file.
+fn key_store(certificates: &Certificates, directory: &Directory) -> Result<PathBuf, Error> {
+    let server = certificates.server();
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(cannot("read", path.display()));
+    let text = format!("{}{}", read(&server.key)?, read(&server.certificate)?);
+    directory.write("server-store.pem", &text)?;
+    Ok(directory.path().join("server-store.pem"))
+}
+
+/// The lines for a port of its own that speaks TLS. Certificates are for the loopback address.
+fn secure_config(certificates: &Certificates, keys: &Path, port: u16) -> String {
+    format!(
+        "secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n\
+         serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+         ssl.clientAuth=need\nssl.clientHostnameVerification=false\n\
+         ssl.keyStore.location={}\nssl.keyStore.type=PEM\n\
+         ssl.trustStore.location={}\nssl.trustStore.type=PEM\n",
+        keys.display(),
+        certificates.ca_path().display()
+    )
 }
 
 /// Few threads, a small heap and only the jars that are needed: a server starts in half a second.
@@ -258,9 +344,14 @@ const MORE_JARS: &[&str] = &[
     "slf4j-simple.jar",
     "metrics-core.jar",
     "snappy-java.jar",
+    "netty-buffer.jar",
+    "netty-codec.jar",
     "netty-common.jar",
     "netty-handler.jar",
+    "netty-resolver.jar",
     "netty-transport.jar",
+    "netty-transport-native-epoll.jar",
+    "netty-transport-native-unix-common.jar",
 ];
 const CONFIG: &str = "zoo.cfg";
 const DATA: &str = "data";

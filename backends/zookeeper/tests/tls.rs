@@ -1,0 +1,145 @@
+//! TLS to the servers: who is trusted, who is let in, and that the session behaves as it does without.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use common::{SESSION, claim, eventually, hold, locks, no_patience, release, renew};
+use leasehold::State;
+use leasehold::core::{Backend, FailureKind, Release, Renewal, Share, Step};
+use leasehold_testkit::{Certificates, Proxy, Way, ZooKeeperEnsemble};
+use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
+use tokio::io::AsyncReadExt;
+
+fn url(login: &str, addr: SocketAddr, certificates: &Certificates) -> String {
+    let client = certificates.client();
+    let (ca, cert, key) =
+        (certificates.ca_path().display(), client.certificate.display(), client.key.display());
+    format!("zks://{login}{addr}?session=2s&ca={ca}&cert={cert}&key={key}")
+}
+
+async fn connect(url: &str) -> Result<ZooKeeperBackend, leasehold::core::Failure> {
+    ZooKeeperBackend::connect(ZooKeeperConfig::parse(url)?).await
+}
+
+/// With a login, so that the password crosses inside TLS.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_held_through_tls() {
+    let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
+    let certificates = servers.certificates().unwrap();
+    let url = url("ann:secret@", servers.secure_addr(0), certificates);
+    let (ours, theirs) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    let (held, other) = (claim("job", Share::MUTEX), claim("job", Share::MUTEX));
+    hold(&ours, &held).await;
+    assert!(matches!(theirs.contend(&other, &no_patience()).await.unwrap(), Step::Busy(_)));
+    assert!(matches!(renew(&ours, &held).await, Renewal::Alive));
+    assert!(matches!(release(&ours, &held).await, Release::Freed));
+    hold(&theirs, &other).await;
+    // A client that ends says so, through the tunnel that it leaves behind.
+    let ended_at = Instant::now();
+    drop(theirs);
+    eventually(async || matches!(ours.contend(&held, &no_patience()).await.unwrap(), Step::Granted(_))).await;
+    assert!(
+        ended_at.elapsed() < SESSION / 2,
+        "its session ended by its timeout, after {:?}",
+        ended_at.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_be_verified_is_refused_on_either_side() {
+    let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
+    let certificates = servers.certificates().unwrap();
+    let (ca, addr) = (certificates.ca_path().display(), servers.secure_addr(0));
+    // The server asks for a certificate, and there is none.
+    let failure = connect(&format!("zks://{addr}?timeout=2s&ca={ca}")).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+    // The server's is of an authority that is not trusted.
+    let failure = connect(&format!("zks://{addr}?timeout=2s")).await.unwrap_err();
+    let told = failure.detail().contains("certificate") || failure.detail().contains("no TLS authorities");
+    assert!(told, "{failure}");
+    // Nobody speaks TLS there.
+    let plain = url("", servers.addr(0), certificates);
+    let failure = connect(&format!("{plain}&timeout=2s")).await.unwrap_err();
+    assert!(failure.detail().contains("TLS"), "{failure}");
+    // And a file that is none is told of before anything is sent.
+    let failure = connect(&format!("zks://{addr}?ca=/no/such/file")).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
+    assert!(failure.detail().contains("ca="), "{failure}");
+}
+
+/// What breaks and what hangs is seen through the tunnel as it is without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_outlives_its_tls_connection_and_ends_in_time() {
+    let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
+    let certificates = servers.certificates().unwrap();
+    let proxy = Proxy::start(servers.secure_addr(0)).await.unwrap();
+    let broken = locks(&url("", proxy.addr(), certificates)).await;
+    let other = locks(&url("", servers.secure_addr(0), certificates)).await;
+    let guard = broken.mutex("job").lock().await.unwrap();
+    for _ in 0..2 {
+        proxy.cut().unwrap();
+        assert_eq!(guard.changed(State::Valid).await, State::Suspect);
+        proxy.heal().unwrap();
+        assert_eq!(guard.changed(State::Suspect).await, State::Valid);
+    }
+    let mutex = other.mutex("job");
+    let successor = tokio::spawn(async move {
+        let guard = mutex.lock().await.unwrap();
+        (guard, Instant::now())
+    });
+    tokio::time::sleep(SESSION / 4).await;
+    proxy.blackhole(Way::Both);
+    guard.lost().await;
+    let lost_at = Instant::now();
+    let (_next, granted_at) = successor.await.unwrap();
+    assert!(lost_at < granted_at, "granted before the loss was told");
+    proxy.heal().unwrap();
+    broken.mutex("another").lock_timeout(Duration::from_secs(10)).await.unwrap().release().await.unwrap();
+}
+
+/// The tunnel carries this process only: it shows this process's certificate.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_gets_nothing_through_the_tunnel() {
+    let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.secure_addr(0)).await.unwrap();
+    let before = doors();
+    let _ours = connect(&url("", proxy.addr(), servers.certificates().unwrap())).await.unwrap();
+    let carried = proxy.accepted();
+    // Every loopback port on which this process listens since, the tunnel's door among them.
+    let doors: Vec<u16> = doors().into_iter().filter(|door| !before.contains(door)).collect();
+    assert!(!doors.is_empty());
+    for door in doors {
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{door}; printf srvr >&3; cat <&3");
+        let mut theirs = tokio::process::Command::new("bash")
+            .args(["-c", &script])
+            .stdout(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut said = Vec::new();
+        let read = theirs.stdout.as_mut().unwrap().read_to_end(&mut said);
+        tokio::time::timeout(Duration::from_secs(5), read).await.expect("it is not refused").unwrap();
+        assert!(said.is_empty(), "{said:?}");
+    }
+    assert_eq!(proxy.accepted(), carried, "nothing was carried on");
+}
+
+/// The loopback ports on which this process listens.
+fn doors() -> Vec<u16> {
+    let open: Vec<String> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .flatten()
+        .filter_map(|file| std::fs::read_link(file.path()).ok()?.to_str().map(str::to_owned))
+        .collect();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let port = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let listens = *columns.get(3)? == "0A" && open.contains(&format!("socket:[{}]", columns.get(9)?));
+        listens.then(|| u16::from_str_radix(columns[1].rsplit_once(':').unwrap().1, 16).unwrap())
+    };
+    table.lines().filter_map(port).collect()
+}
