@@ -6,14 +6,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::{
-    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step, Summary,
-    Version,
+    Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step,
+    Summary, Version,
 };
 
 use crate::cluster::Cluster;
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::connection::Dialer;
 use crate::ears::Reach;
+use crate::examining::examine;
 use crate::keys::Keys;
 use crate::lookout::Lookout;
 use crate::reply;
@@ -237,6 +238,10 @@ impl Backend for RedisBackend {
         limit: usize,
     ) -> Result<Vec<Summary>, Failure> {
         self.summarize(prefix, after, limit).await
+    }
+
+    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+        examine(self).await
     }
 }
 

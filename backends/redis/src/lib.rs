@@ -9,6 +9,7 @@ mod cluster;
 mod config;
 mod connection;
 mod ears;
+mod examining;
 mod keys;
 mod login;
 mod looking;
