@@ -17,6 +17,7 @@ use crate::ears::Reach;
 use crate::examining::examine;
 use crate::keys::Keys;
 use crate::lookout::Lookout;
+use crate::polling::Pollers;
 use crate::reply;
 use crate::scripts;
 use crate::sentinel::Sentinels;
@@ -24,7 +25,6 @@ use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
 use crate::servers::{Listening, Servers};
 use crate::subscriber::Subscriber;
 use crate::target::{Fixed, Source};
-use crate::waiting::Pollers;
 use crate::wire::{Request, Wire};
 
 /// Locks on one Redis or Valkey server, or on a cluster of them.
@@ -50,12 +50,15 @@ pub struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Connects, logs in, and asks what the server is.
+    /// Connects, logs in, and asks what the server is. Locks are written in leasehold's own form;
+    /// [`connect`](crate::connect) speaks the others too.
     ///
     /// # Errors
-    /// `Unavailable` where it cannot be reached, `Denied` where it refuses the login or the commands that are
-    /// needed, `Unsupported` where it is older than Redis 6.2. The text says what to do.
+    /// `Invalid` where the configuration names another dialect, `Unavailable` where it cannot be reached, `Denied` where
+    /// it refuses the login or the commands that are needed, `Unsupported` where it is older than Redis 6.2. The text
+    /// says what to do.
     pub async fn connect(config: RedisConfig) -> Result<RedisBackend, Failure> {
+        config.must_be_native()?;
         if config.exposes_password() {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
         }

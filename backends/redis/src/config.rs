@@ -15,6 +15,7 @@ use url::Url;
 
 pub(crate) use leasehold_address::{invalid, reveal};
 
+use crate::dialect::Dialect;
 use crate::sentinel::{Group, SENTINEL_PORT};
 
 /// One Redis or Valkey server, or a group of them, and how leasehold uses it.
@@ -34,6 +35,8 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// | `wait` | `pubsub`: a waiter is sent word; `poll`: it asks again, and no publish or subscribe is ever sent | `pubsub` |
 /// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
 /// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ : -` | `lh` |
+/// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock` | `native` |
+/// | `key-prefix` | not for `native`: what stands before the name in the key, up to 128 bytes | |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again for each connection | |
 /// | `ca` | TLS only: PEM file of the authorities to trust instead of the system's | |
@@ -64,6 +67,8 @@ pub struct RedisConfig {
     pub(crate) order: Order,
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
+    pub(crate) dialect: Dialect,
+    pub(crate) key_prefix: String,
 }
 
 impl RedisConfig {
@@ -93,11 +98,14 @@ impl RedisConfig {
             order: Order::Fifo,
             prefix: "lh".to_owned(),
             timeout: Duration::from_secs(5),
+            dialect: Dialect::Native,
+            key_prefix: String::new(),
         };
         for (name, value) in url.query_pairs() {
             config.read_option(&name, &value)?;
         }
         config.check()?;
+        config.fit_dialect(&url)?;
         Ok(config)
     }
 
@@ -134,6 +142,8 @@ impl RedisConfig {
                 self.timeout = humantime::parse_duration(value)
                     .map_err(|error| invalid(format!("timeout={value}: {error}; write timeout=5s")))?;
             }
+            ("dialect", _) => self.dialect = Dialect::read(value)?,
+            ("key-prefix", _) => self.key_prefix = value.to_owned(),
             ("password-file", _) => self.credentials.read_from(value),
             ("ca", Endpoint::Tls { files, .. }) => files.ca = Some(PathBuf::from(value)),
             ("cert", Endpoint::Tls { files, .. }) => files.cert = Some(PathBuf::from(value)),
@@ -293,6 +303,8 @@ const OPTIONS: &[&str] = &[
     "wait",
     "order",
     "prefix",
+    "dialect",
+    "key-prefix",
     "timeout",
     "password-file",
     "ca",
@@ -504,7 +516,13 @@ mod tests {
             ("redis:///5", "host is missing"),
             ("redis://h/abc", "database number"),
             ("redis://h/-1", "database number"),
-            ("redis://h?tiemout=1s", "known are wait, order, prefix, timeout"),
+            ("redis://h?tiemout=1s", "known are wait, order, prefix, dialect"),
+            ("redis://h?dialect=java", "native, plain, redisson, python-redis-lock"),
+            ("redis://h?key-prefix=a", "write prefix"),
+            ("redis://h?dialect=plain&prefix=a", "write key-prefix"),
+            ("redis://h?dialect=plain&order=fifo", "native dialect keeps a line"),
+            ("redis://h?dialect=plain&wait=pubsub", "not published"),
+            ("redis://h?dialect=plain&key-prefix=a%0Ab", "control characters"),
             ("redis://h?wait=long", "wait=poll"),
             ("redis://h?order=lifo", "order=unordered"),
             ("redis://h?timeout=soon", "timeout=5s"),

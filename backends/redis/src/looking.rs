@@ -133,26 +133,45 @@ impl RedisBackend {
         names: &mut BTreeSet<Resource>,
     ) -> Result<(), Failure> {
         let mut hashed = BTreeSet::new();
-        let mut cursor = 0u64;
-        for _ in 0..MAX_SCANS {
-            let mut scan = cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
-            let answer = wire.command(&scan, self.config.timeout).await?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
-            for key in keys {
-                let Some(stored) = stored_name(&key, root) else { continue };
+        self.each_key(wire, pattern, None, |key| {
+            if let Some(stored) = stored_name(key, root) {
                 match Resource::from_escaped(stored) {
                     Some(resource) if resource.as_str().starts_with(prefix) => _ = names.insert(resource),
                     None if Resource::is_hashed(stored) => _ = hashed.insert(stored.to_owned()),
                     _ => {}
                 }
             }
-            if names.len() + hashed.len() > MAX_NAMES {
+            names.len() + hashed.len()
+        })
+        .await?;
+        self.resolve(wire, root, &hashed, prefix, names).await
+    }
+
+    /// Shows all keys of a pattern at one server, and of a type where one is named; some of them twice. `see` answers how
+    /// many it keeps.
+    pub(crate) async fn each_key(
+        &self,
+        wire: &Wire,
+        pattern: &str,
+        kind: Option<&str>,
+        mut see: impl FnMut(&[u8]) -> usize,
+    ) -> Result<(), Failure> {
+        let mut cursor = 0u64;
+        for _ in 0..MAX_SCANS {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+            if let Some(kind) = kind {
+                scan.arg("TYPE").arg(kind);
+            }
+            let answer = wire.command(&scan, self.config.timeout).await?;
+            let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
+            let kept = keys.iter().map(|key| see(key)).last().unwrap_or(0);
+            if kept > MAX_NAMES {
                 return Err(too_many("resources", "give a longer prefix"));
             }
             cursor = next;
             if cursor == 0 {
-                return self.resolve(wire, root, &hashed, prefix, names).await;
+                return Ok(());
             }
         }
         Err(too_many("keys", "keep locks in a database of their own"))
@@ -182,7 +201,7 @@ impl RedisBackend {
 }
 
 /// Longest time between two looks of an onlooker who waits for a change.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Resources that are counted by one script.
 const COUNT_BATCH_MAX: usize = 500;
@@ -210,7 +229,8 @@ fn stored_name<'a>(key: &'a [u8], root: &str) -> Option<&'a str> {
     (matches!(part, "held" | "places") && stored.len() <= MAX_NAME).then_some(stored)
 }
 
-fn glob_escaped(text: &str) -> String {
+/// `text` in a pattern, where it stands for itself.
+pub(crate) fn glob_escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '^' | '\\') {

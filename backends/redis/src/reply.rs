@@ -134,7 +134,8 @@ fn foreign(member: &str) -> Failure {
     )
 }
 
-fn not_understood() -> Failure {
+/// The failure of an answer that is none.
+pub(crate) fn not_understood() -> Failure {
     Failure::new(
         FailureKind::Unsupported,
         Effect::Unknown,

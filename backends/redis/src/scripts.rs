@@ -13,6 +13,13 @@ pub(crate) struct Script {
     pub(crate) stamp: Stamp,
 }
 
+impl Script {
+    /// A script of this text.
+    pub(crate) fn new(source: &'static str, stamp: Stamp) -> Script {
+        Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp }
+    }
+}
+
 /// What a request is given beside its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stamp {
@@ -27,7 +34,7 @@ macro_rules! script {
         #[doc = $what]
         pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
             let source = concat!(include_str!("scripts/line.lua"), include_str!($file));
-            Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp: Stamp::$stamp }
+            Script::new(source, Stamp::$stamp)
         });
     };
 }

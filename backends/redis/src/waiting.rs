@@ -3,18 +3,17 @@
 //! The server decides; a waiter only has to look at the right moments. It looks when its turn is called, when the
 //! first of those ahead may have ended, and now and then for safety, which also keeps its place. Each of these is bounded.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, Claim, ClaimId, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof, Step,
+    CALL_GRACE, Claim, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof, Step,
 };
 
 use crate::backend::RedisBackend;
 use crate::config::Wait;
 use crate::keys::Keys;
 use crate::lookout::Watched;
+use crate::polling::{self, LAST_POLL, TICK};
 use crate::reply::{self, Look};
 use crate::scripts;
 use crate::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
@@ -41,29 +40,6 @@ impl RedisBackend {
     }
 }
 
-/// Which claims of this client have asked how often, where they ask again and again.
-#[derive(Debug, Default)]
-pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
-
-impl Pollers {
-    /// How often the claim had asked before.
-    fn count(&self, id: ClaimId) -> u32 {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
-            // Whoever is not remembered asks as seldom as one that has waited long.
-            return u32::MAX;
-        }
-        let count = counts.entry(id).or_default();
-        *count = count.saturating_add(1);
-        *count - 1
-    }
-
-    /// The claim holds, or has ended.
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    }
-}
-
 /// Longest time between two looks of a waiter: a third of what its place is kept, so that two may fail.
 const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 
@@ -73,16 +49,6 @@ const STAGGER: Duration = Duration::from_millis(100);
 
 /// From this place in the line on, waiters look at the same time.
 const MAX_STAGGERED: u32 = 100;
-
-/// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
-const TICK: Duration = Duration::from_millis(2);
-
-/// Pauses of one that asks again and again. The longest is shorter than the grace of a call.
-const FIRST_POLL: Duration = Duration::from_millis(25);
-const LAST_POLL: Duration = Duration::from_millis(500);
-
-/// Claims whose pauses are remembered.
-const MAX_POLLERS: usize = 100_000;
 
 /// What the server does with a claim that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,9 +81,7 @@ impl Asking<'_> {
             }
             Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(Some(ahead)).await,
             Seen::Busy { ahead, first_end } => {
-                let round = self.backend.pollers.count(self.claim.id);
-                let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
-                let pause = self.jittered(pause, round).min(first_end + TICK).max(TICK);
+                let pause = self.backend.pollers.pause(self.claim.id, first_end);
                 Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(ahead) }))
             }
         }
@@ -257,20 +221,16 @@ impl Asking<'_> {
 
     /// What this claim is called by.
     fn address(&self) -> u32 {
-        let [a, b, c, d, ..] = *self.claim.id.as_bytes();
-        u32::from_be_bytes([a, b, c, d])
+        polling::address(self.claim.id)
     }
 
-    /// Three to four quarters of `pause`, another part for each claim and round, so that claims that came together do
-    /// not go on asking together.
     fn jittered(&self, pause: Duration, round: u32) -> Duration {
-        // The id is random, so spreading it is all that there is to do.
-        let mixed = (self.address() ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
-        pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
+        polling::jittered(self.claim.id, pause, round)
     }
 }
 
-fn check_ttl(ttl: Duration) -> Result<(), Failure> {
+/// Refuses a ttl that cannot be kept.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Failure> {
     if (MIN_TTL..=MAX_TTL).contains(&ttl) {
         return Ok(());
     }

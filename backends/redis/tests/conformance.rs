@@ -1,4 +1,4 @@
-//! The laws of the seam, on a real server, in every mode of waiting and order.
+//! The laws of the seam, on a real server, in every mode of waiting and order, and in every dialect.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
-use leasehold_redis::{RedisBackend, RedisConfig};
+use leasehold_redis::RedisConfig;
 use leasehold_testkit::{RedisCluster, RedisServer};
 use tokio::sync::{Mutex, OnceCell};
 
@@ -44,7 +44,7 @@ impl Subject for Redis {
 }
 
 async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
-    Ok(Arc::new(RedisBackend::connect(RedisConfig::parse(url)?).await?))
+    leasehold_redis::connect(RedisConfig::parse(url)?).await
 }
 
 /// One law on a cluster, which those that run at the same time share, and whose end is that of the last of them.
@@ -119,4 +119,16 @@ mod cluster {
 
 mod cluster_poll_unordered {
     leasehold_conformance::suite!(super::Cluster::with("&order=unordered&wait=poll"));
+}
+
+mod plain {
+    leasehold_conformance::suite!(super::Redis::with("?dialect=plain"));
+}
+
+mod python_redis_lock {
+    leasehold_conformance::suite!(super::Redis::with("?dialect=python-redis-lock&key-prefix=app/"));
+}
+
+mod redisson {
+    leasehold_conformance::suite!(super::Redis::with("?dialect=redisson&key-prefix=app:"));
 }

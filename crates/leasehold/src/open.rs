@@ -38,7 +38,7 @@ fn open_files(url: &str) -> Result<Arc<dyn Backend>> {
 async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_redis::RedisConfig::parse(url).map_err(failed)?;
-    Ok(Arc::new(leasehold_redis::RedisBackend::connect(config).await.map_err(failed)?))
+    leasehold_redis::connect(config).await.map_err(failed)
 }
 
 #[cfg(feature = "etcd")]

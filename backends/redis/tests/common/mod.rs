@@ -31,6 +31,11 @@ pub async fn connect(url: &str) -> RedisBackend {
     RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
 }
 
+/// Opens a URL of any dialect.
+pub async fn open(url: &str) -> Arc<dyn Backend> {
+    leasehold_redis::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+}
+
 pub fn no_patience() -> Patience {
     Patience::none(clock())
 }
@@ -65,13 +70,7 @@ pub fn mutex(name: &str) -> Claim {
 
 /// Asks until there is an answer, as the engine does with a backend that polls.
 pub async fn take(backend: &RedisBackend, claim: &Claim, patience: &Patience) -> Option<Grant> {
-    loop {
-        match backend.contend(claim, patience).await.unwrap() {
-            Step::Granted(grant) => return Some(grant),
-            Step::Busy(_) if patience.is_ended() => return None,
-            Step::Busy(hint) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
-        }
-    }
+    any::take(backend, claim, patience).await
 }
 
 /// Looks once.
@@ -80,25 +79,62 @@ pub async fn try_take(backend: &RedisBackend, claim: &Claim) -> Option<Fence> {
 }
 
 pub async fn release(backend: &RedisBackend, claim: &Claim) -> Release {
-    backend.release(&[claim]).await.pop().unwrap()
+    any::release(backend, claim).await
 }
 
 pub async fn freed(backend: &RedisBackend, claim: &Claim) -> bool {
-    match release(backend, claim).await {
-        Release::Freed => true,
-        Release::Gone => false,
-        Release::Unknown(failure) => panic!("{failure}"),
-    }
+    any::freed(backend, claim).await
 }
 
 pub async fn renew(backend: &RedisBackend, claim: &Claim) -> Renewal {
-    backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
+    any::renew(backend, claim).await
 }
 
 pub async fn renewed(backend: &RedisBackend, claim: &Claim) -> bool {
-    match renew(backend, claim).await {
-        Renewal::Renewed => true,
-        Renewal::Lost => false,
-        other => panic!("{other:?}"),
+    any::renewed(backend, claim).await
+}
+
+/// The same of any backend, in whatever dialect.
+pub mod any {
+    use super::*;
+
+    /// Asks until there is an answer, as the engine does with a backend that polls.
+    pub async fn take(backend: &dyn Backend, claim: &Claim, patience: &Patience) -> Option<Grant> {
+        loop {
+            match backend.contend(claim, patience).await.unwrap() {
+                Step::Granted(grant) => return Some(grant),
+                Step::Busy(_) if patience.is_ended() => return None,
+                Step::Busy(hint) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+            }
+        }
+    }
+
+    /// Looks once.
+    pub async fn got(backend: &dyn Backend, claim: &Claim) -> bool {
+        take(backend, claim, &no_patience()).await.is_some()
+    }
+
+    pub async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
+        backend.release(&[claim]).await.pop().unwrap()
+    }
+
+    pub async fn freed(backend: &dyn Backend, claim: &Claim) -> bool {
+        match release(backend, claim).await {
+            Release::Freed => true,
+            Release::Gone => false,
+            Release::Unknown(failure) => panic!("{failure}"),
+        }
+    }
+
+    pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
+        backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
+    }
+
+    pub async fn renewed(backend: &dyn Backend, claim: &Claim) -> bool {
+        match renew(backend, claim).await {
+            Renewal::Renewed => true,
+            Renewal::Lost => false,
+            other => panic!("{other:?}"),
+        }
     }
 }

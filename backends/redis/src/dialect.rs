@@ -1,0 +1,97 @@
+//! How locks are written down so that the users of other libraries contend for the same ones.
+//!
+//! Ground rules: the native form promises most, so nothing here lowers it. A dialect is names, scripts and a profile,
+//! in a file of its own; that it is spoken over a connection is written once, in `speaker.rs`. What stands under a
+//! name and is no lock of the dialect is told and left as it is.
+
+mod options;
+mod reading;
+mod redisson;
+mod scripts;
+mod speaker;
+mod text;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use leasehold_core::{Backend, Claim, Failure, Profile, Resource};
+
+use crate::backend::RedisBackend;
+use crate::config::RedisConfig;
+use crate::wire::Request;
+
+/// Opens what `config` names, in the dialect that it names.
+///
+/// # Errors
+/// As [`RedisBackend::connect`].
+pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failure> {
+    let dialect = std::mem::take(&mut config.dialect);
+    let key_prefix = config.key_prefix.clone();
+    let native = RedisBackend::connect(config).await?;
+    let reach = native.reach;
+    Ok(match dialect {
+        Dialect::Native => Arc::new(native),
+        Dialect::Plain => Arc::new(speaker::Speaker::new(native, text::Text::plain(key_prefix))),
+        Dialect::PythonRedisLock => {
+            Arc::new(speaker::Speaker::new(native, text::Text::python_redis_lock(key_prefix)))
+        }
+        Dialect::Redisson => {
+            Arc::new(speaker::Speaker::new(native, redisson::Redisson::new(key_prefix, reach)))
+        }
+    })
+}
+
+/// Whose form of a lock it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// leasehold's own.
+    #[default]
+    Native,
+    /// A string that is set if it is not there.
+    Plain,
+    /// A hash of owners.
+    Redisson,
+    /// A string, and a list that wakes.
+    PythonRedisLock,
+}
+
+/// What one dialect says.
+pub(crate) trait Tongue: Debug + Send + Sync + 'static {
+    /// What it promises over a connection of which the native form promises `native`.
+    fn profile(&self, native: Profile) -> Profile;
+
+    /// Refuses what it cannot write down although its profile admits it.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to do.
+    fn check(&self, _: &Claim) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// The key that is the lock of this name.
+    fn key(&self, name: &str) -> String;
+
+    /// The lock that has this key.
+    fn resource(&self, key: &str) -> Option<Resource>;
+
+    /// What type of a key a lock is.
+    fn kind(&self) -> &'static str;
+
+    /// Where a release of what this claim waits for is told; `None` where nothing is.
+    fn channel(&self, claim: &Claim) -> Option<String>;
+
+    /// Asks for the lock once: answers as `reading::look` reads it.
+    fn contend(&self, claim: &Claim) -> Request;
+
+    /// Keeps the lease of a claim: answers 1, or 0 where the claim is gone.
+    fn renew(&self, claim: &Claim) -> Request;
+
+    /// Ends a claim: answers 1, or 0 where the claim was gone.
+    fn release(&self, claim: &Claim) -> Request;
+
+    /// Looks at a lock: answers as `reading::snapshot` reads it.
+    fn inspect(&self, resource: &Resource) -> Request;
+
+    /// What to do about a key of another type.
+    fn foreign(&self) -> &'static str;
+}

@@ -1,0 +1,25 @@
+-- What the scripts of all dialects begin with.
+
+-- Asks for what may be a key of another type: then the answer is nil, and the refusal beside it. Any other refusal, for
+-- instance for want of rights, is raised.
+local function ask(...)
+  local answer = redis.pcall(...)
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  if string.find(answer.err, 'WRONGTYPE', 1, true) then return nil, answer end
+  return redis.call(...)
+end
+
+-- What to answer where nothing was found: 0, unless this is a replica, which may only lag behind. One refuses to write,
+-- also what would change nothing.
+local function gone(key)
+  local answer = redis.pcall('HDEL', key, '')
+  local refused = type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true)
+  return refused and answer or 0
+end
+
+-- Lets a key live for `ttl` at least. One that never expires is left so.
+local function keep(key, ttl)
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
+end
+

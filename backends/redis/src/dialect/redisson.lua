@@ -1,0 +1,78 @@
+-- A lock of Redisson's: a hash of owners. What every script of this dialect begins with.
+--
+-- RLock            owner -> holds
+-- RReadWriteLock   `mode` -> read | write; owner -> holds of a reader; `owner:write` -> holds of the writer. For each hold
+--                  of a reader there is a key `<tag>:<owner>:rwlock_timeout:<n>`, which ends with it.
+-- An owner is `<uuid>:<thread>`. The tag is the name in braces, or the name alone where it has a brace.
+--
+-- Ground rules: the key of the lock is declared, and so are ours beside it; keys of readers follow from what the hash
+-- holds, as in Redisson itself, and lie in the same slot. A script reads before it writes.
+
+-- How long what is written about claims outlives them.
+local SLACK = 1000
+
+-- What the hash says: {mode, owners: owner -> {kind, count}, count of owners}; nil where there is another type.
+local function read(lock)
+  local all, foreign = ask('HGETALL', lock)
+  if foreign then return nil, foreign end
+  local seen = { owners = {}, count = 0 }
+  local fields = {}
+  for i = 1, #all, 2 do
+    if all[i] == 'mode' then seen.mode = all[i + 1] else fields[all[i]] = tonumber(all[i + 1]) or 1 end
+  end
+  for field, count in pairs(fields) do
+    local owner, kind = field, seen.mode and 'r' or 'm'
+    if seen.mode and string.sub(field, -6) == ':write' then owner, kind = string.sub(field, 1, -7), 'w' end
+    local known = seen.owners[owner]
+    if not known then
+      known = { holds = 0 }
+      seen.owners[owner] = known
+      seen.count = seen.count + 1
+    end
+    -- A writer may read as well; it is shown, renewed and ended as a writer.
+    if known.kind ~= 'w' then known.kind = kind end
+    if kind == 'r' then known.holds = count end
+  end
+  return seen
+end
+
+-- How long the last hold of a reader lasts; less than zero where all have ended.
+local function reads_for(tag, owner, holds)
+  local longest = -2
+  for n = 1, holds do
+    longest = math.max(longest, redis.call('PTTL', tag .. ':' .. owner .. ':rwlock_timeout:' .. n))
+  end
+  return longest
+end
+
+-- Takes out readers that have ended, whom the hash keeps for as long as another reads. Answers how long the last of the
+-- others reads.
+local function tidy(lock, claims, tag, seen)
+  local longest = -2
+  if not seen.mode then return longest end
+  for owner, known in pairs(seen.owners) do
+    if known.kind == 'r' then
+      local left = reads_for(tag, owner, known.holds)
+      if left <= 0 then
+        redis.call('HDEL', lock, owner)
+        redis.call('HDEL', claims, owner)
+        seen.owners[owner] = nil
+        seen.count = seen.count - 1
+      end
+      longest = math.max(longest, left)
+    end
+  end
+  if seen.count == 0 then
+    redis.call('DEL', lock)
+    seen.mode = nil
+  end
+  return longest
+end
+
+-- The name by which an onlooker knows an owner, and may break it. One of leasehold's is a claim's id.
+local function shown_id(owner)
+  local a, b, c, d, e = string.match(owner, '^(%x+)-(%x+)-(%x+)-(%x+)-(%x+):1$')
+  local id = a and a .. b .. c .. d .. e
+  if id and #id == 32 and not string.find(id, '[^0-9a-f]') then return id end
+  return string.sub(redis.sha1hex(owner), 1, 32)
+end

@@ -1,0 +1,36 @@
+-- Ends the hold of one owner, however often it holds, and tells those who wait when nobody holds any more.
+--
+-- KEYS  lock claims
+-- ARGV  owner id tag verb channel message channel message
+--   id    by which an onlooker may have known the owner
+--   verb  that publishes
+-- Answers 1 where it was there, 0 where it was gone.
+local lock, claims = KEYS[1], KEYS[2]
+local owner, id, tag = ARGV[1], ARGV[2], ARGV[3]
+
+local seen = read(lock)
+if not seen then return gone(lock) end
+local reading = tidy(lock, claims, tag, seen)
+local known = seen.owners[owner]
+if not known then
+  for other, found in pairs(seen.owners) do
+    if shown_id(other) == id then owner, known = other, found end
+  end
+end
+if not known then return gone(lock) end
+
+redis.call('HDEL', lock, owner, owner .. ':write')
+redis.call('HDEL', claims, owner)
+for n = 1, known.holds do redis.call('DEL', tag .. ':' .. owner .. ':rwlock_timeout:' .. n) end
+if seen.count > 1 then
+  -- Readers remain. The hash lasts as long as the last of them.
+  local longest = -2
+  for other, found in pairs(seen.owners) do
+    if other ~= owner then longest = math.max(longest, reads_for(tag, other, found.holds)) end
+  end
+  if longest > 0 then redis.call('PEXPIRE', lock, longest) end
+  return 1
+end
+redis.call('DEL', lock, claims)
+for i = 5, #ARGV, 2 do redis.call(ARGV[4], ARGV[i], ARGV[i + 1]) end
+return 1

@@ -1,0 +1,294 @@
+//! The forms of other libraries: what is written, what is left alone, and what is said about it.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::any::{self, freed, got, release, renew, renewed};
+use common::{TTL, claim_of, endless, mutex, no_patience, open, patience};
+use leasehold_core::{
+    Backend, Claim, Effect, Failure, FailureKind, Fence, Note, Release, Renewal, Share, Step,
+};
+use leasehold_redis::{RedisBackend, RedisConfig};
+use leasehold_testkit::{RedisCluster, RedisServer, Reply};
+
+const DIALECTS: [&str; 3] = ["plain", "python-redis-lock", "redisson"];
+
+/// A server, and a connection in this dialect.
+async fn speaking(options: &str) -> Option<(RedisServer, Arc<dyn Backend>)> {
+    let server = RedisServer::start_or_skip().await?;
+    let backend = open(&format!("{}?dialect={options}", server.url())).await;
+    Some((server, backend))
+}
+
+async fn text(server: &RedisServer, words: &[&str]) -> String {
+    match server.command(words).await.unwrap() {
+        Reply::Bytes(bytes) => bytes.escape_ascii().to_string(),
+        Reply::Int(number) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+async fn refused(backend: &dyn Backend, claim: &Claim) -> Failure {
+    backend.contend(claim, &no_patience()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_plain_lock_is_a_string_under_its_own_name() {
+    let Some((server, backend)) = speaking("plain").await else { return };
+    let claim = Claim { note: Note::new("host 7").unwrap(), ..mutex("orders 42/é") };
+    assert!(got(&*backend, &claim).await);
+    let written = format!("{}:host 7", claim.id.to_hex());
+    assert_eq!(server.command(&["GET", "orders 42/é"]).await.unwrap(), Reply::Bytes(written.into()));
+    let left: u64 = text(&server, &["PTTL", "orders 42/é"]).await.parse().unwrap();
+    assert!(left <= 10_000 && left > 9_000, "{left}");
+    assert!(freed(&*backend, &claim).await);
+    let silent = Claim { note: Note::default(), ..mutex("b") };
+    assert!(got(&*backend, &silent).await);
+    assert_eq!(text(&server, &["GET", "b"]).await, silent.id.to_hex());
+    assert!(freed(&*backend, &silent).await);
+    assert_eq!(text(&server, &["DBSIZE"]).await, "0");
+    let prefixed = open(&format!("{}?dialect=plain&key-prefix=redlock:", server.url())).await;
+    assert!(got(&*prefixed, &silent).await);
+    assert_eq!(text(&server, &["GET", "redlock:b"]).await, silent.id.to_hex());
+}
+
+#[tokio::test]
+async fn a_value_of_others_is_busy_seen_and_left_alone() {
+    let values = ["anything", "0123456789abcdef0123456789abcdef", "ADDED:2020@host:1", "\u{fffd}\u{1}raw"];
+    for dialect in ["plain", "python-redis-lock"] {
+        let Some((server, backend)) = speaking(dialect).await else { return };
+        for (n, value) in values.into_iter().enumerate() {
+            let name = format!("job {n}");
+            let key = if dialect == "plain" { name.clone() } else { format!("lock:{name}") };
+            server.command(&["SET", &key, value]).await.unwrap();
+            let claim = mutex(&name);
+            let step = backend.contend(&claim, &endless()).await.unwrap();
+            let Step::Busy(hint) = step else { panic!("{step:?}") };
+            assert!(hint.ask_again_in.is_some_and(|pause| pause <= Duration::from_millis(500)), "{hint:?}");
+            assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
+            let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+            assert_eq!((seen.holders.len(), seen.holders[0].remaining), (1, None), "{value}");
+            assert_eq!(server.command(&["GET", &key]).await.unwrap(), Reply::Bytes(value.into()));
+            // Only by the id that an onlooker was shown can it be broken.
+            assert!(freed(&*backend, &Claim { id: seen.holders[0].id, ..claim.clone() }).await, "{value}");
+            assert!(got(&*backend, &claim).await);
+        }
+        assert_eq!(backend.list("job", None, 10).await.unwrap().len(), values.len());
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_told_and_never_destroyed() {
+    let foreign: [&[&str]; 5] = [
+        &["SET", "KEY", "text"],
+        &["HSET", "KEY", "field", "1"],
+        &["RPUSH", "KEY", "element"],
+        &["SADD", "KEY", "member"],
+        &["ZADD", "KEY", "1", "member"],
+    ];
+    for dialect in DIALECTS {
+        let Some((server, backend)) = speaking(dialect).await else { return };
+        for words in foreign {
+            if words[0] == if dialect == "redisson" { "HSET" } else { "SET" } {
+                continue;
+            }
+            let claim = mutex("job");
+            let key = if dialect == "python-redis-lock" { "lock:job" } else { "job" };
+            let words: Vec<&str> = words.iter().map(|word| if *word == "KEY" { key } else { word }).collect();
+            server.command(&words).await.unwrap();
+            let before = text(&server, &["DUMP", key]).await;
+            let failure = refused(&*backend, &claim).await;
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
+            assert!(failure.detail().contains("key-prefix"), "{failure}");
+            assert!(backend.inspect(&claim.resource, None, &no_patience()).await.is_err());
+            // Whoever held before the key became another's has lost.
+            assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
+            assert!(backend.list("", None, 5).await.unwrap().is_empty());
+            assert_eq!(text(&server, &["DUMP", key]).await, before, "{dialect} {words:?}");
+            server.flushall().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_in_the_form_of_python_redis_lock_leaves_a_word_for_one_who_blocks() {
+    let Some((server, backend)) = speaking("python-redis-lock").await else { return };
+    let claim = mutex("job");
+    assert!(got(&*backend, &claim).await);
+    assert_eq!(text(&server, &["EXISTS", "lock:job", "lock-signal:job"]).await, "1");
+    assert!(freed(&*backend, &claim).await);
+    assert_eq!(text(&server, &["LLEN", "lock-signal:job"]).await, "1");
+    let left: u64 = text(&server, &["PTTL", "lock-signal:job"]).await.parse().unwrap();
+    assert!(left <= 1000, "{left}");
+}
+
+#[tokio::test]
+async fn a_lock_in_redissons_form_is_a_hash_of_owners_with_a_counter_beside_it() {
+    let Some((server, backend)) = speaking("redisson").await else { return };
+    let claim = mutex("orders");
+    let Step::Granted(grant) = backend.contend(&claim, &no_patience()).await.unwrap() else { panic!() };
+    assert_eq!(grant.fence, Some(Fence::new(0, 1, 0)));
+    let hex = claim.id.to_hex();
+    let owner = format!("{}-{}-{}-{}-{}:1", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+    assert_eq!(text(&server, &["HGET", "orders", &owner]).await, "1");
+    assert_eq!(text(&server, &["HLEN", "orders"]).await, "1");
+    assert_eq!(text(&server, &["GET", "redisson_lock_token:{orders}"]).await, "1");
+    assert!(freed(&*backend, &claim).await);
+    assert_eq!(text(&server, &["DBSIZE"]).await, "1", "only the counter stays");
+
+    let (reader, writer) =
+        (claim_of("rw", Share::READER, TTL), claim_of("rw", Share::WRITER, Duration::from_secs(5)));
+    assert!(got(&*backend, &reader).await && !got(&*backend, &writer).await);
+    assert_eq!(text(&server, &["HGET", "rw", "mode"]).await, "read");
+    let Reply::Many(keys) = server.command(&["KEYS", "{rw}:*:rwlock_timeout:1"]).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(keys.len(), 1);
+    assert!(freed(&*backend, &reader).await && got(&*backend, &writer).await);
+    assert_eq!(text(&server, &["HGET", "rw", "mode"]).await, "write");
+    assert!(freed(&*backend, &writer).await);
+    assert_eq!(text(&server, &["DBSIZE"]).await, "2", "only the counters stay");
+}
+
+#[tokio::test]
+async fn a_reader_that_died_among_others_keeps_no_writer_out() {
+    let Some((_server, backend)) = speaking("redisson").await else { return };
+    let short = claim_of("rw", Share::READER, Duration::from_millis(200));
+    let long = claim_of("rw", Share::READER, TTL);
+    let writer = claim_of("rw", Share::WRITER, TTL);
+    assert!(got(&*backend, &long).await && got(&*backend, &short).await);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!renewed(&*backend, &short).await, "its time has passed although the hash lives on");
+    let seen = backend.inspect(&long.resource, None, &no_patience()).await.unwrap();
+    assert_eq!(seen.holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [long.id]);
+    assert!(freed(&*backend, &long).await);
+    assert!(got(&*backend, &writer).await, "what the dead one left is tidied up");
+}
+
+#[tokio::test]
+async fn a_release_is_told_on_redissons_channel() {
+    let Some((server, backend)) = speaking("redisson").await else { return };
+    let other = open(&format!("{}?dialect=redisson", server.url())).await;
+    for share in [Share::MUTEX, Share::WRITER] {
+        let (holder, waiter) = (claim_of("job", share, TTL), claim_of("job", share, TTL));
+        assert!(got(&*backend, &holder).await);
+        let limit = patience(Duration::from_secs(8));
+        let waiting = async { (other.contend(&waiter, &limit).await.unwrap(), Instant::now()) };
+        let releasing = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert!(freed(&*backend, &holder).await);
+            Instant::now()
+        };
+        let ((step, at), released_at) = tokio::join!(waiting, releasing);
+        assert!(matches!(step, Step::Granted(_)), "{step:?}");
+        assert!(at.saturating_duration_since(released_at) < Duration::from_secs(1));
+        assert!(freed(&*other, &waiter).await);
+    }
+}
+
+#[tokio::test]
+async fn what_a_dialect_does_not_have_is_refused_before_anything_is_sent() {
+    for dialect in DIALECTS {
+        let Some((server, backend)) = speaking(dialect).await else { return };
+        let failure = refused(&*backend, &claim_of("job", Share::permits(1, 3).unwrap(), TTL)).await;
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unsupported, Effect::None), "{failure}");
+        assert!(failure.detail().contains("dialect=native"), "{failure}");
+        let short = claim_of("job", Share::MUTEX, Duration::from_millis(1));
+        assert_eq!(refused(&*backend, &short).await.kind, FailureKind::Invalid);
+        assert_eq!(text(&server, &["DBSIZE"]).await, "0");
+    }
+    let Some((_server, backend)) = speaking("redisson").await else { return };
+    let failure = refused(&*backend, &mutex("redisson_lock_token:{orders}")).await;
+    assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
+    // Who asks for the native backend gets no other.
+    let config = RedisConfig::parse("redis://127.0.0.1:1?dialect=plain").unwrap();
+    let failure = RedisBackend::connect(config).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
+}
+
+#[tokio::test]
+async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
+    for dialect in DIALECTS {
+        let Some((server, backend)) = speaking(dialect).await else { return };
+        let claim = mutex("job");
+        assert!(got(&*backend, &claim).await);
+        server.flushall().await.unwrap();
+        assert!(matches!(renew(&*backend, &claim).await, Renewal::Lost), "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_memory_is_full_refuses_clearly_and_keeps_what_is_held() {
+    for dialect in DIALECTS {
+        let Some((server, backend)) = speaking(dialect).await else { return };
+        let held = mutex("held");
+        assert!(got(&*backend, &held).await);
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+        let failure = refused(&*backend, &mutex("other")).await;
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+        assert!(failure.detail().contains("memory is full"), "{failure}");
+        assert!(renewed(&*backend, &held).await && freed(&*backend, &held).await, "{dialect}");
+        assert_eq!(text(&server, &["EXISTS", "other", "lock:other"]).await, "0");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_does_not_say_that_a_lock_is_gone() {
+    for dialect in DIALECTS {
+        let Some((server, backend)) = speaking(dialect).await else { return };
+        let other = RedisServer::builder().arg("--repl-diskless-sync-delay").arg("0").start().await.unwrap();
+        let claim = mutex("job");
+        assert!(got(&*backend, &claim).await);
+        server.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]).await.unwrap();
+        server.flushall().await.unwrap_err();
+        let limit = Instant::now() + Duration::from_secs(20);
+        while text(&server, &["DBSIZE"]).await != "0" {
+            assert!(Instant::now() < limit, "it has not become a copy of the empty one");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let renewal = renew(&*backend, &claim).await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{dialect}: {renewal:?}");
+        let release = release(&*backend, &claim).await;
+        assert!(matches!(release, Release::Unknown(_)), "{dialect}: {release:?}");
+    }
+}
+
+#[tokio::test]
+async fn in_a_cluster_every_lock_is_in_one_slot() {
+    let Some(cluster) = RedisCluster::start_or_skip().await else { return };
+    for dialect in DIALECTS {
+        let backend = open(&format!("{}?dialect={dialect}", cluster.url())).await;
+        let other = open(&format!("{}?dialect={dialect}", cluster.url())).await;
+        // python-redis-lock itself needs its two keys in one place.
+        let name = |n: usize| format!("{dialect} {}{n}{}", "{", "}");
+        let claims: Vec<Claim> = (0..20).map(|n| mutex(&name(n))).collect();
+        for claim in &claims {
+            assert!(got(&*backend, claim).await && !got(&*other, &mutex(claim.resource.as_str())).await);
+        }
+        assert_eq!(backend.list(dialect, None, 100).await.unwrap().len(), 20);
+        let waiter = mutex(claims[0].resource.as_str());
+        let limit = patience(Duration::from_secs(8));
+        let waiting = any::take(&*other, &waiter, &limit);
+        let releasing = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert!(renewed(&*backend, &claims[0]).await && freed(&*backend, &claims[0]).await);
+            Instant::now()
+        };
+        let (taken, released_at) = tokio::join!(waiting, releasing);
+        assert!(taken.is_some() && released_at.elapsed() < Duration::from_secs(2), "{dialect}");
+        let released = backend.release(&claims[1..].iter().collect::<Vec<_>>()).await;
+        assert!(released.iter().all(|release| matches!(release, Release::Freed)), "{released:?}");
+    }
+    let backend = open(&format!("{}?dialect=python-redis-lock", cluster.url())).await;
+    let torn = mutex("torn apart");
+    assert!(got(&*backend, &torn).await);
+    let release = release(&*backend, &torn).await;
+    assert!(
+        matches!(&release, Release::Unknown(failure) if failure.detail().contains("slot")),
+        "{release:?}"
+    );
+}
