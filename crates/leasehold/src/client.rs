@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Backend, Claim, Clock, Note, Patience, Profile, Release, Resource, Snapshot, Standing, Summary, Version,
+    Backend, Claim, Clock, Note, Profile, Release, Resource, Snapshot, Standing, Summary, Version,
 };
 
 use crate::clock::SystemClock;
-use crate::coord::{MultiLock, Segmented};
+use crate::coord::{Election, MultiLock, Segmented};
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
@@ -102,6 +102,11 @@ impl Leasehold {
         Segmented::new(name, count, |segment| self.mutex(segment))
     }
 
+    /// An election: one of many leads, and all know who.
+    pub fn election(&self, name: &str) -> Election {
+        Election::new(self.mutex(name), self.rwlock(&Election::board_of(name)))
+    }
+
     fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {
         Lock::new(self.engine.clone(), name, kind, self.note.clone())
     }
@@ -112,36 +117,19 @@ impl Leasehold {
     /// `Invalid` for a name that no resource can have; else as the server failed.
     pub async fn inspect(&self, name: &str) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
-        let patience = Patience::none(self.engine.clock().clone());
-        self.look(&resource, None, &patience).await
+        self.engine.look(&resource, None, Duration::ZERO).await
     }
 
     /// Waits up to `limit` until a resource is in another state than `seen`, and tells how it stands then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`Leasehold::inspect`].
     pub async fn changed(&self, name: &str, seen: &Version, limit: Duration) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
-        let clock = self.engine.clock().clone();
-        let patience = Patience::until(clock.clone(), clock.now().after(limit));
-        let ender = patience.clone();
-        let timer = tokio::spawn(async move {
-            tokio::time::sleep(limit).await;
-            ender.end();
-        });
-        let snapshot = self.look(&resource, Some(seen), &patience).await;
-        timer.abort();
-        snapshot
-    }
-
-    async fn look(
-        &self,
-        resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
-    ) -> Result<Snapshot> {
-        let looked = self.backend().inspect(resource, seen, patience).await;
-        looked.map_err(|failure| Error::failed("inspect", failure).on(resource))
+        self.engine.look(&resource, Some(seen), limit).await
     }
 
     /// Up to `limit` resources that are held or waited for and whose names begin with `prefix`, in the order of

@@ -41,7 +41,10 @@ mod open;
 
 pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
-pub use coord::{Loss, MultiGuard, MultiLock, Segment, SegmentReport, SegmentUse, Segmented};
+pub use coord::{
+    Election, Leader, Leadership, Loss, MultiGuard, MultiLock, Observer, Segment, SegmentReport, SegmentUse,
+    Segmented,
+};
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
 pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, kind};

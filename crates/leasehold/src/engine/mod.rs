@@ -18,6 +18,7 @@ mod contender;
 mod held;
 mod hold;
 mod keeper;
+mod looking;
 mod owner;
 mod queue;
 mod reaper;

@@ -10,7 +10,7 @@ mod semaphore;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Grade, Liveness, Note, Order, Resource, Safety, Share};
+use leasehold_core::{Grade, Liveness, Note, Order, Resource, Safety, Share, Snapshot, Version};
 
 use crate::engine::{Engine, Owner, Wait, Want};
 use crate::error::{Error, ErrorKind, Result};
@@ -135,6 +135,22 @@ impl<K> Lock<K> {
     pub fn kept(self, safety: Safety) -> Result<Self> {
         self.engine.profile().keeps(safety)?;
         Ok(self)
+    }
+
+    /// Who holds it, and who waits for it.
+    ///
+    /// # Errors
+    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
+    pub async fn inspect(&self) -> Result<Snapshot> {
+        self.engine.look(&self.name.clone()?, None, Duration::ZERO).await
+    }
+
+    /// Waits up to `limit` until it is in another state than `seen`, and tells how it stands then.
+    ///
+    /// # Errors
+    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
+    pub async fn changed(&self, seen: &Version, limit: Duration) -> Result<Snapshot> {
+        self.engine.look(&self.name.clone()?, Some(seen), limit).await
     }
 
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {

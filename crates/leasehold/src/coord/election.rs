@@ -1,0 +1,267 @@
+//! One of many leads, and all know who.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use futures_util::stream::{Stream, unfold};
+use leasehold_core::{Fence, Note, Snapshot, Version};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Guard, Mutex, RwLock};
+
+/// An election by name: candidates campaign, one leads, and whoever wants to know observes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let election = locks.election("scheduler");
+/// let leadership = election.campaign("10.0.0.7:8080").await?; // waits for its turn
+/// assert_eq!(election.leader().await?.unwrap().value, "10.0.0.7:8080");
+/// leadership.proclaim("10.0.0.7:8081").await?;
+/// let done = leadership.run(async { "led" }).await?; // stopped the moment leadership is lost
+/// leadership.resign().await?;
+/// assert!(election.leader().await?.is_none());
+/// # assert_eq!(done, "led");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Leadership is the mutex `name`: it is lost, and told, and fenced as that is. What a leader proclaims is seen as long as
+/// it leads, and by nobody after that. On a store that keeps a line, candidates lead in the order in which they
+/// campaigned.
+///
+/// # Does not promise
+/// That a leader who has lost does nothing more: give the fence to whatever it writes to. That an observer sees each value:
+/// of several changes in quick succession it may see only the last.
+#[derive(Clone, Debug)]
+pub struct Election {
+    seat: Mutex,
+    /// Where a leader proclaims: a claim to read beside others, whose note is the value. It ends with its process.
+    board: RwLock,
+}
+
+impl Election {
+    pub(crate) fn new(seat: Mutex, board: RwLock) -> Election {
+        Election { seat, board }
+    }
+
+    /// The name of the resource on which leaders proclaim.
+    pub(crate) fn board_of(name: &str) -> String {
+        format!("{name}!proclaimed")
+    }
+
+    /// How long a leader that is not heard of any more goes on leading, as [`Lock::ttl`](crate::Lock::ttl).
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.seat = self.seat.ttl(ttl);
+        self.board = self.board.ttl(ttl);
+        self
+    }
+
+    /// Other settings of the lock that leadership is: a demand for fences, an owner, a longest time.
+    ///
+    /// # Errors
+    /// Whatever `setting` refuses.
+    pub fn with(mut self, setting: impl FnOnce(Mutex) -> Result<Mutex>) -> Result<Self> {
+        self.seat = setting(self.seat)?;
+        Ok(self)
+    }
+
+    /// Waits until this candidate leads. `value` is what observers see then: an address, a name.
+    ///
+    /// # Cancel safety
+    /// A dropped future withdraws the candidate.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a value longer than 980 bytes.
+    pub async fn campaign(&self, value: &str) -> Result<Leadership> {
+        self.lead(self.candidate(value)?.lock().await?)
+    }
+
+    /// Leads if nobody does; `None` where somebody does.
+    ///
+    /// # Errors
+    /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
+        self.candidate(value)?.try_lock().await?.map(|seat| self.lead(seat)).transpose()
+    }
+
+    /// Waits up to `limit` until this candidate leads.
+    ///
+    /// # Errors
+    /// As [`Election::campaign`], and `Timeout`.
+    pub async fn campaign_timeout(&self, value: &str, limit: Duration) -> Result<Leadership> {
+        self.lead(self.candidate(value)?.lock_timeout(limit).await?)
+    }
+
+    /// Who leads now.
+    ///
+    /// # Errors
+    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
+    pub async fn leader(&self) -> Result<Option<Leader>> {
+        Ok(leader(&self.seat.inspect().await?, &self.board.inspect().await?))
+    }
+
+    /// Follows who leads.
+    pub fn observe(&self) -> Observer {
+        Observer { election: self.clone(), seen: None, told: None }
+    }
+
+    fn candidate(&self, value: &str) -> Result<Mutex> {
+        let note = note(value, value)?;
+        Ok(self.seat.clone().note(note))
+    }
+
+    fn lead(&self, seat: Guard) -> Result<Leadership> {
+        Ok(Leadership { proclaimed: AsyncMutex::new(None), seat, board: self.board.clone() })
+    }
+}
+
+/// Leadership that is held, as a [`Guard`]. Dropping it resigns in the background.
+#[derive(Debug)]
+#[must_use = "leadership is given up when this is dropped"]
+pub struct Leadership {
+    // Dropped before the seat, so that no successor is seen under this leader's value.
+    proclaimed: AsyncMutex<Option<Guard>>,
+    seat: Guard,
+    board: RwLock,
+}
+
+impl Leadership {
+    /// The lock that leadership is: its fence, its loss signal, its state.
+    pub fn guard(&self) -> &Guard {
+        &self.seat
+    }
+
+    /// The fence of this leadership; `None` where the store has none.
+    pub fn fence(&self) -> Option<Fence> {
+        self.seat.fence()
+    }
+
+    /// Lets observers see another value.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the value may be seen or not.
+    ///
+    /// # Errors
+    /// `Lost` where it leads no longer; `Unsupported` on a store that knows no readers; `Invalid` for a value longer
+    /// than 980 bytes; else as [`RwLock::read`](crate::RwLock::read).
+    pub async fn proclaim(&self, value: &str) -> Result<()> {
+        self.seat.check()?;
+        let note = note(value, &format!("{} {value}", self.seat.tag()))?;
+        let mut proclaimed = self.proclaimed.lock().await;
+        let next = self.board.clone().note(note).read().await?;
+        // The new value is seen before the old one goes; of two, the later one counts.
+        *proclaimed = Some(next);
+        self.seat.check()
+    }
+
+    /// Runs `work` for as long as it leads, and drops it the moment leadership is lost, as [`Guard::run`].
+    ///
+    /// # Errors
+    /// `Lost`, with the cause.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        self.seat.run(work).await
+    }
+
+    /// Gives leadership up and waits until that is confirmed.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub async fn resign(self) -> Result<()> {
+        drop(self.proclaimed);
+        self.seat.release().await
+    }
+}
+
+/// Who leads, as seen by an observer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// What it proclaims.
+    pub value: String,
+    /// The fence of its leadership; `None` where the store has none.
+    pub fence: Option<Fence>,
+}
+
+/// Follows an election.
+#[derive(Debug)]
+pub struct Observer {
+    election: Election,
+    /// The versions of seat and board that were seen last.
+    seen: Option<(Version, Version)>,
+    /// What was told last.
+    told: Option<Option<Leader>>,
+}
+
+impl Observer {
+    /// The leader, as soon as it is another one than was told before, or proclaims something else. At first, who leads
+    /// now; `None` is nobody.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Leasehold::changed`](crate::Leasehold::changed); the next call goes on from where this one was.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        loop {
+            if let Some((seat, board)) = &self.seen {
+                self.election.changed(seat, board).await?;
+            }
+            let seat = self.election.seat.inspect().await?;
+            let board = self.election.board.inspect().await?;
+            let leader = leader(&seat, &board);
+            self.seen = Some((seat.version, board.version));
+            if self.told.as_ref() != Some(&leader) {
+                self.told = Some(leader.clone());
+                return Ok(leader);
+            }
+        }
+    }
+
+    /// The same as a stream, which does not end.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>>> + Send {
+        unfold(self, |mut observer| async move { Some((observer.next().await, observer)) })
+    }
+}
+
+impl Election {
+    /// Waits until one of the two changes, or it is time to look anyway.
+    async fn changed(&self, seat: &Version, board: &Version) -> Result<()> {
+        let seat = pin!(self.seat.changed(seat, LOOK));
+        let board = pin!(self.board.changed(board, LOOK));
+        match select(seat, board).await {
+            Either::Left((outcome, _)) | Either::Right((outcome, _)) => outcome.map(drop),
+        }
+    }
+}
+
+/// How long one question waits for a change.
+const LOOK: Duration = Duration::from_secs(30);
+/// The longest value: a note, less what stands before it.
+const MAX_VALUE: usize = 980;
+
+fn note(value: &str, text: &str) -> Result<Note> {
+    if value.len() > MAX_VALUE {
+        let text = format!("a value of {} bytes is too long: {MAX_VALUE} at most", value.len());
+        return Err(Error::new(ErrorKind::Invalid, "campaign", text));
+    }
+    Note::new(text).map_err(Error::from)
+}
+
+fn leader(seat: &Snapshot, board: &Snapshot) -> Option<Leader> {
+    let holder = seat.holders.first()?;
+    let tag = holder.id.tag();
+    // Holders stand in the order of their grants. What an earlier leader left behind carries another tag.
+    let proclaimed = board.holders.iter().rev().find_map(|standing| {
+        let (of, value) = standing.note.as_str().split_once(' ')?;
+        (of == tag).then(|| value.to_owned())
+    });
+    let value = proclaimed.unwrap_or_else(|| holder.note.as_str().to_owned());
+    Some(Leader { value, fence: holder.fence })
+}

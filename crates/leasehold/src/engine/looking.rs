@@ -1,0 +1,46 @@
+//! Looking at a resource: now, or when it has changed.
+//!
+//! The backend's future runs in a task of the engine, as all of them do: a caller that leaves ends its patience.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Patience, Resource, Snapshot, Version};
+
+use super::Engine;
+use crate::error::{Error, Result};
+
+impl Engine {
+    /// How a resource stands; with `seen`, waits up to `limit` until that is another version.
+    pub(crate) async fn look(
+        self: &Arc<Self>,
+        resource: &Resource,
+        seen: Option<&Version>,
+        limit: Duration,
+    ) -> Result<Snapshot> {
+        let patience = Patience::until(self.clock.clone(), self.clock.now().after(limit));
+        let leaving = EndOnDrop(patience.clone());
+        let (backend, sought, seen) = (self.backend.clone(), resource.clone(), seen.cloned());
+        let looking = async move { backend.inspect(&sought, seen.as_ref(), &patience).await };
+        let mut looking = self.runtime.spawn(looking);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut looking => ended,
+            () = tokio::time::sleep(limit) => {
+                leaving.0.end();
+                looking.await
+            }
+        };
+        let looked = ended.map_err(|_| Error::closed("inspect").on(resource))?;
+        looked.map_err(|failure| Error::failed("inspect", failure).on(resource))
+    }
+}
+
+/// Whoever leaves does not want the answer any more.
+struct EndOnDrop(Patience);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
