@@ -36,6 +36,7 @@ pub(crate) enum Verb {
     #[command(after_help = WATCH_EXAMPLES)]
     Watch(LookArgs),
     Break(BreakArgs),
+    Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
 }
@@ -178,6 +179,46 @@ pub(crate) struct BreakArgs {
     /// Name of the lock
     #[arg(value_parser = resource)]
     pub(crate) name: Resource,
+}
+
+/// Lead, whenever no other candidate of this name does
+///
+/// It campaigns until it leads, and does then what it is told to. When it loses leadership it stops that and campaigns
+/// again; when it is told to end (TERM, INT, HUP, QUIT) it resigns.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ELECT_EXAMPLES)]
+#[command(group = clap::ArgGroup::new("duty").required(true).args(["command", "on_elected"]))]
+pub(crate) struct ElectArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// A shell command to run each time it was elected. While it runs, and after it has ended well, it leads
+    #[arg(long, value_name = "CMD", conflicts_with = "command")]
+    pub(crate) on_elected: Option<OsString>,
+
+    /// A shell command to run each time it has stopped leading, whether it lost or resigned
+    #[arg(long, value_name = "CMD")]
+    pub(crate) on_lost: Option<OsString>,
+
+    /// How long nobody leads when this machine dies or is cut off [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// How long a command has to end when leadership is lost, before it is killed
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
+    pub(crate) grace: Duration,
+
+    /// What observers see of this leader, an address for instance [default: host, user, process id and the program's name]
+    #[arg(long, value_name = "TEXT", value_parser = note)]
+    pub(crate) value: Option<Note>,
+
+    /// Name of the election
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
+
+    /// A command to run while it leads, after --. When it ends by itself, so does this
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Find out what of a store's set-up helps or hurts locks
@@ -354,6 +395,17 @@ Only what checks the fence can tell them apart.
 
 Exits with 0 where something was broken, with 1 where there was nothing to
 break or you said no.";
+
+const ELECT_EXAMPLES: &str = "\
+Examples:
+  leasehold elect scheduler --on etcd://db -- ./scheduler
+  leasehold elect proxy --value 10.0.0.7:80 --on-elected 'ip addr add 10.0.0.1/24 dev eth0' \\
+                                            --on-lost 'ip addr del 10.0.0.1/24 dev eth0'
+  leasehold watch proxy                         who leads, as it changes
+
+What a command sees, and what becomes of signals, is as with `run`. Exits with the
+code of a COMMAND that has ended by itself, or of an --on-elected that failed; by the
+signal that ended it; or as `run` where the store cannot be reached at first.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:

@@ -44,6 +44,11 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Whether the command has ended by itself, with the code 0.
+    pub(crate) fn is_success(&self) -> bool {
+        !self.interrupted && self.ending == Ending::Code(0)
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match (self.interrupted, self.ending) {
             (true, _) => Exit::Interrupted,

@@ -1,7 +1,7 @@
 //! The `leasehold` command.
 //!
 //! ```text
-//!  args (as written) ─▶ request, store (as types) ─▶ run ─▶ job ─▶ child, warden, terminal
+//!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job ─▶ child, warden, terminal
 //!                                                 └▶ show, list, watch, brk, doctor ─▶ describe, json, table
 //! ```
 //!
@@ -15,6 +15,7 @@ mod brk;
 mod child;
 mod describe;
 mod doctor;
+mod elect;
 mod exit;
 mod job;
 mod json;
@@ -79,6 +80,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Ls(args) => list::list(args).await,
             Verb::Watch(args) => watch::watch(args).await,
             Verb::Break(args) => brk::break_lock(args).await,
+            Verb::Elect(args) => elect::elect(*args).await,
             Verb::Doctor(args) => doctor::doctor(args).await,
             Verb::Completions(args) => completions(&args),
         }

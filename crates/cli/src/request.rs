@@ -1,10 +1,11 @@
 //! What `run` was asked to do, as types: parsed once, then trusted.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use leasehold::{Guard, Leasehold, Lock, Note, Resource, Result, Share};
 
-use crate::args::{OnLost, RunArgs};
+use crate::args::{ElectArgs, OnLost, RunArgs};
 use crate::exit::{Exit, Problem};
 use crate::program::Program;
 use crate::store::Store;
@@ -21,6 +22,16 @@ pub(crate) struct Request {
     pub(crate) on_lost: Loss,
     pub(crate) at_least: Duration,
     pub(crate) program: Program,
+    pub(crate) after: After,
+}
+
+/// What becomes of the lock when the command has ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It is given back.
+    Release,
+    /// It is held until a signal says otherwise.
+    Stay,
 }
 
 /// What kind of lock it is.
@@ -84,6 +95,32 @@ impl Request {
             },
             at_least: args.at_least.unwrap_or_default(),
             program,
+            after: After::Release,
+        })
+    }
+
+    /// One candidate of an election, who runs `command` when it leads.
+    ///
+    /// # Errors
+    /// As [`Request::new`].
+    pub(crate) fn of_candidate(
+        args: &ElectArgs,
+        command: Vec<OsString>,
+        after: After,
+    ) -> Result<Request, Problem> {
+        let program = Program::new(command)
+            .ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
+        Ok(Request {
+            store: Store::named(args.store.on.as_deref())?,
+            name: args.name.clone(),
+            kind: Kind::Exclusive,
+            patience: Patience::Forever,
+            terms: Terms { ttl: args.ttl, max_hold: None },
+            note: args.value.clone().unwrap_or_else(|| own_note(&program)),
+            on_lost: Loss::Term(args.grace),
+            at_least: Duration::ZERO,
+            program,
+            after,
         })
     }
 

@@ -16,7 +16,7 @@ use crate::exit::{Exit, Problem};
 use crate::job::{Job, Outcome};
 use crate::progress::Progress;
 use crate::reentry::{OWNER_VARIABLE, Outer, Tags};
-use crate::request::{Loss, Patience, Request};
+use crate::request::{After, Loss, Patience, Request};
 use crate::signals::Signals;
 use crate::store::{SECRET_VARIABLES, URL_VARIABLE};
 use crate::text::{duration, visible};
@@ -35,20 +35,45 @@ pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
         voice.say(&problem.to_string());
     }
     voice.settle().await;
-    Ok(ended.unwrap_or_else(|problem| problem.exit))
+    Ok(ended.map_or_else(|problem| problem.exit, |ended| ended.exit))
 }
 
-async fn hold_and_run(request: &Request, signals: &mut Signals, voice: &Voice) -> Result<Exit, Problem> {
+/// How one hold has ended, or the wait for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) exit: Exit,
+    /// Whether the lock was held at all.
+    pub(crate) was_held: bool,
+}
+
+impl Ended {
+    fn waiting(signal: Signal) -> Ended {
+        Ended { exit: Exit::by(signal), was_held: false }
+    }
+}
+
+/// Waits for the lock, runs the command under it, and gives it back.
+///
+/// # Errors
+/// Each of the table in `exit.rs`.
+pub(crate) async fn hold_and_run(
+    request: &Request,
+    signals: &mut Signals,
+    voice: &Voice,
+) -> Result<Ended, Problem> {
     let file = request.program.find()?;
     let opened = tokio::select! {
         biased;
-        signal = signals.sent() => return Ok(Exit::by(signal)),
+        signal = signals.sent() => return Ok(Ended::waiting(signal)),
         opened = request.store.open(request.note.clone()) => opened,
     };
     let locks = opened?;
     let ended = match Hold::take(request, &locks, signals, voice).await {
-        Ok(Taken::Held(hold)) => with_command(request, file, hold, signals, voice).await,
-        Ok(Taken::Interrupted(signal)) => Ok(Exit::by(signal)),
+        Ok(Taken::Held(hold)) => {
+            let exit = with_command(request, file, hold, signals, voice).await;
+            exit.map(|exit| Ended { exit, was_held: true })
+        }
+        Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
         Err(problem) => Err(problem),
     };
     // What was given up while it was on its way is ended now, or the line would have to wait for its ttl.
@@ -71,6 +96,7 @@ async fn with_command(
     let began = SystemClock.now();
     let outcome = start(request, file, &hold, signals, voice).await;
     let interrupted = match &outcome {
+        Ok(outcome) if request.after == After::Stay && outcome.is_success() => stay(&hold, signals).await,
         Ok(outcome) => wait_at_least(request, &hold, began.after(request.at_least), signals, outcome).await,
         Err(_) => None,
     };
@@ -122,6 +148,22 @@ async fn wait_at_least(
         _ = guard.lost() => None,
         signal = signals.sent() => Some(signal),
         () = tokio::time::sleep(SystemClock.now().until(end)) => None,
+    }
+}
+
+/// Holds the lock until it is lost, or a signal comes, which is returned.
+async fn stay(hold: &Hold, signals: &mut Signals) -> Option<Signal> {
+    let lost = async {
+        match hold.guard() {
+            Some(guard) => drop(guard.lost().await),
+            // An outer `run` holds it: its loss ends the whole group.
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = lost => None,
+        signal = signals.sent() => Some(signal),
     }
 }
 

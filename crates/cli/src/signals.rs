@@ -25,6 +25,8 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Heard, tokio::signal::unix::Signal)>,
+    /// The last one that was heard and asks a program to end.
+    ending: Option<Signal>,
 }
 
 impl Signals {
@@ -46,7 +48,7 @@ impl Signals {
             };
             streams.push((heard, signal(SignalKind::from_raw(kind.as_raw()))?));
         }
-        Ok(Signals { streams })
+        Ok(Signals { streams, ending: None })
     }
 
     /// Waits for the next of any kind.
@@ -67,8 +69,13 @@ impl Signals {
         self.first(|heard| heard == Heard::Continued).await;
     }
 
+    /// The last signal that was heard and asks a program to end, whoever it was passed on to.
+    pub(crate) fn ending(&self) -> Option<Signal> {
+        self.ending
+    }
+
     async fn first(&mut self, wanted: impl Fn(Heard) -> bool) -> Heard {
-        poll_fn(|cx| {
+        let heard = poll_fn(|cx| {
             for (heard, stream) in self.streams.iter_mut().filter(|(heard, _)| wanted(*heard)) {
                 if stream.poll_recv(cx).is_ready() {
                     return Poll::Ready(*heard);
@@ -76,7 +83,11 @@ impl Signals {
             }
             Poll::Pending
         })
-        .await
+        .await;
+        if let Heard::Sent(signal @ (Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)) = heard {
+            self.ending = Some(signal);
+        }
+        heard
     }
 }
 

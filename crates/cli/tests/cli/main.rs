@@ -10,6 +10,7 @@ mod support;
 mod counter;
 mod descriptors;
 mod doctor;
+mod elect;
 mod environment;
 mod exits;
 mod inspect;
