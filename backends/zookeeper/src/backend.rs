@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Grade, Liveness, Order, Patience, Profile, Release, Renew, Renewal, Resource,
-    Safety, Snapshot, Step, Summary, Version, Waiting,
+    Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Release, Renew, Renewal,
+    Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
 };
 
 use crate::config::ZooKeeperConfig;
@@ -113,6 +113,10 @@ impl Backend for ZooKeeperBackend {
         limit: usize,
     ) -> Result<Vec<Summary>, Failure> {
         self.ensemble.summarize(prefix, after, limit).await
+    }
+
+    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+        self.ensemble.examine(self.session_timeout).await
     }
 }
 

@@ -8,6 +8,7 @@ mod backend;
 mod config;
 mod dialect;
 mod ending;
+mod examining;
 mod line;
 mod listing;
 mod looking;
@@ -19,6 +20,7 @@ mod session;
 mod tunnel;
 mod waiting;
 mod wire;
+mod words;
 
 pub use backend::ZooKeeperBackend;
 pub use config::ZooKeeperConfig;

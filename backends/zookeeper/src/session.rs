@@ -31,6 +31,7 @@ pub(crate) struct Session {
 #[derive(Clone)]
 pub(crate) struct Sessions {
     present: watch::Receiver<Present>,
+    tunnel: Option<Arc<Tunnel>>,
 }
 
 #[derive(Clone)]
@@ -130,19 +131,27 @@ impl Sessions {
     /// Opens the first session, and starts the task that opens all others.
     pub(crate) async fn start(mut config: ZooKeeperConfig) -> Result<(Sessions, Arc<Session>), Failure> {
         let tunnel = match &config.tls {
-            Some(files) => Some(Tunnel::open(&config.hosts, files, config.timeout).await?),
+            Some(files) => Some(Arc::new(Tunnel::open(&config.hosts, files, config.timeout).await?)),
             None => None,
         };
-        let mut first = Session::open(&config, tunnel.as_ref()).await?;
+        let mut first = Session::open(&config, tunnel.as_deref()).await?;
         if first.timeout != config.session {
             // How often a client speaks is derived from what it asks for, so it asks for what it will get.
             config.session = first.timeout;
-            first = Session::open(&config, tunnel.as_ref()).await?;
+            first = Session::open(&config, tunnel.as_deref()).await?;
         }
         let first = Arc::new(first);
         let (sender, present) = watch::channel(Present::Open(first.clone()));
-        tokio::spawn(keep(config, tunnel, first.clone(), sender));
-        Ok((Sessions { present }, first))
+        tokio::spawn(keep(config, tunnel.clone(), first.clone(), sender));
+        Ok((Sessions { present, tunnel }, first))
+    }
+
+    /// Where the servers are reached from here, in the order of the URL.
+    pub(crate) fn addresses(&self, config: &ZooKeeperConfig) -> Vec<String> {
+        match &self.tunnel {
+            Some(tunnel) => tunnel.connect_string().split(',').map(str::to_owned).collect(),
+            None => config.hosts.iter().map(Host::to_string).collect(),
+        }
     }
 
     /// The present session; waits for it where the last one has ended, but not beyond `limit`.
@@ -181,7 +190,7 @@ impl fmt::Debug for Sessions {
 /// back after an outage of any length, at most once in [`RETRY_LAST`].
 async fn keep(
     config: ZooKeeperConfig,
-    tunnel: Option<Tunnel>,
+    tunnel: Option<Arc<Tunnel>>,
     mut session: Arc<Session>,
     sender: watch::Sender<Present>,
 ) {
@@ -196,7 +205,7 @@ async fn keep(
         let mut pause = RETRY_FIRST;
         session = loop {
             let opened = tokio::select! {
-                opened = Session::open(&config, tunnel.as_ref()) => opened,
+                opened = Session::open(&config, tunnel.as_deref()) => opened,
                 () = sender.closed() => return,
             };
             let failure = match opened {

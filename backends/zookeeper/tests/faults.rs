@@ -127,6 +127,39 @@ async fn a_node_whose_making_was_not_answered_is_found_again() {
     eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
 }
 
+/// A node may bear the claim's name and belong to a session that is about to end. It would be lost without a word, so it is
+/// no place of ours, whatever its name says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_another_session_is_never_adopted() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let broken = backend(&servers.url_at(proxy.addr())).await;
+    let first = claim("job", Share::MUTEX);
+    hold(&broken, &first).await;
+    assert!(matches!(release(&broken, &first).await, Release::Freed));
+    let unsure = claim("job", Share::MUTEX);
+    proxy.drop_replies();
+    let failure = broken.contend(&unsure, &endless()).await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    // What was made, as another session would have made it.
+    let other = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let container = "/leasehold/job";
+    let mut made = other.list_children(container).await.unwrap();
+    let made = made.pop().unwrap();
+    other.delete(&format!("{container}/{made}"), None).await.unwrap();
+    let options =
+        zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
+    let stem = made.trim_end_matches(|c: char| c.is_ascii_digit());
+    let (stat, _) = other.create(&format!("{container}/{stem}"), b"", &options).await.unwrap();
+    proxy.heal().unwrap();
+    let grant = take(&broken, &unsure).await;
+    assert!(grant.fence.unwrap().seq > stat.czxid.cast_unsigned(), "it was taken for ours");
+    let left = other.list_children(container).await.unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let (_, stat) = other.get_data(&format!("{container}/{}", left[0])).await.unwrap();
+    assert!(stat.ephemeral_owner != 0 && stat.ephemeral_owner != other.session_id().0);
+}
+
 /// Everything that a session held ends with it, at once and for good; the next claim gets a new session.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_session_is_told_and_a_new_one_opened() {

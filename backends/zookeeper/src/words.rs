@@ -1,0 +1,78 @@
+//! ZooKeeper's four-letter words: what a single server says of itself, over a connection of its own and without a session.
+//!
+//! Servers allow `srvr` unless they are told not to, and the others only if they are told to.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What one server says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Word {
+    /// It serves.
+    Serves { role: String, version: String, slowest: Option<Duration> },
+    /// It runs, and has no quorum.
+    Alone,
+    /// It may not say.
+    Silent,
+    /// It cannot be reached.
+    Unreachable(String),
+}
+
+/// Asks the server at `address`.
+pub(crate) async fn ask(address: &str, limit: Duration) -> Word {
+    let asked = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"srvr").await?;
+        let mut answer = Vec::new();
+        // It closes the connection behind its answer, which is a few lines.
+        stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    match tokio::time::timeout(limit, asked).await {
+        Ok(Ok(answer)) => read(&String::from_utf8_lossy(&answer)),
+        Ok(Err(error)) => Word::Unreachable(error.to_string()),
+        Err(_) => Word::Unreachable(format!("no answer within {limit:?}")),
+    }
+}
+
+fn read(answer: &str) -> Word {
+    let value = |name: &str| {
+        answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    let Some(role) = value("Mode") else {
+        if answer.contains("not currently serving") {
+            return Word::Alone;
+        }
+        // A server that ends the connection without a word is one that does not know whom it serves.
+        let refused = answer.contains("not in the whitelist") || answer.contains("not executed");
+        return if refused { Word::Silent } else { Word::Unreachable("it said nothing".to_owned()) };
+    };
+    let version = value("Zookeeper version").unwrap_or_default();
+    let slowest = value("Latency min/avg/max").and_then(|times| times.rsplit('/').next()?.parse().ok());
+    Word::Serves {
+        role: role.to_owned(),
+        version: version.split(['-', ',']).next().unwrap_or_default().to_owned(),
+        slowest: slowest.map(Duration::from_millis),
+    }
+}
+
+const ANSWER_MAX: u64 = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_read() {
+        let answer = "Zookeeper version: 3.8.0-abc, built on x\nLatency min/avg/max: 0/0.5/21\nReceived: 9\n\
+                      Connections: 2\nOutstanding: 0\nZxid: 0x1\nMode: follower\nNode count: 5\n";
+        let slowest = Some(Duration::from_millis(21));
+        let (role, version) = ("follower".to_owned(), "3.8.0".to_owned());
+        assert_eq!(read(answer), Word::Serves { role, version, slowest });
+        assert_eq!(read("This ZooKeeper instance is not currently serving requests\n"), Word::Alone);
+        assert_eq!(read("srvr is not executed because it is not in the whitelist.\n"), Word::Silent);
+        assert!(matches!(read(""), Word::Unreachable(_)));
+    }
+}

@@ -1,0 +1,91 @@
+//! What an examination says, of ensembles that are in order and of some that are not.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{backend, claim, eventually, hold};
+use leasehold::core::{Backend, Finding, Severity, Share};
+use leasehold_testkit::ZooKeeperEnsemble;
+use leasehold_zookeeper::ZooKeeperBackend;
+
+async fn examine(backend: &ZooKeeperBackend) -> Vec<Finding> {
+    backend.examine(Duration::from_secs(30)).await
+}
+
+#[track_caller]
+fn topic<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
+    findings.iter().find(|finding| finding.topic == topic).unwrap_or_else(|| panic!("{topic}: {findings:#?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_servers_are_told_by_their_roles_and_a_lost_one_is_missed() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
+    let ours = backend(&format!("{}?session=4s&timeout=1s", servers.url())).await;
+    let findings = examine(&ours).await;
+    let good = |finding: &&Finding| finding.severity == Severity::Good;
+    for good_one in ["servers", "quorum", "version", "session", "clock"] {
+        assert!(good(&topic(&findings, good_one)), "{findings:#?}");
+    }
+    assert!(topic(&findings, "servers").meaning.starts_with("1 may be lost"));
+    assert!(topic(&findings, "quorum").found.contains("leader"), "{findings:#?}");
+    assert_eq!(topic(&findings, "access").severity, Severity::Notice);
+    assert!(findings.iter().all(|finding| finding.topic != "dialect"));
+
+    let one = backend(&format!("zk://{}?session=4s&timeout=1s", servers.addr(0))).await;
+    let few = topic(&examine(&one).await, "servers").clone();
+    assert!(few.severity == Severity::Notice && few.found.contains("1 of 3"), "{few:?}");
+
+    let leader = servers.leader().await.unwrap();
+    servers.kill(leader).unwrap();
+    let lost = async || {
+        let findings = examine(&ours).await;
+        let gone = topic(&findings, "servers");
+        // The others have elected a leader by the end.
+        gone.severity == Severity::Risk
+            && gone.found.contains(&servers.addr(leader).to_string())
+            && topic(&findings, "quorum").severity == Severity::Good
+    };
+    eventually(lost).await;
+    servers.kill((leader + 1) % 3).unwrap();
+    eventually(async || topic(&examine(&ours).await, "quorum").severity == Severity::Risk).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_touch_the_nodes_is_told() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let addr = servers.addr(0);
+    let ann = backend(&format!("zk://ann:secret@{addr}/private?session=100s")).await;
+    let findings = examine(&ann).await;
+    assert_eq!(topic(&findings, "access").severity, Severity::Good, "nothing is there yet");
+    assert!(topic(&findings, "servers").found.contains("one server"));
+    let session = topic(&findings, "session");
+    assert!(session.severity == Severity::Notice && session.found.contains("60.0s"), "{session:?}");
+    hold(&ann, &claim("job", Share::MUTEX)).await;
+    assert_eq!(topic(&examine(&ann).await, "access").severity, Severity::Good);
+
+    let bob = backend(&format!("zk://bob:secret@{addr}/private?session=2s")).await;
+    assert_eq!(topic(&examine(&bob).await, "access").severity, Severity::Broken);
+    let nobody = backend(&format!("zk://{addr}/open?session=2s")).await;
+    hold(&nobody, &claim("job", Share::MUTEX)).await;
+    let late = backend(&format!("zk://ann:secret@{addr}/open?session=2s")).await;
+    let open = topic(&examine(&late).await, "access").clone();
+    assert!(open.severity == Severity::Risk && !format!("{open:?}").contains("secret"), "{open:?}");
+    let kazoo = backend(&format!("zk://{addr}?session=2s&dialect=kazoo")).await;
+    assert!(topic(&examine(&kazoo).await, "dialect").meaning.contains("stay"));
+}
+
+/// The servers are asked through TLS where the client speaks it.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_speak_tls_are_asked_through_it() {
+    let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
+    let (certificates, addr) = (servers.certificates().unwrap(), servers.secure_addr(0));
+    let (ca, client) = (certificates.ca_path().display(), certificates.client());
+    let (cert, key) = (client.certificate.display(), client.key.display());
+    let url = format!("zks://ann:secret@{addr}?session=2s&ca={ca}&cert={cert}&key={key}");
+    let findings = examine(&*backend(&url).await).await;
+    assert!(topic(&findings, "quorum").found.contains("standalone"), "{findings:#?}");
+    assert_eq!(topic(&findings, "access").severity, Severity::Good);
+}
