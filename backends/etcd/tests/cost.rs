@@ -93,6 +93,14 @@ async fn a_thousand_held_locks_share_eight_leases() {
     assert!(renewals.iter().all(|renewal| matches!(renewal, Renewal::Renewed)));
     let cost = requests(&server).await - before;
     assert!(cost <= 10, "{cost} requests for a thousand renewals");
+
+    // One of the leases is lost: an eighth of the claims goes with it, and no more.
+    let leases = server.etcdctl(&["lease", "list"]).unwrap();
+    server.etcdctl(&["lease", "revoke", leases.lines().nth(1).unwrap()]).unwrap();
+    let renewals = backend.renew(&renews).await;
+    let lost = renewals.iter().filter(|renewal| matches!(renewal, Renewal::Lost)).count();
+    let kept = renewals.iter().filter(|renewal| matches!(renewal, Renewal::Renewed)).count();
+    assert!((100..=150).contains(&lost) && lost + kept == 1_000, "{lost} lost, {kept} kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]

