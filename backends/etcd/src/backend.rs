@@ -131,14 +131,14 @@ fn profile(safety: Safety, fencing: Grade, dialect: Dialect) -> Profile {
         name: "etcd",
         admission: match dialect {
             Dialect::Native => Admission::Counted,
-            Dialect::Concurrency => Admission::Exclusive,
+            Dialect::Concurrency | Dialect::Etcd3 => Admission::Exclusive,
         },
-        order: Order::Fifo,
+        order: if dialect == Dialect::Etcd3 { Order::Unordered } else { Order::Fifo },
         waiting: Waiting::Notifies,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
         fencing,
         safety,
-        place_ttl: roster::KEPT_PLACE,
+        place_ttl: if dialect == Dialect::Etcd3 { Duration::ZERO } else { roster::KEPT_PLACE },
         // The server counts in whole seconds, but it is asked for more of them than the holder relies on.
         granularity: Duration::ZERO,
         overrun: OVERRUN,

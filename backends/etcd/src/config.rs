@@ -23,7 +23,7 @@ use crate::wire::Dialect;
 /// | option | meaning | default |
 /// |---|---|---|
 /// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : / -` | `leasehold/`, or none in the other dialect |
-/// | `dialect` | `native`; or `concurrency`, to contend with `etcdctl lock` and Go's `concurrency` package: mutexes only | `native` |
+/// | `dialect` | `native`; or `concurrency`, to contend with `etcdctl lock` and Go's `concurrency` package; or `etcd3`, with Python's `etcd3` and `etcd3gw`: both mutexes only | `native` |
 /// | `timeout` | how long to wait for an answer, over all servers, 100ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again at each login | |
 /// | `ca` | `etcds` only: PEM file of the authorities to trust instead of the system's | |
@@ -98,6 +98,7 @@ impl EtcdConfig {
             (None, Dialect::Native) => "leasehold/",
             // Others write the name as it is.
             (None, Dialect::Concurrency) => "",
+            (None, Dialect::Etcd3) => "/locks/",
         }
     }
 
@@ -138,8 +139,9 @@ impl EtcdConfig {
                 self.dialect = match value {
                     "native" => Dialect::Native,
                     "concurrency" => Dialect::Concurrency,
+                    "etcd3" => Dialect::Etcd3,
                     _ => {
-                        let known = "write dialect=native or dialect=concurrency";
+                        let known = "write dialect=native, dialect=concurrency or dialect=etcd3";
                         return Err(invalid(format!("dialect={value}: {known}")));
                     }
                 }

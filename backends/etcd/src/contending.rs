@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 use crate::txn::{created_at, into_range, nothing_since, op, version_is};
 use crate::version::Watches;
 use crate::watcher::Target;
-use crate::wire::{look_along, look_up};
+use crate::wire::look_up;
 
 /// The line as one answer showed it.
 #[derive(Debug)]
@@ -40,7 +40,11 @@ pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> 
     end_leftover(core, claim).await?;
     let visit = Visit::enter(core, claim).await.map_err(Refusal::into_failure)?;
     let call = Call { core, claim, visit: &visit };
-    let step = if patience.is_ended() { call.glance().await } else { call.wait(patience).await };
+    let step = match patience.is_ended() {
+        true => call.glance().await,
+        false if core.layout.has_lines() => call.wait(patience).await,
+        false => call.wait_for_the_key(patience).await,
+    };
     step.map_err(|mut failure| {
         // The place of a former try is kept for a while, for the next one.
         if !core.roster().is_clear(claim.id) {
@@ -54,7 +58,7 @@ pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> 
 async fn end_leftover(core: &Core, claim: &Claim) -> Result<(), Failure> {
     let view = core.roster().view(claim.id, core.now());
     if view.is_some_and(|view| view.expired) {
-        crate::ending::end(core, &[claim.id], &[core.layout.key(claim)]).await?;
+        crate::ending::end(core, &[claim.id], &[core.layout.erase(claim)]).await?;
     }
     Ok(())
 }
@@ -105,6 +109,29 @@ impl Call<'_> {
         }
         // The caller asks again; its place is kept meanwhile.
         Ok(busy(0))
+    }
+
+    /// Waits until nobody has the one key of the lock, and puts it. Whoever is quickest gets it.
+    async fn wait_for_the_key(&self, patience: &Patience) -> Result<Step, Failure> {
+        for _ in 0..STANDS {
+            let seen = self.place(Vec::new()).await?;
+            if let Some(own) = seen.own {
+                return self.granted(&seen.line[own], seen.asked_at);
+            }
+            if patience.is_ended() {
+                return self.leave(1).await;
+            }
+            // Where nobody had it, the lease had ended, or a mark had moved: it is tried again.
+            let Some(holder) = seen.line.first() else { continue };
+            let watch = self.core.watcher.watch([Target::Gone(holder.key.clone())], seen.revision + 1);
+            self.core.roster().hang(self.claim.id, watch.bell());
+            tokio::select! {
+                rung = watch.rung() => rung?,
+                () = patience.ended() => {}
+                () = doubt(self.core) => {}
+            }
+        }
+        Ok(busy(1))
     }
 
     /// Puts the claim's key where it is not there, and looks.
@@ -168,8 +195,9 @@ impl Call<'_> {
         let mut request = TxnRequest { compare: conditions, ..TxnRequest::default() };
         request.compare.extend([created_at(&key, 0), version_is(&mark, lease.mark)]);
         request.compare.dedup();
-        request.success = vec![op(Request::Put(put)), op(Request::Range(look_along(&line, 0)))];
-        request.failure = vec![op(Request::Range(look_along(&line, 0))), op(Request::Range(look_up(&mark)))];
+        request.success = vec![op(Request::Put(put)), op(Request::Range(core.layout.look_along(&line, 0)))];
+        request.failure =
+            vec![op(Request::Range(core.layout.look_along(&line, 0))), op(Request::Range(look_up(&mark)))];
         let before = core.roster().sending(claim.id, lease.mark);
         let stepped = core.step(claim, &lease, request).await;
         match stepped {
@@ -208,7 +236,7 @@ impl Call<'_> {
     async fn look(&self, place: i64) -> Result<Seen, Failure> {
         let line = self.core.layout.line(&self.claim.resource);
         let request = TxnRequest {
-            success: vec![op(Request::Range(look_along(&line, place)))],
+            success: vec![op(Request::Range(self.core.layout.look_along(&line, place)))],
             ..TxnRequest::default()
         };
         let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
@@ -229,7 +257,7 @@ impl Call<'_> {
     fn read(&self, done: &TxnResponse, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
         let line = self.core.layout.read_line(&self.claim.resource, &found.kvs)?;
         let key = self.core.layout.key(self.claim);
-        let own = line.iter().position(|entry| entry.key == key);
+        let own = line.iter().position(|entry| entry.key == key && entry.id == self.claim.id);
         tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(done.header), "seen");
         let revision = done.header.map_or(0, |header| header.revision);
         Ok(Seen { line, endless: found.more, own, revision, asked_at })
@@ -278,8 +306,8 @@ impl Call<'_> {
 
     /// Gives the place up.
     async fn leave(&self, ahead: usize) -> Result<Step, Failure> {
-        let key = self.core.layout.key(self.claim);
-        crate::ending::end(self.core, &[self.claim.id], &[key]).await?;
+        let erase = self.core.layout.erase(self.claim);
+        crate::ending::end(self.core, &[self.claim.id], &[erase]).await?;
         Ok(busy(ahead))
     }
 

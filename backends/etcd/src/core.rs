@@ -22,7 +22,7 @@ use crate::proto::{
 };
 use crate::refusal::Refusal;
 use crate::roster::{Room, Roster};
-use crate::txn::{into_range, op};
+use crate::txn::{Erase, into_range, op};
 use crate::version::Watches;
 use crate::watcher::Watcher;
 use crate::wire::{Layout, look_up};
@@ -244,16 +244,23 @@ impl Core {
         Ok(())
     }
 
-    /// Deletes keys. Answers in order how many of each there were, and whether that may be the work of an earlier try.
-    pub(crate) async fn delete(&self, keys: &[Vec<u8>]) -> Vec<Result<Answer<bool>, Refusal>> {
+    /// Deletes keys. Answers in order whether each was there, and whether that may be the work of an earlier try.
+    pub(crate) async fn delete(&self, keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
         let most = self.operations_max.load(Ordering::Relaxed);
-        let chunks = keys.chunks(most).map(|keys| self.delete_together(keys, most));
+        // A condition holds for a whole transaction.
+        let chunks = keys.chunk_by(|one, next| one.only_if.is_empty() && next.only_if.is_empty());
+        let chunks = chunks.flat_map(|keys| keys.chunks(most));
+        let chunks = chunks.map(|keys| self.delete_together(keys, most));
         join_all(chunks).await.into_iter().flatten().collect()
     }
 
-    async fn delete_together(&self, keys: &[Vec<u8>], most: usize) -> Vec<Result<Answer<bool>, Refusal>> {
-        let delete = |key: &Vec<u8>| op(Request::Delete(DeleteRangeRequest { key: key.clone() }));
-        let request = TxnRequest { success: keys.iter().map(delete).collect(), ..TxnRequest::default() };
+    async fn delete_together(&self, keys: &[Erase], most: usize) -> Vec<Result<Answer<bool>, Refusal>> {
+        let delete = |erase: &Erase| op(Request::Delete(DeleteRangeRequest { key: erase.key.clone() }));
+        let request = TxnRequest {
+            compare: keys.iter().flat_map(|erase| erase.only_if.clone()).collect(),
+            success: keys.iter().map(delete).collect(),
+            ..TxnRequest::default()
+        };
         let asked = self.cluster.ask(|line| {
             let request = request.clone();
             async move { line.txn(request).await }
@@ -264,10 +271,10 @@ impl Core {
                     Some(Response::Delete(deleted)) => deleted.deleted > 0,
                     _ => false,
                 };
-                let responses = answer.value.responses.into_iter();
-                responses
-                    .map(|response| Ok(Answer { value: was_there(response), doubt: answer.doubt }))
-                    .collect()
+                // Where the condition was not met, there are no responses.
+                let responses = answer.value.responses.into_iter().map(was_there);
+                let found = responses.chain(std::iter::repeat(false)).take(keys.len());
+                found.map(|value| Ok(Answer { value, doubt: answer.doubt })).collect()
             }
             Err(Refusal::TooManyOperations) if keys.len() > 1 && self.fewer_operations(most) => {
                 Box::pin(self.delete(keys)).await
@@ -313,7 +320,7 @@ impl<'a> Visit<'a> {
             let mut roster = core.roster();
             // A second call of the same claim may have come first meanwhile.
             if !roster.visit(claim.id) {
-                roster.seat(claim.id, core.layout.key(claim), lease.id);
+                roster.seat(claim.id, core.layout.erase(claim), lease.id);
             }
         }
         core.nudge.notify_one();

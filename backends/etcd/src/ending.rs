@@ -4,6 +4,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, Release};
 
 use crate::core::Core;
 use crate::refusal::Refusal;
+use crate::txn::Erase;
 
 /// Ends each claim, granted, waiting or of unknown outcome alike.
 pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
@@ -17,7 +18,7 @@ pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
         let failure = refusal.into_failure();
         return batch.iter().map(|_| Release::Unknown(failure.clone())).collect();
     }
-    let keys: Vec<Vec<u8>> = batch.iter().map(|claim| core.layout.key(claim)).collect();
+    let keys: Vec<Erase> = batch.iter().map(|claim| core.layout.erase(claim)).collect();
     let deleted = core.delete(&keys).await;
     let mut roster = core.roster();
     let mut answers = Vec::with_capacity(batch.len());
@@ -43,7 +44,7 @@ pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
 }
 
 /// Ends claims of this client, for good.
-pub(crate) async fn end(core: &Core, claims: &[ClaimId], keys: &[Vec<u8>]) -> Result<(), Failure> {
+pub(crate) async fn end(core: &Core, claims: &[ClaimId], keys: &[Erase]) -> Result<(), Failure> {
     let now = core.now();
     let doubtful: Vec<i64> = {
         let roster = core.roster();

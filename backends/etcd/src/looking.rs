@@ -11,7 +11,6 @@ use crate::line::{Entry, holders};
 use crate::proto::{KeyValue, LeaseTimeToLiveRequest, RangeRequest};
 use crate::refusal::Refusal;
 use crate::watcher::Target;
-use crate::wire::look_along;
 
 /// Holders and line of a resource; with `seen`, waits until the version is another one or patience ends.
 pub(crate) async fn inspect(
@@ -22,7 +21,7 @@ pub(crate) async fn inspect(
 ) -> Result<Snapshot, Failure> {
     let line = core.layout.line(resource);
     loop {
-        let request = RangeRequest { keys_only: false, ..look_along(&line, 0) };
+        let request = RangeRequest { keys_only: false, ..core.layout.look_along(&line, 0) };
         let asked = core.cluster.ask(|line| {
             let request = request.clone();
             async move { line.range(request).await }

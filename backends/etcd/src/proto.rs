@@ -135,7 +135,7 @@ pub(crate) enum Response {
     Delete(DeleteRangeResponse),
 }
 
-/// A condition of a transaction: that the target equals, or is less than, the operand.
+/// A condition of a transaction: that the target equals the operand, or is less or greater.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
     /// One of the constants of [`compare`].
@@ -146,26 +146,30 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Operand", tags = "4, 5")]
+    #[prost(oneof = "Operand", tags = "4, 5, 7")]
     pub(crate) operand: Option<Operand>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
 }
 
-#[derive(Clone, Copy, PartialEq, Oneof)]
+#[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Operand {
     #[prost(int64, tag = "4")]
     Version(i64),
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
+    #[prost(bytes, tag = "7")]
+    Value(Vec<u8>),
 }
 
 /// What is compared, and how.
 pub(crate) mod compare {
     pub(crate) const EQUAL: i32 = 0;
+    pub(crate) const GREATER: i32 = 1;
     pub(crate) const LESS: i32 = 2;
     pub(crate) const VERSION: i32 = 0;
     pub(crate) const CREATE: i32 = 1;
+    pub(crate) const VALUE: i32 = 3;
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment};
 
 use crate::lease::Lease;
+use crate::txn::Erase;
 use crate::watcher::Bell;
 
 /// All seats and leases.
@@ -28,7 +29,8 @@ pub(crate) struct Roster {
 /// One claim.
 #[derive(Debug)]
 struct Seat {
-    key: Vec<u8>,
+    /// How its key is taken away.
+    erase: Erase,
     lease: i64,
     /// The revision that created its key, where it is granted.
     place: Option<i64>,
@@ -66,7 +68,7 @@ pub(crate) enum Room {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Chores {
     pub(crate) keep: Vec<i64>,
-    pub(crate) end: Vec<(ClaimId, Vec<u8>)>,
+    pub(crate) end: Vec<(ClaimId, Erase)>,
     pub(crate) next: Option<Moment>,
 }
 
@@ -142,14 +144,14 @@ impl Roster {
     }
 
     /// Seats a claim that has no seat, with one visitor.
-    pub(crate) fn seat(&mut self, claim: ClaimId, key: Vec<u8>, lease: i64) {
+    pub(crate) fn seat(&mut self, claim: ClaimId, erase: Erase, lease: i64) {
         debug_assert!(!self.seats.contains_key(&claim), "seated twice: {claim:?}");
         if let Some(lease) = self.leases.get_mut(&lease) {
             lease.seats += 1;
             lease.waiters += 1;
         }
         let seat = Seat {
-            key,
+            erase,
             lease,
             place: None,
             until: Moment::START,
@@ -348,7 +350,7 @@ impl Roster {
             if let Some((trigger, _)) = seat.loss.take() {
                 trigger.fire(LossCause::Expired);
             }
-            chores.end.push((claim, seat.key.clone()));
+            chores.end.push((claim, seat.erase.clone()));
         }
         chores
     }
@@ -387,6 +389,10 @@ mod tests {
         ClaimId::from_bytes([n; 16])
     }
 
+    fn key(n: u8) -> Erase {
+        Erase { key: vec![n], only_if: Vec::new() }
+    }
+
     fn at(millis: u64) -> Moment {
         Moment::from_millis(millis)
     }
@@ -420,7 +426,7 @@ mod tests {
                 }
                 Room::Soon => panic!("nothing is being opened"),
             };
-            roster.seat(id(n), vec![n], lease);
+            roster.seat(id(n), key(n), lease);
         }
         assert_eq!(next, MAX_LEASES as i64);
         let counts: Vec<usize> = roster.leases.values().map(|lease| lease.seats).collect();
@@ -443,7 +449,7 @@ mod tests {
     #[test]
     fn a_grant_that_nobody_renews_ends_by_its_own_ttl() {
         let mut roster = roster();
-        roster.seat(id(1), b"k".to_vec(), 1);
+        roster.seat(id(1), key(1), 1);
         roster.sending(id(1), 0);
         roster.answered(id(1), None);
         let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
@@ -454,7 +460,7 @@ mod tests {
         assert!(!roster.view(id(1), at(18_999)).unwrap().expired);
         assert!(roster.view(id(1), at(19_000)).unwrap().expired);
         assert!(!roster.renewed(&claim(1, TEN), at(19_000)), "what has ended is not renewed");
-        assert_eq!(roster.chores(at(19_000), 10).end, [(id(1), b"k".to_vec())]);
+        assert_eq!(roster.chores(at(19_000), 10).end, [(id(1), key(1))]);
         assert_eq!(signal.cause(), Some(LossCause::Expired));
         roster.end_later(id(1), at(20_000));
         assert_eq!(roster.chores(at(20_000), 10).end.len(), 1);
@@ -465,12 +471,12 @@ mod tests {
     #[test]
     fn a_wait_that_was_dropped_ends_and_one_that_left_nothing_is_forgotten() {
         let mut roster = roster();
-        roster.seat(id(1), vec![1], 1);
+        roster.seat(id(1), key(1), 1);
         roster.sending(id(1), 0);
         roster.leave(id(1), at(5));
         assert_eq!(roster.chores(at(2_004), 10).end, [], "it may be asked for again");
-        assert_eq!(roster.chores(at(2_005), 10).end, [(id(1), vec![1])]);
-        roster.seat(id(2), vec![2], 1);
+        assert_eq!(roster.chores(at(2_005), 10).end, [(id(1), key(1))]);
+        roster.seat(id(2), key(2), 1);
         roster.leave(id(2), at(5));
         assert_eq!(roster.view(id(2), at(5)), None);
     }
@@ -478,7 +484,7 @@ mod tests {
     #[test]
     fn a_request_under_way_is_remembered_until_the_mark_moves() {
         let mut roster = roster();
-        roster.seat(id(1), vec![1], 1);
+        roster.seat(id(1), key(1), 1);
         let before = roster.sending(id(1), 0);
         roster.answered(id(1), before);
         assert!(!roster.view(id(1), at(0)).unwrap().doubt);
@@ -498,11 +504,11 @@ mod tests {
     #[test]
     fn a_lease_that_ended_takes_its_grants_and_rings_its_waiters() {
         let mut roster = roster();
-        roster.seat(id(1), vec![1], 1);
+        roster.seat(id(1), key(1), 1);
         roster.sending(id(1), 0);
         let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
         roster.leave(id(1), at(5));
-        roster.seat(id(2), vec![2], 1);
+        roster.seat(id(2), key(2), 1);
         let bell = Arc::new(Bell::default());
         roster.hang(id(2), &bell);
         roster.lease_ended(1, at(6));
@@ -520,7 +526,7 @@ mod tests {
     #[test]
     fn leases_are_kept_while_somebody_waits_on_them() {
         let mut roster = roster();
-        roster.seat(id(1), vec![1], 1);
+        roster.seat(id(1), key(1), 1);
         assert_eq!(roster.chores(at(3_000), 10).keep, [0i64; 0]);
         assert_eq!(roster.chores(at(3_667), 10).keep, [1]);
         assert_eq!(roster.chores(at(3_668), 10).keep, [0i64; 0], "it is being done");

@@ -9,6 +9,7 @@ use std::time::Duration;
 use leasehold_core::ClaimId;
 
 use crate::core::Core;
+use crate::txn::Erase;
 
 /// Starts the task. It ends when the client is gone.
 pub(crate) fn start(core: &Arc<Core>) {
@@ -48,8 +49,8 @@ async fn keep(core: Arc<Core>, leases: Vec<i64>) {
     }
 }
 
-async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Vec<u8>)>) {
-    let (ids, keys): (Vec<ClaimId>, Vec<Vec<u8>>) = claims.into_iter().unzip();
+async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Erase)>) {
+    let (ids, keys): (Vec<ClaimId>, Vec<Erase>) = claims.into_iter().unzip();
     if let Err(failure) = crate::ending::end(&core, &ids, &keys).await {
         tracing::debug!(%failure, "claims at their end are still there");
         let again = core.now().after(AGAIN);

@@ -3,6 +3,14 @@
 use crate::proto::{Compare, Operand, RangeResponse, Request, RequestOp, Response, ResponseOp, compare};
 use crate::wire::Span;
 
+/// A key that is to go, and what it has to be like for that.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Erase {
+    pub(crate) key: Vec<u8>,
+    /// Without any, it goes in one transaction with others.
+    pub(crate) only_if: Vec<Compare>,
+}
+
 /// One operation of a transaction.
 pub(crate) fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
@@ -47,4 +55,16 @@ pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
         operand: Some(Operand::Version(version)),
         range_end: Vec::new(),
     }
+}
+
+/// That a key's value begins so, and then has a space.
+pub(crate) fn value_begins(key: &[u8], head: &str) -> [Compare; 2] {
+    // The character behind the space is the first that cannot follow.
+    [(compare::GREATER, ' '), (compare::LESS, '!')].map(|(result, end)| Compare {
+        result,
+        target: compare::VALUE,
+        key: key.to_vec(),
+        operand: Some(Operand::Value(format!("{head}{end}").into_bytes())),
+        range_end: Vec::new(),
+    })
 }

@@ -6,7 +6,10 @@
 //! In the dialect of etcd's own clients it is `<prefix><name>/<id>`, where theirs is `<name>/<lease>`. They look for whoever
 //! came first below `<name>/`, and so does this one; what has another `/` in it belongs to a longer name.
 //!
-//! The value is `<ttl in ms> <note>` in both. Nothing is hashed, so nothing collides.
+//! The value is `<ttl in ms> <note>` in both.
+//!
+//! In the dialect of the Python clients the key is `<prefix><name>` alone, whoever holds, and the value begins with the id. There is no
+//! line: the key is put where it is not there. Nothing is hashed, so nothing collides.
 
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Note, Resourc
 
 use crate::line::Entry;
 use crate::proto::{KeyValue, RangeRequest, order};
+use crate::txn::{Erase, created_at, value_begins};
 
 /// Where the keys are, and how they are written.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +33,8 @@ pub(crate) enum Dialect {
     Native,
     /// That of Go's `concurrency` package, `etcdctl lock` and the server's own lock service: mutexes only.
     Concurrency,
+    /// That of Python's `etcd3` and `etcd3gw`: one key for a lock, and no line. Mutexes only.
+    Etcd3,
 }
 
 /// A range of keys, its end excluded.
@@ -47,6 +53,7 @@ impl Layout {
     pub(crate) fn key(&self, claim: &Claim) -> Vec<u8> {
         let (weight, capacity) = (claim.share.weight(), claim.share.capacity());
         let leaf = match (self.dialect, foreign_lease(claim.id)) {
+            (Dialect::Etcd3, _) => String::new(),
             (Dialect::Native, _) => format!("{}.{weight}.{capacity}", claim.id.to_hex()),
             (Dialect::Concurrency, Some(lease)) => format!("{lease:x}"),
             (Dialect::Concurrency, None) => claim.id.to_hex(),
@@ -56,23 +63,63 @@ impl Layout {
 
     /// What is kept under it.
     pub(crate) fn value(&self, claim: &Claim) -> Vec<u8> {
-        format!("{} {}", claim.ttl.as_millis(), claim.note.as_str()).into_bytes()
+        let value = format!("{} {}", claim.ttl.as_millis(), claim.note.as_str());
+        match self.dialect {
+            Dialect::Etcd3 => format!("{} {value}", claim.id.to_hex()).into_bytes(),
+            Dialect::Native | Dialect::Concurrency => value.into_bytes(),
+        }
+    }
+
+    /// How a claim ends: where the key is not its own alone, only as long as it is its own.
+    pub(crate) fn erase(&self, claim: &Claim) -> Erase {
+        let key = self.key(claim);
+        let only_if = match (self.dialect, foreign_place(claim.id)) {
+            (Dialect::Native | Dialect::Concurrency, _) => Vec::new(),
+            (Dialect::Etcd3, Some(place)) => vec![created_at(&key, place)],
+            (Dialect::Etcd3, None) => value_begins(&key, &claim.id.to_hex()).to_vec(),
+        };
+        Erase { key, only_if }
+    }
+
+    /// Whether claims stand in line.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.dialect != Dialect::Etcd3
     }
 
     /// The keys of all claims on a resource.
     pub(crate) fn line(&self, resource: &Resource) -> Span {
         let start = self.head(resource).into_bytes();
-        let end = successor(&start);
+        let end = match self.dialect {
+            // The next key that there can be.
+            Dialect::Etcd3 => [start.as_slice(), &[0]].concat(),
+            Dialect::Native | Dialect::Concurrency => successor(&start),
+        };
         Span { start, end }
+    }
+
+    /// A line in the order of creation, without those that came after `last` unless that is 0, and without its values
+    /// where the keys tell whose they are.
+    pub(crate) fn look_along(&self, line: &Span, last: i64) -> RangeRequest {
+        RangeRequest {
+            key: line.start.clone(),
+            range_end: line.end.clone(),
+            limit: leasehold_core::MAX_LINE as i64 + 1,
+            sort_order: order::ASCENDING,
+            sort_target: order::BY_CREATION,
+            keys_only: self.dialect != Dialect::Etcd3,
+            max_create_revision: last,
+            ..RangeRequest::default()
+        }
     }
 
     /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as names do, come behind `after`.
     pub(crate) fn listing(&self, prefix: &str, after: Option<&Resource>) -> Span {
-        if self.dialect == Dialect::Concurrency {
+        if self.dialect != Dialect::Native {
             let start = format!("{}{prefix}", self.prefix).into_bytes();
             let end = successor(&start);
+            let behind = after.filter(|_| !self.has_lines()).map(|after| self.line(after).end);
             // A range from nothing is written as one from the first key that there can be.
-            return Span { start: if start.is_empty() { vec![0] } else { start }, end };
+            return Span { start: start.max(behind.unwrap_or_default()).max(vec![0]), end };
         }
         let start = format!("{}{}", self.prefix, escaped(prefix)).into_bytes();
         // Above the marks, which have no name.
@@ -84,7 +131,7 @@ impl Layout {
 
     /// Whether the keys of a listing sort as the names do.
     pub(crate) fn lists_in_order(&self) -> bool {
-        self.dialect == Dialect::Native
+        self.dialect != Dialect::Concurrency
     }
 
     /// The key whose version tells late requests of one lease from present ones. It is in no line.
@@ -92,7 +139,7 @@ impl Layout {
         match self.dialect {
             Dialect::Native => format!("{}{}{lease:016x}", self.prefix, char::from(SEPARATOR)).into_bytes(),
             // Without a `/` it can be below no name, whatever prefix others use.
-            Dialect::Concurrency => format!("leasehold-mark-{lease:016x}").into_bytes(),
+            Dialect::Concurrency | Dialect::Etcd3 => format!("leasehold-mark-{lease:016x}").into_bytes(),
         }
     }
 
@@ -120,7 +167,7 @@ impl Layout {
             match (self.dialect, self.read_leaf(leaf, kv)) {
                 (_, Some((id, share))) => line.push(entry(kv, id, share)),
                 (Dialect::Native, None) => return Err(foreign(&kv.key)),
-                (Dialect::Concurrency, None) => {}
+                (Dialect::Concurrency | Dialect::Etcd3, None) => {}
             }
         }
         line.sort_by_key(|entry| entry.place);
@@ -135,6 +182,7 @@ impl Layout {
                 let at = rest.iter().position(|byte| *byte == SEPARATOR)?;
                 (unescaped(&rest[..at])?, &rest[at + 1..])
             }
+            Dialect::Etcd3 => (Resource::new(std::str::from_utf8(rest).ok()?).ok()?, &rest[rest.len()..]),
             Dialect::Concurrency => {
                 let at = rest.iter().rposition(|byte| *byte == b'/')?;
                 // Among all keys of a cluster, only those that are certainly locks are listed.
@@ -152,15 +200,23 @@ impl Layout {
     /// The ttl and the note of a claim; what somebody else wrote there is shown as a note.
     pub(crate) fn read_value(&self, id: ClaimId, value: &[u8]) -> (Option<Duration>, Note) {
         let text = String::from_utf8_lossy(value);
+        let text = text.strip_prefix(&format!("{} ", id.to_hex())).unwrap_or(&text);
         let ours = self.dialect == Dialect::Native || !is_foreign(id);
         match text.split_once(' ').and_then(|(ttl, note)| Some((ttl.parse().ok()?, note))) {
             Some((millis, note)) if ours => (Some(Duration::from_millis(millis)), Note::clipped(note)),
-            _ => (None, Note::clipped(&text)),
+            _ => (None, Note::clipped(text)),
         }
     }
 
     fn read_leaf(&self, leaf: &[u8], kv: &KeyValue) -> Option<(ClaimId, Share)> {
         let text = std::str::from_utf8(leaf).ok();
+        if self.dialect == Dialect::Etcd3 {
+            let own = kv.value.get(..ID_LENGTH).and_then(|id| std::str::from_utf8(id).ok());
+            // What others write is a UUID, with dashes or in sixteen bytes.
+            let own = own.filter(|_| kv.value.get(ID_LENGTH) == Some(&b' ')).and_then(ClaimId::from_hex);
+            let id = own.unwrap_or_else(|| id_of_place(kv.create_revision));
+            return leaf.is_empty().then_some((id, Share::MUTEX));
+        }
         if self.dialect == Dialect::Native {
             return read_native_leaf(text?);
         }
@@ -180,6 +236,7 @@ impl Layout {
                 format!("{}{}{}", self.prefix, escaped(resource.as_str()), char::from(SEPARATOR))
             }
             Dialect::Concurrency => format!("{}{}/", self.prefix, resource.as_str()),
+            Dialect::Etcd3 => format!("{}{}", self.prefix, resource.as_str()),
         }
     }
 }
@@ -203,6 +260,12 @@ fn foreign_lease(id: ClaimId) -> Option<i64> {
     u64::try_from(u128::from_be_bytes(*id.as_bytes())).ok().map(u64::cast_signed)
 }
 
+/// The place of the key that an id was made up for.
+fn foreign_place(id: ClaimId) -> Option<i64> {
+    let bits = u128::from_be_bytes(*id.as_bytes());
+    (bits & FOREIGN == FOREIGN).then_some((bits as u64).cast_signed())
+}
+
 /// Whether an id was made up for somebody else's key.
 fn is_foreign(id: ClaimId) -> bool {
     let upper = u128::from_be_bytes(*id.as_bytes()) & FOREIGN;
@@ -212,23 +275,12 @@ fn is_foreign(id: ClaimId) -> bool {
 /// What the upper half of an id is when it stands for a key that is nobody's claim.
 const FOREIGN: u128 = (u64::MAX as u128) << 64;
 
+/// How an id is written: two characters a byte.
+const ID_LENGTH: usize = 32;
+
 /// One key, without its value.
 pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }
-}
-
-/// A line in the order of creation, without its values, and without those that came after `last` unless that is 0.
-pub(crate) fn look_along(line: &Span, last: i64) -> RangeRequest {
-    RangeRequest {
-        key: line.start.clone(),
-        range_end: line.end.clone(),
-        limit: leasehold_core::MAX_LINE as i64 + 1,
-        sort_order: order::ASCENDING,
-        sort_target: order::BY_CREATION,
-        keys_only: true,
-        max_create_revision: last,
-        ..RangeRequest::default()
-    }
 }
 
 /// Sorts below every byte of an escaped name, so that `a` with its claims comes before `a/b` with its own.
@@ -308,6 +360,7 @@ fn foreign(key: &[u8]) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::Operand;
     use proptest::prelude::*;
 
     fn native(prefix: &str) -> Layout {
@@ -409,6 +462,42 @@ mod tests {
     }
 
     #[test]
+    fn in_the_dialect_without_lines_the_value_tells_whose_the_key_is() {
+        let layout = Layout::new("/locks/", Dialect::Etcd3);
+        let ours = claim("jobs/a", Share::MUTEX);
+        let key = layout.key(&ours);
+        assert_eq!(key, b"/locks/jobs/a");
+        let kv =
+            |value: Vec<u8>| KeyValue { key: key.clone(), value, create_revision: 9, ..KeyValue::default() };
+        let read = |kv| layout.read_line(&ours.resource, &[kv]).unwrap().remove(0);
+        let own = read(kv(layout.value(&ours)));
+        assert_eq!((own.id, own.place), (ours.id, 9));
+        assert_eq!(layout.read_value(ours.id, &layout.value(&ours)), (Some(ours.ttl), ours.note.clone()));
+        let begins = format!("{} ", ours.id.to_hex());
+        assert_eq!(layout.erase(&ours).only_if[0].operand, Some(Operand::Value(begins.into_bytes())));
+        for foreign in [&b"8dd5b27c-f9f8-11f0-b0a5-0242ac110002"[..], &[0xab; 16], &[0xff; 40], b""] {
+            let theirs = read(kv(foreign.to_vec()));
+            let broken = Claim { id: theirs.id, ..ours.clone() };
+            assert_eq!(
+                layout.erase(&broken).only_if,
+                [created_at(&key, 9)],
+                "only as long as it is that one"
+            );
+            assert_eq!(layout.read_value(theirs.id, foreign).0, None);
+        }
+        let line = layout.line(&ours.resource);
+        let longer = layout.key(&claim("jobs/a/b", Share::MUTEX));
+        assert!(line.start <= key && key < line.end && longer >= line.end);
+        let listing = layout.listing("jobs/", Some(&ours.resource));
+        assert!(listing.start > key && listing.start <= longer && longer < listing.end);
+        assert_eq!(
+            layout.read_entry(&kv(Vec::new())).map(|(resource, _)| resource),
+            Some(ours.resource.clone())
+        );
+        assert!(!layout.mark(7).starts_with(b"/locks/"));
+    }
+
+    #[test]
     fn a_range_ends_behind_its_prefix() {
         assert_eq!(successor(b"ab"), b"ac");
         assert_eq!(successor(&[b'a', 0xff]), b"b");
@@ -443,7 +532,7 @@ mod tests {
 
         #[test]
         fn no_key_panics(key in proptest::collection::vec(any::<u8>(), 0..60)) {
-            for layout in [native(""), native("p/"), concurrency()] {
+            for layout in [native(""), native("p/"), concurrency(), Layout::new("/locks/", Dialect::Etcd3)] {
                 let _ = named(&layout, &key);
                 let _ = layout.read_value(ClaimId::from_bytes([1; 16]), &key);
             }

@@ -82,3 +82,7 @@ mod three_servers {
 mod concurrency {
     leasehold_conformance::suite!(super::Etcd::of(1, "?dialect=concurrency"));
 }
+
+mod etcd3 {
+    leasehold_conformance::suite!(super::Etcd::of(1, "?dialect=etcd3"));
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::*;
 use leasehold_core::{Backend, FailureKind, Patience, Share};
 use leasehold_etcd::EtcdBackend;
-use leasehold_testkit::{EtcdCluster, require};
+use leasehold_testkit::{EtcdCluster, peers, require};
 use tonic::transport::Endpoint;
 
 const LONG: Duration = Duration::from_secs(40);
@@ -265,4 +265,67 @@ async fn only_mutexes_are_written_so() {
         assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
         assert!(failure.detail().contains("dialect=native"), "{failure}");
     }
+}
+
+/// Python's client takes and gives back one lock, as it is told.
+const PYTHON: &str = r#"
+import sys
+from etcd3gw.client import Etcd3Client
+
+client = Etcd3Client(host=sys.argv[1], port=int(sys.argv[2]), api_path="/v3/")
+lock = client.lock("job", ttl=int(sys.argv[3]))
+print("ready", flush=True)
+for order in sys.stdin:
+    done = lock.acquire() if order.strip() == "take" else lock.release()
+    print(done, flush=True)
+"#;
+
+fn python(cluster: &EtcdCluster, ttl: u32) -> Option<peers::Peer> {
+    let mut command = require::or_skip("etcd3gw", peers::python(&["etcd3gw==2.7.0"]))?;
+    let addr = cluster.addr(0);
+    command.args(["-c", PYTHON, &addr.ip().to_string(), &addr.port().to_string(), &ttl.to_string()]);
+    let peer = peers::Peer::start(command).unwrap();
+    assert_eq!(peer.answer().unwrap(), "ready");
+    Some(peer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pythons_locks_exclude_us_and_we_them_and_a_crash_ends_them() {
+    let Some(cluster) = EtcdCluster::start_or_skip().await else { return };
+    let Some(mut peer) = tokio::task::block_in_place(|| python(&cluster, 60)) else { return };
+    let mut ask = |order: &str| tokio::task::block_in_place(|| peer.ask(order).unwrap());
+    let backend = connect(&format!("{}/?dialect=etcd3", cluster.url())).await;
+    let ours = mutex("job");
+    assert_eq!(ask("take"), "True");
+    assert!(try_take(&backend, &ours).await.is_none(), "granted beside Python");
+    let seen = backend.inspect(&ours.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
+    let waiter = waiting(&backend, &ours, LONG);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiter.is_finished());
+    assert_eq!(ask("free"), "True");
+    let (grant, _) = waiter.await.unwrap().unwrap();
+    assert!(grant.fence.unwrap() > seen.fence.unwrap());
+
+    assert_eq!(ask("take"), "False", "Python takes what is held here");
+    assert_eq!(ask("free"), "False", "Python gives back what is held here");
+    assert!(matches!(renew(&backend, &ours, &grant).await, leasehold_core::Renewal::Renewed));
+    freed(&backend, &ours).await;
+    assert_eq!(ask("take"), "True");
+    // What it holds can be broken, and only that.
+    let seen = backend.inspect(&ours.resource, None, &Patience::none(clock())).await.unwrap();
+    let broken = leasehold_core::Claim { id: seen.holders[0].id, ..ours.clone() };
+    freed(&backend, &broken).await;
+    let next = mutex("job");
+    try_take(&backend, &next).await.unwrap();
+    let gone = release(&backend, &broken).await;
+    assert!(matches!(gone, leasehold_core::Release::Gone), "{gone:?}");
+    freed(&backend, &next).await;
+
+    let mut doomed = tokio::task::block_in_place(|| python(&cluster, 2)).unwrap();
+    tokio::task::block_in_place(|| {
+        assert_eq!(doomed.ask("take").unwrap(), "True");
+        doomed.kill().unwrap();
+    });
+    assert!(take(&backend, &mutex("job"), LONG).await.is_some(), "what a dead Python held stays taken");
 }

