@@ -21,5 +21,6 @@ mod nested;
 mod redis;
 mod secrets;
 mod signals;
+mod stores;
 mod terminal;
 mod usage;

@@ -1,0 +1,195 @@
+//! The contract of the command on each store with a server of its own kind: the same cases, one after the other.
+//!
+//! What depends on the store is said in one place, `Kind`. A case leaves nothing behind: that is checked after each.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::{EtcdCluster, ZooKeeperEnsemble};
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::support::{Place, Started, eventually};
+
+#[test]
+fn etcd_keeps_the_contract() {
+    let runtime = Runtime::new().unwrap();
+    let Some(server) = runtime.block_on(EtcdCluster::start_or_skip()) else { return };
+    keeps_the_contract(&Kind {
+        url: server.url(),
+        options: ["--ttl", "2s"],
+        frees_within: Duration::from_secs(6),
+        stop: Box::new(|| server.stop(0).unwrap()),
+        resume: Box::new(|| server.resume(0).unwrap()),
+    });
+    let left = server.etcdctl(&["get", "", "--prefix", "--keys-only"]).unwrap();
+    assert_eq!(left, "", "keys were left behind");
+}
+
+#[test]
+fn zookeeper_keeps_the_contract() {
+    let runtime = Runtime::new().unwrap();
+    let Some(server) = runtime.block_on(ZooKeeperEnsemble::start_or_skip(1)) else { return };
+    keeps_the_contract(&Kind {
+        url: format!("{}?session=2s", server.url()),
+        options: ["--ttl", "2s"],
+        frees_within: Duration::from_secs(6),
+        stop: Box::new(|| server.stop(0).unwrap()),
+        resume: Box::new(|| server.resume(0).unwrap()),
+    });
+}
+
+/// What the cases need to know of a store.
+struct Kind<'a> {
+    url: String,
+    /// Of those that are killed or cut off, so that it does not take long.
+    options: [&'static str; 2],
+    /// How long after a crash the lock of a claim with these options may stay taken.
+    frees_within: Duration,
+    stop: Box<dyn Fn() + 'a>,
+    resume: Box<dyn Fn() + 'a>,
+}
+
+type Case = fn(&Kind<'_>, &Place);
+
+const CASES: [(&str, Case); 9] = [
+    ("the code is the command's own", the_code_is_the_commands_own),
+    ("busy and timed out are told apart from failures", busy_and_timed_out),
+    ("permits and readers share", permits_and_readers_share),
+    ("a signal is passed on and the lock given back", a_signal_is_passed_on),
+    ("an interrupted wait leaves no place", an_interrupted_wait_leaves_no_place),
+    ("a nested run re-enters", a_nested_run_re_enters),
+    ("it is shown, listed, watched and broken", it_is_shown_listed_watched_and_broken),
+    ("a killed holder is succeeded", a_killed_holder_is_succeeded),
+    ("a server that hangs ends the command in time", a_server_that_hangs_ends_the_command),
+];
+
+fn keeps_the_contract(kind: &Kind<'_>) {
+    for (name, case) in CASES {
+        // Shown where it fails.
+        println!("{}: {name}", kind.url);
+        let place = Place::on(&kind.url);
+        case(kind, &place);
+        eventually(|| {
+            let listed = place.end(&["ls"]).expect(0).out;
+            if listed.is_empty() { Ok(()) } else { Err(format!("left after «{name}»: {listed}")) }
+        });
+    }
+}
+
+fn the_code_is_the_commands_own(_: &Kind<'_>, place: &Place) {
+    let mut last = None;
+    for code in [0, 3, 77] {
+        let ended = place.run(&["job"], &format!("echo $LEASEHOLD_NAME $LEASEHOLD_FENCE; exit {code}"));
+        let out = ended.expect(code).out;
+        let fence: leasehold::Fence = out.trim().strip_prefix("job ").unwrap().parse().unwrap();
+        assert!(Some(fence) > last, "{fence} after {last:?}");
+        last = Some(fence);
+    }
+    assert_eq!(place.run(&["job"], "kill -KILL $$").code(), 137);
+    place.end(&["run", "job", "--", "no-such-command"]).expect(127);
+}
+
+fn busy_and_timed_out(_: &Kind<'_>, place: &Place) {
+    let holder = place.hold(&["job"]);
+    place.run(&["--no-wait", "job"], "echo never").expect(75);
+    let began = Instant::now();
+    assert_eq!(place.run(&["--wait", "500ms", "job"], "echo never").expect(75).out, "");
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    let waiter = place.start(&["--wait", "30s", "job"], "echo in");
+    place.wait_for_line("job", 1, 1);
+    holder.end().expect(0);
+    assert_eq!(waiter.end().expect(0).out, "in\n");
+}
+
+fn permits_and_readers_share(_: &Kind<'_>, place: &Place) {
+    let two = [place.hold(&["--permits", "2", "few"]), place.hold(&["--permits", "2", "few"])];
+    place.run(&["--permits", "2", "--no-wait", "few"], "true").expect(75);
+    let readers = [place.hold(&["--shared", "page"]), place.hold(&["--shared", "page"])];
+    place.run(&["--no-wait", "page"], "true").expect(75);
+    for holder in two.into_iter().chain(readers) {
+        holder.end().expect(0);
+    }
+    place.run(&["--no-wait", "page"], "true").expect(0);
+}
+
+fn a_signal_is_passed_on(_: &Kind<'_>, place: &Place) {
+    let script = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let running = place.start(&["job"], script);
+    running.line_with("ready");
+    running.signal(Signal::TERM);
+    let ended = running.end();
+    assert!(ended.out.ends_with("told\n") && ended.code() == 5, "{ended:?}");
+    // Given back, not left to run out.
+    place.run(&["--no-wait", "job"], "true").expect(0);
+}
+
+fn an_interrupted_wait_leaves_no_place(_: &Kind<'_>, place: &Place) {
+    let holder = place.hold(&["job"]);
+    let waiter = place.start(&["job"], "echo never");
+    place.wait_for_line("job", 1, 1);
+    waiter.signal(Signal::INT);
+    waiter.end().expect(130);
+    assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0);
+    holder.end().expect(0);
+}
+
+fn a_nested_run_re_enters(_: &Kind<'_>, place: &Place) {
+    let ended = place.run(&["job"], "leasehold run --no-wait job -- echo inside; echo outside").expect(0);
+    assert_eq!(ended.out, "inside\noutside\n");
+}
+
+fn it_is_shown_listed_watched_and_broken(kind: &Kind<'_>, place: &Place) {
+    assert_eq!(place.end(&["show", "job"]).expect(0).out.split(',').next(), Some("job: free\n"));
+    let watcher = Started::new(place.leasehold(&["watch", "job"]));
+    watcher.line_with("free");
+    let [ttl, two_seconds] = kind.options;
+    let holder = place.start(&[ttl, two_seconds, "--note", "ann", "job"], "echo ready; sleep 1000");
+    holder.line_with("ready");
+    assert!(watcher.line_with("held by ann").contains("fence 0"));
+    let shown = place.show("job");
+    let claim = &shown["holders"][0];
+    assert_eq!((&claim["note"], &claim["share"]), (&Value::from("ann"), &Value::from("mutex")));
+    assert_eq!(shown["fence"], claim["fence"]);
+    assert_eq!(place.end(&["ls"]).expect(0).out, "job  1 held\n");
+    assert_eq!(place.end(&["ls", "other"]).expect(0).out, "");
+    let waiter = place.start(&["job"], "echo in");
+    place.wait_for_line("job", 1, 1);
+    place.end(&["break", "--yes", "job"]).expect(0);
+    holder.end().expect(76).says("lost");
+    waiter.line_with("in");
+    waiter.end().expect(0);
+    watcher.line_with("free");
+    watcher.signal(Signal::INT);
+    watcher.end();
+    let ended = place.end(&["doctor", "--json"]);
+    for topic in ["\"round-trip\"", "\"fences\"", "\"safety\""] {
+        assert!(ended.out.contains(topic), "{ended:?}");
+    }
+}
+
+fn a_killed_holder_is_succeeded(kind: &Kind<'_>, place: &Place) {
+    let [ttl, two_seconds] = kind.options;
+    let holder = place.start(&[ttl, two_seconds, "job"], "echo ready; sleep 1000");
+    holder.line_with("ready");
+    let waiter = place.start(&["job"], "echo in");
+    place.wait_for_line("job", 1, 1);
+    let began = Instant::now();
+    holder.signal(Signal::KILL);
+    waiter.line_with("in");
+    assert!(began.elapsed() < kind.frees_within, "{:?}", began.elapsed());
+    waiter.end().expect(0);
+}
+
+fn a_server_that_hangs_ends_the_command(kind: &Kind<'_>, place: &Place) {
+    let [ttl, two_seconds] = kind.options;
+    let script = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let holder = place.start(&[ttl, two_seconds, "job"], script);
+    holder.line_with("ready");
+    (kind.stop)();
+    let began = Instant::now();
+    holder.line_with("told");
+    assert!(began.elapsed() <= kind.frees_within, "told after {:?}", began.elapsed());
+    (kind.resume)();
+    holder.end().expect(76).says("lost");
+}
