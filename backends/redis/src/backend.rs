@@ -9,6 +9,7 @@ use leasehold_core::{
     Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step,
     Summary, Version,
 };
+use redis::Value;
 
 use crate::cluster::Cluster;
 use crate::config::{Deployment, RedisConfig, Wait};
@@ -18,6 +19,7 @@ use crate::examining::examine;
 use crate::keys::Keys;
 use crate::lookout::Lookout;
 use crate::polling::Pollers;
+use crate::replicas::{Confirm, Unconfirmed};
 use crate::reply;
 use crate::scripts;
 use crate::sentinel::Sentinels;
@@ -140,6 +142,12 @@ impl RedisBackend {
         }
     }
 
+    /// What replicas have to confirm of a request, by the answers that `counts` picks.
+    pub(crate) fn confirm(&self, counts: fn(&Value) -> bool) -> Option<Confirm> {
+        let replicas = self.config.replicas;
+        (replicas > 0).then_some(Confirm { replicas, counts })
+    }
+
     /// The request that ends one claim.
     pub(crate) fn release_request(&self, claim: &Claim) -> Request {
         let keys = Keys::of(&self.config.prefix, &claim.resource);
@@ -147,6 +155,7 @@ impl RedisBackend {
             script: &scripts::RELEASE,
             keys: keys.line().into(),
             args: vec![reply::member(claim), self.told_on(&keys)],
+            confirm: None,
         }
     }
 
@@ -157,7 +166,7 @@ impl RedisBackend {
             keys.extend([names.held(), names.claims()]);
             args.extend([reply::member(claim), reply::millis(claim.ttl)]);
         }
-        Request { script: &scripts::RENEW, keys, args }
+        Request { script: &scripts::RENEW, keys, args, confirm: self.confirm(reply::has_renewed) }
     }
 
     async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
@@ -176,12 +185,23 @@ impl RedisBackend {
         };
         let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
         for (group, answer) in groups.iter().zip(answers) {
+            // What too few replicas confirmed does not count as renewed; what is gone is gone all the same.
+            let (answer, unconfirmed) = match answer {
+                Err(failure) => match Unconfirmed::behind(&failure) {
+                    Some(unconfirmed) => (Ok(unconfirmed.value.clone()), Some(failure)),
+                    None => (Err(failure), None),
+                },
+                answer => (answer, None),
+            };
             let numbers = answer.and_then(|answer| reply::numbers(answer, group.len()));
             for (nth, position) in group.iter().enumerate() {
-                renewals[*position] = Some(match &numbers {
-                    Ok(numbers) if numbers.get(nth) == Some(&1) => Renewal::Renewed,
-                    Ok(_) => Renewal::Lost,
-                    Err(failure) => Renewal::Unknown(failure.clone()),
+                renewals[*position] = Some(match (&numbers, &unconfirmed) {
+                    (Ok(numbers), None) if numbers.get(nth) == Some(&1) => Renewal::Renewed,
+                    (Ok(numbers), Some(failure)) if numbers.get(nth) == Some(&1) => {
+                        Renewal::Unknown(failure.clone())
+                    }
+                    (Ok(_), _) => Renewal::Lost,
+                    (Err(failure), _) => Renewal::Unknown(failure.clone()),
                 });
             }
         }

@@ -38,6 +38,7 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock` | `native` |
 /// | `key-prefix` | not for `native`: what stands before the name in the key, up to 128 bytes | |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+/// | `replicas` | how many replicas have to confirm a grant or a renewal before it counts, 0 to 16 | `0` |
 /// | `password-file` | file that holds the password, read again for each connection | |
 /// | `ca` | TLS only: PEM file of the authorities to trust instead of the system's | |
 /// | `cert`, `key` | TLS only: PEM files of the client's certificate and key | |
@@ -69,6 +70,8 @@ pub struct RedisConfig {
     pub(crate) timeout: Duration,
     pub(crate) dialect: Dialect,
     pub(crate) key_prefix: String,
+    /// How many replicas have to confirm a grant or a renewal.
+    pub(crate) replicas: u32,
 }
 
 impl RedisConfig {
@@ -100,6 +103,7 @@ impl RedisConfig {
             timeout: Duration::from_secs(5),
             dialect: Dialect::Native,
             key_prefix: String::new(),
+            replicas: 0,
         };
         for (name, value) in url.query_pairs() {
             config.read_option(&name, &value)?;
@@ -144,6 +148,12 @@ impl RedisConfig {
             }
             ("dialect", _) => self.dialect = Dialect::read(value)?,
             ("key-prefix", _) => self.key_prefix = value.to_owned(),
+            ("replicas", _) => {
+                let number = value.parse::<u32>().ok().filter(|number| *number <= MAX_REPLICAS);
+                let refusal =
+                    || invalid(format!("replicas={value}: write a number from 0 to {MAX_REPLICAS}"));
+                self.replicas = number.ok_or_else(refusal)?;
+            }
             ("password-file", _) => self.credentials.read_from(value),
             ("ca", Endpoint::Tls { files, .. }) => files.ca = Some(PathBuf::from(value)),
             ("cert", Endpoint::Tls { files, .. }) => files.cert = Some(PathBuf::from(value)),
@@ -179,6 +189,11 @@ impl RedisConfig {
             return Err(invalid("timeout: write a duration between 10ms and 5m"));
         }
         self.credentials.check()?;
+        if self.replicas > 0 && self.dialect != Dialect::Native {
+            return Err(invalid(
+                "replicas belongs to the native dialect: the others wait for none, so leave it out",
+            ));
+        }
         if let Endpoint::Tls { files, .. } = &self.endpoint
             && files.cert.is_some() != files.key.is_some()
         {
@@ -297,6 +312,9 @@ pub(crate) fn read_file(path: &Path, option: &str) -> Result<Vec<u8>, Failure> {
     })
 }
 
+/// More replicas of one primary than anybody has.
+const MAX_REPLICAS: u32 = 16;
+
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";
 const FORMS: &str = "redis://host:6379/0, rediss://host:6379/0, redis+unix:///path/to.sock, redis+sentinel://h1,h2,h3/name or redis+cluster://h1,h2,h3";
 const OPTIONS: &[&str] = &[
@@ -306,6 +324,7 @@ const OPTIONS: &[&str] = &[
     "dialect",
     "key-prefix",
     "timeout",
+    "replicas",
     "password-file",
     "ca",
     "cert",
@@ -527,6 +546,9 @@ mod tests {
             ("redis://h?order=lifo", "order=unordered"),
             ("redis://h?timeout=soon", "timeout=5s"),
             ("redis://h?timeout=1h", "between 10ms and 5m"),
+            ("redis://h?replicas=many", "from 0 to 16"),
+            ("redis://h?replicas=17", "from 0 to 16"),
+            ("redis://h?replicas=1&dialect=plain", "native dialect"),
             ("redis://h?prefix=", "1 to 32"),
             ("redis://h?prefix=a{b}", "1 to 32"),
             ("redis://h?ca=/x", "rediss://"),

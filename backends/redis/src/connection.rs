@@ -23,6 +23,7 @@ use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal}
 use crate::ears::{Ears, Reach};
 use crate::login::{Login, Refused};
 use crate::refusal;
+use crate::replicas::Barrier;
 use crate::target::{Source, Target};
 
 /// Makes connections to the server that is the one to talk to.
@@ -145,6 +146,7 @@ pub(crate) struct Link {
     connection: MultiplexedConnection,
     closed: Arc<AtomicBool>,
     silences: AtomicU32,
+    barrier: Barrier,
     driver: tokio::task::AbortHandle,
 }
 
@@ -160,12 +162,19 @@ impl Link {
             driver.await;
             ended.store(true, Ordering::Release);
         });
-        Link { target, connection, closed, silences: AtomicU32::new(0), driver: driver.abort_handle() }
+        let silences = AtomicU32::new(0);
+        let barrier = Barrier::new();
+        Link { target, connection, closed, silences, barrier, driver: driver.abort_handle() }
     }
 
     /// Where it leads, and under which epoch.
     pub(crate) fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// Where those meet who wait for replicas.
+    pub(crate) fn barrier(&self) -> &Barrier {
+        &self.barrier
     }
 
     /// A handle to send with.

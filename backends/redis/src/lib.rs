@@ -17,6 +17,7 @@ mod looking;
 mod lookout;
 mod polling;
 mod refusal;
+mod replicas;
 mod reply;
 mod scripts;
 mod sentinel;

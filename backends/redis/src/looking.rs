@@ -60,6 +60,7 @@ impl RedisBackend {
             script: &scripts::INSPECT,
             keys: keys.all().into(),
             args: vec![keys.hashed_name.clone()],
+            confirm: None,
         };
         reply::snapshot(resource, self.wire.run(&request, self.config.timeout).await?)
     }
@@ -95,7 +96,7 @@ impl RedisBackend {
         let groups = self.wire.together(&keys.iter().map(Keys::held).collect::<Vec<_>>());
         let requests = groups.iter().map(|group| {
             let keys = group.iter().flat_map(|position| [keys[*position].held(), keys[*position].places()]);
-            Request { script: &scripts::COUNT, keys: keys.collect(), args: Vec::new() }
+            Request { script: &scripts::COUNT, keys: keys.collect(), args: Vec::new(), confirm: None }
         });
         let requests: Vec<Request> = requests.collect();
         let answers = self.wire.run_all(&requests, self.config.timeout).await;

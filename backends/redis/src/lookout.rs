@@ -208,7 +208,7 @@ fn glance_at(some: &[(u64, Entry)], group: &[usize]) -> Request {
         keys.extend(watched.keys.iter().cloned());
         args.extend([watched.member.clone(), watched.place.as_millis().to_string()]);
     }
-    Request { script: &scripts::GLANCE, keys, args }
+    Request { script: &scripts::GLANCE, keys, args, confirm: None }
 }
 
 /// Glances at whoever is due, for as long as the backend lives.

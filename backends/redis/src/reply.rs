@@ -43,6 +43,16 @@ pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
     }
 }
 
+/// Whether the script `contend` has granted.
+pub(crate) fn is_grant(answer: &Value) -> bool {
+    matches!(answer, Value::Array(parts) if parts.first() == Some(&Value::Int(1)))
+}
+
+/// Whether the script `renew` has extended any claim.
+pub(crate) fn has_renewed(answer: &Value) -> bool {
+    matches!(answer, Value::Array(parts) if parts.contains(&Value::Int(1)))
+}
+
 /// Reads an answer that consists of `count` numbers.
 pub(crate) fn numbers(answer: Value, count: usize) -> Result<Vec<u32>, Failure> {
     let numbers: Vec<u32> = read(answer)?;

@@ -14,6 +14,7 @@ use crate::config::Wait;
 use crate::keys::Keys;
 use crate::lookout::Watched;
 use crate::polling::{self, LAST_POLL, TICK};
+use crate::replicas::Unconfirmed;
 use crate::reply::{self, Look};
 use crate::scripts;
 use crate::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
@@ -185,9 +186,16 @@ impl Asking<'_> {
                 self.keys.hashed_name.clone(),
                 self.backend.told_on(&self.keys),
             ],
+            confirm: self.backend.confirm(reply::is_grant),
         };
         let asked_at = patience.now();
-        let answer = self.backend.wire.run(&request, self.backend.limit_for(self.claim.ttl)).await?;
+        let limit = self.backend.limit_for(self.claim.ttl);
+        let answer = match self.backend.wire.run(&request, limit).await {
+            Err(failure) if Unconfirmed::behind(&failure).is_some() => {
+                return Err(self.give_back(failure).await);
+            }
+            answer => answer?,
+        };
         match reply::look(answer)? {
             Look::Granted(fence) => {
                 Ok(Seen::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
@@ -198,6 +206,20 @@ impl Asking<'_> {
                 leasehold_core::MAX_LINE,
                 self.claim.resource
             ))),
+        }
+    }
+
+    /// Ends a grant that too few replicas have.
+    async fn give_back(&self, unconfirmed: Failure) -> Failure {
+        let request = self.backend.release_request(self.claim);
+        match self.backend.wire.run(&request, self.backend.config.timeout).await {
+            Ok(_) => Failure::unavailable(format!(
+                "{} was granted and given back: {}",
+                self.claim.resource,
+                unconfirmed.detail()
+            )),
+            // Where it cannot be ended, it may stand until its ttl ends, as after any failure of this effect.
+            Err(_) => unconfirmed,
         }
     }
 

@@ -7,13 +7,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::Failure;
-use redis::{Cmd, Pipeline, RedisError, Value};
+use futures_util::future::join_all;
+use leasehold_core::{Effect, Failure};
+use redis::{Cmd, Pipeline, RedisError, Value, cmd};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::connection::{Dialer, Link, REDIAL_PAUSE};
 use crate::refusal::{self, Elsewhere};
+use crate::replicas::{Confirm, Unconfirmed};
+use crate::reply;
 use crate::scripts::{Script, Stamp};
 use crate::timer;
 
@@ -30,6 +33,8 @@ pub(crate) struct Request {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
+    /// What replicas have to confirm, where anything.
+    pub(crate) confirm: Option<Confirm>,
 }
 
 impl Wire {
@@ -54,13 +59,46 @@ impl Wire {
             let slot = self.connected().await?;
             let link = slot.link()?;
             match self.send_script(link, request, limit).await {
+                // It did nothing, and somebody else decides: once more there.
                 Err(Trouble::NotTheOne(_)) if !self.dialer.source().is_current(link.target()) => {}
-                outcome => return outcome.map_err(|trouble| failure(trouble, link)),
+                Err(trouble) => return Err(failure(trouble, link)),
+                Ok(value) => return self.confirmed(link, request, value, limit).await,
             }
         }
         let slot = self.connected().await?;
         let link = slot.link()?;
-        self.send_script(link, request, limit).await.map_err(|trouble| failure(trouble, link))
+        let answer = self.send_script(link, request, limit).await;
+        self.confirmed(link, request, answer.map_err(|trouble| failure(trouble, link))?, limit).await
+    }
+
+    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time for that is `limit`, and
+    /// the failure of one that they have not carries [`Unconfirmed`].
+    async fn confirmed(
+        &self,
+        link: &Link,
+        request: &Request,
+        value: Value,
+        limit: Duration,
+    ) -> Result<Value, Failure> {
+        let Some(confirm) = request.confirm.filter(|confirm| (confirm.counts)(&value)) else {
+            return Ok(value);
+        };
+        let ask = |left: Duration| async move {
+            let mut wait = cmd("WAIT");
+            // None would mean without end.
+            wait.arg(confirm.replicas).arg(u64::try_from(left.as_millis().max(1)).unwrap_or(u64::MAX));
+            let answer = self.send(link, &wait, left + ANSWER_SLACK).await;
+            reply::read::<u32>(answer.map_err(|trouble| failure(trouble, link))?)
+        };
+        match link.barrier().pass(confirm.replicas, limit, ask).await {
+            Ok(had) if had >= confirm.replicas => Ok(value),
+            Ok(had) => Err(Unconfirmed { value, had, wanted: confirm.replicas }.into_failure()),
+            // Whatever became of the question, the script has run.
+            Err(mut failure) => {
+                failure.effect = Effect::Unknown;
+                Err(failure)
+            }
+        }
     }
 
     async fn send_script(&self, link: &Link, request: &Request, limit: Duration) -> Result<Value, Trouble> {
@@ -108,7 +146,11 @@ impl Wire {
                 }
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.map_err(|trouble| miss(trouble, link))).collect()
+        let confirmed = requests.iter().zip(outcomes).map(|(request, outcome)| async move {
+            let value = outcome.map_err(|trouble| miss(trouble, link))?;
+            self.confirmed(link, request, value, limit).await.map_err(Miss::Failed)
+        });
+        join_all(confirmed).await
     }
 
     /// Sends one plain command.
@@ -369,6 +411,9 @@ fn miss(trouble: Trouble, link: &Link) -> Miss {
 
 /// A request goes to at most so many servers, one after the other, each of which refuses it because another decides.
 const MAX_TARGETS: usize = 2;
+
+/// How much later than asked for a server may answer that it has waited.
+const ANSWER_SLACK: Duration = Duration::from_millis(100);
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
 /// attempt before it failed.

@@ -98,6 +98,7 @@ impl Tongue for Redisson {
                 claim.note.as_str().to_owned(),
                 names.tag,
             ],
+            confirm: None,
         }
     }
 
@@ -107,6 +108,7 @@ impl Tongue for Redisson {
             script: &HASH_RENEW,
             keys: vec![names.lock.clone(), names.claims()],
             args: vec![owner(claim.id), reply::millis(claim.ttl), names.tag],
+            confirm: None,
         }
     }
 
@@ -127,6 +129,7 @@ impl Tongue for Redisson {
                 names.rwlock_channel(),
                 rwlock_message.to_owned(),
             ],
+            confirm: None,
         }
     }
 
@@ -136,6 +139,7 @@ impl Tongue for Redisson {
             script: &HASH_INSPECT,
             keys: vec![names.lock.clone(), names.token(), names.claims()],
             args: vec![names.tag],
+            confirm: None,
         }
     }
 

@@ -78,6 +78,7 @@ impl Tongue for Text {
             script: &TEXT_CONTEND,
             keys: vec![self.key(claim.resource.as_str())],
             args: vec![id, reply::millis(claim.ttl), value],
+            confirm: None,
         }
     }
 
@@ -86,6 +87,7 @@ impl Tongue for Text {
             script: &TEXT_RENEW,
             keys: vec![self.key(claim.resource.as_str())],
             args: vec![claim.id.to_hex(), reply::millis(claim.ttl)],
+            confirm: None,
         }
     }
 
@@ -95,11 +97,17 @@ impl Tongue for Text {
             script: &TEXT_RELEASE,
             keys: std::iter::once(self.key(claim.resource.as_str())).chain(signal).collect(),
             args: vec![claim.id.to_hex()],
+            confirm: None,
         }
     }
 
     fn inspect(&self, resource: &Resource) -> Request {
-        Request { script: &TEXT_INSPECT, keys: vec![self.key(resource.as_str())], args: Vec::new() }
+        Request {
+            script: &TEXT_INSPECT,
+            keys: vec![self.key(resource.as_str())],
+            args: Vec::new(),
+            confirm: None,
+        }
     }
 
     fn foreign(&self) -> &'static str {

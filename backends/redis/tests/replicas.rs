@@ -1,0 +1,98 @@
+//! `?replicas=`: what a grant waits for, and what is said where it does not come.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use futures_util::future::join_all;
+use leasehold_core::{Backend, Effect, FailureKind, Renewal, Share};
+use leasehold_testkit::{RedisSentinel, RedisServer};
+
+/// Sentinels that never fail over by themselves.
+async fn group() -> Option<RedisSentinel> {
+    RedisSentinel::builder().down_after(Duration::from_secs(60)).start_or_skip().await
+}
+
+#[tokio::test]
+async fn what_was_granted_and_renewed_is_on_the_replicas() {
+    let Some(group) = group().await else { return };
+    let backend = connect(&format!("{}?replicas=2", group.url())).await;
+    for n in 0..50 {
+        let claim = claim_of(&format!("job {n}"), Share::MUTEX, Duration::from_secs(20));
+        try_take(&backend, &claim).await.unwrap();
+        let ends = async |replica: usize| {
+            let key = format!("{{lh:job%20{n}}}:held");
+            let found = group.server(replica).command(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await;
+            found.unwrap().into_texts().unwrap()[1].parse::<u64>().unwrap()
+        };
+        let granted = [ends(1).await, ends(2).await];
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(renewed(&backend, &claim).await);
+        assert!(ends(1).await > granted[0] && ends(2).await > granted[1], "{granted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_too_few_confirm_is_given_back() {
+    let Some(group) = group().await else { return };
+    let (one, two) = (format!("{}?replicas=1", group.url()), format!("{}?replicas=2", group.url()));
+    let (one, two) = (connect(&one).await, connect(&two).await);
+    let held = claim_of("held", Share::MUTEX, Duration::from_secs(2));
+    try_take(&two, &held).await.unwrap();
+    group.stop(2).unwrap();
+    let claim = claim_of("job", Share::MUTEX, Duration::from_millis(500));
+    let begun = Instant::now();
+    let failure = two.contend(&claim, &no_patience()).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    assert!(
+        failure.detail().contains("1 of 2 replicas") && failure.detail().contains("given back"),
+        "{failure}"
+    );
+    let seen = two.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+    assert!(seen.holders.is_empty() && seen.waiting.is_empty(), "{seen:?}");
+    // Whoever is busy is told so without waiting for anybody.
+    let begun = Instant::now();
+    assert!(try_take(&two, &mutex("held")).await.is_none());
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    // A renewal counts as little, and does not say that the claim is lost.
+    let Renewal::Unknown(failure) = renew(&two, &held).await else { panic!("it counted") };
+    assert!(failure.detail().contains("1 of 2 replicas"), "{failure}");
+
+    assert!(try_take(&one, &claim).await.is_some(), "one of the two is enough for who asks for one");
+    group.resume(2).unwrap();
+    assert!(try_take(&two, &mutex("other")).await.is_some());
+}
+
+#[tokio::test]
+async fn a_server_without_replicas_is_told_of_in_time() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?replicas=1", server.url())).await;
+    let claims: Vec<_> =
+        (0..40).map(|n| claim_of(&format!("job {n}"), Share::MUTEX, Duration::from_millis(400))).collect();
+    let begun = Instant::now();
+    let patience = no_patience();
+    for outcome in join_all(claims.iter().map(|claim| backend.contend(claim, &patience))).await {
+        let failure = outcome.unwrap_err();
+        assert!(failure.is_transient() && failure.detail().contains("0 of 1 replicas"), "{failure}");
+    }
+    // All forty wait at the same time, and none behind all others.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn many_grants_share_one_question() {
+    let Some(group) = group().await else { return };
+    let backend = connect(&format!("{}?replicas=1", group.url())).await;
+    let claims: Vec<_> = (0..500).map(|n| mutex(&format!("job {n}"))).collect();
+    try_take(&backend, &mutex("warm")).await.unwrap();
+    let before = group.server(0).counts().await.unwrap();
+    let taken = join_all(claims.iter().map(|claim| try_take(&backend, claim))).await;
+    assert!(taken.iter().all(Option::is_some));
+    let used = group.server(0).counts().await.unwrap().since(&before);
+    println!("{} questions for 500 grants", used.of("wait"));
+    assert!(used.of("wait") < 100, "{:?}", used.commands);
+}
