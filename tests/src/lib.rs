@@ -9,11 +9,13 @@
 mod actor;
 pub mod campaign;
 mod ensemble;
+mod load;
 mod referee;
 mod store;
 
 pub use actor::{Actor, Outcome, increment};
 pub use campaign::{Campaign, add_one};
 pub use ensemble::Ensemble;
+pub use load::{Load, Seen, TTL};
 pub use referee::{Counts, Referee};
 pub use store::{Store, settled};

@@ -1,0 +1,220 @@
+//! The primary is killed under load again and again: what Sentinels make of it, and what holders are told.
+//!
+//! By default one failover of each kind; `LEASEHOLD_FAILOVERS=20` for the whole campaign, whose figures are in
+//! `docs/track-record.md`.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Guard, Leasehold};
+use leasehold_testkit::{Data, RedisSentinel};
+use leasehold_tests::{Load, TTL};
+
+/// What the replicas miss before the primary dies.
+#[derive(Clone, Copy, Debug)]
+enum Missed {
+    /// Nothing but what was on its way.
+    Nothing,
+    /// Everything for so long, as when they lag behind, or when the machine goes and not the process alone.
+    All(Duration),
+}
+
+#[derive(Debug, Default)]
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn shown(&mut self) -> String {
+        self.0.sort();
+        let at = |index: usize| self.0[index].as_secs_f64();
+        format!("{:.1} s, {:.1} s at most", at(self.0.len() / 2), at(self.0.len() - 1))
+    }
+}
+
+/// What became of the locks that the replicas missed.
+#[derive(Debug, Default)]
+struct Exposed {
+    granted: usize,
+    refused: usize,
+    /// Granted to somebody else as well, while their first holder's own check said that it held.
+    double: usize,
+    longest: Duration,
+}
+
+/// Runs one campaign and prints what was seen.
+async fn campaign(options: &str, missed: Missed) {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let failovers: usize = std::env::var("LEASEHOLD_FAILOVERS").map_or(1, |number| number.parse().unwrap());
+    let url = format!("{}?timeout=2s{options}", group.url());
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(Leasehold::open(&url).await.unwrap());
+    }
+    let load = Load::begin(&clients, 16, 40);
+    let (mut own, mut until_granted, mut told) = (Times::default(), Times::default(), 0);
+    let mut exposed = Exposed::default();
+    for round in 0..failovers {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let old = group.primary().await.unwrap();
+        let epoch: u64 = group.view(0).await.unwrap()["config-epoch"].parse().unwrap();
+        let watched = watch(&clients[0], round).await;
+        let unheard = kill(&group, old, missed, &clients[2], &mut exposed).await;
+        let killed = Instant::now();
+        let rivals = unheard.into_iter().map(|guard| tokio::spawn(rival(clients[1].clone(), guard)));
+        let rivals: Vec<_> = rivals.collect();
+        group.promoted(old).await.unwrap();
+        own.0.push(killed.elapsed());
+        // Fences count the epochs of Sentinels from 1.
+        let first = first_grant(&load, epoch + 2).await;
+        until_granted.0.push(first.saturating_duration_since(killed));
+        told += check_told(&clients[1], &watched).await;
+        for rival in rivals {
+            if let Some(time) = rival.await.unwrap() {
+                exposed.double += 1;
+                exposed.longest = exposed.longest.max(time);
+            }
+        }
+        for guard in watched {
+            // Lost or not: it is given back.
+            let _ = guard.release().await;
+        }
+        group.restart(old, Data::Lose).await.unwrap();
+        group.settle().await.unwrap();
+    }
+    let seen = load.end().await;
+    println!(
+        "{failovers} failovers, replicas missed {missed:?}, options {options:?}: {} grants, {} double grants, the longest for {:.1} s; \
+         {} guards lost, {told} of those watched; {} refusals; {exposed:?}; Sentinels took {}; granted again after {}",
+        seen.grants,
+        seen.doubles,
+        seen.longest_double.as_secs_f64(),
+        seen.losses,
+        seen.failures,
+        own.shown(),
+        until_granted.shown(),
+    );
+    assert!(seen.longest_double < TTL, "somebody was not told for {:?}", seen.longest_double);
+    assert!(exposed.longest < EXPOSED_TTL, "somebody was not told for {:?}", exposed.longest);
+    let slack = Duration::from_secs(4);
+    let last = |times: &Times| *times.0.last().unwrap();
+    assert!(last(&until_granted) < last(&own) + slack, "acquisitions waited for more than the failover");
+}
+
+/// The ttl of the locks that the replicas miss: they are not renewed before a failover is done.
+const EXPOSED_TTL: Duration = Duration::from_secs(10);
+
+/// How many locks are tried for while the replicas miss everything.
+const EXPOSED: usize = 5;
+
+/// Takes locks that stay held over the failover.
+async fn watch(client: &Leasehold, round: usize) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for n in 0..10 {
+        let mutex = client.mutex(&format!("watched/{round}/{n}")).ttl(TTL);
+        guards.push(mutex.lock_timeout(Duration::from_secs(10)).await.unwrap());
+    }
+    guards
+}
+
+/// Kills the primary, and takes some locks before that its replicas miss, if they miss anything.
+async fn kill(
+    group: &RedisSentinel,
+    old: usize,
+    missed: Missed,
+    client: &Leasehold,
+    exposed: &mut Exposed,
+) -> Vec<Guard> {
+    let replicas: Vec<usize> = (0..group.servers()).filter(|number| *number != old).collect();
+    let mut unheard = Vec::new();
+    if let Missed::All(time) = missed {
+        for replica in &replicas {
+            group.stop(*replica).unwrap();
+        }
+        // What waits in sockets would arrive after all.
+        group.server(old).command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
+        let begun = Instant::now();
+        for n in 0..EXPOSED {
+            let mutex = client.mutex(&format!("exposed/{n}")).ttl(EXPOSED_TTL);
+            match tokio::time::timeout(time, mutex.try_lock()).await {
+                Ok(Ok(Some(guard))) => unheard.push(guard),
+                // Where a replica has to confirm.
+                _ => exposed.refused += 1,
+            }
+        }
+        exposed.granted += unheard.len();
+        tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
+    }
+    group.kill(old).unwrap();
+    if let Missed::All(_) = missed {
+        for replica in &replicas {
+            group.resume(*replica).unwrap();
+        }
+    }
+    unheard
+}
+
+/// Wants a lock that is held. For how long two held it by their own checks, where they did; the fence of the second is greater.
+async fn rival(client: Leasehold, holder: Guard) -> Option<Duration> {
+    let mutex = client.mutex(holder.resource().as_str()).ttl(TTL);
+    let guard = loop {
+        match mutex.lock_timeout(Duration::from_secs(20)).await {
+            Ok(guard) => break guard,
+            Err(error) => assert!(holder.remaining() > Duration::ZERO, "{error}, although nobody holds it"),
+        }
+    };
+    assert!(guard.fence() > holder.fence(), "{:?}, then {:?}", holder.fence(), guard.fence());
+    let granted = Instant::now();
+    let doubled = holder.check().is_ok();
+    holder.lost().await;
+    let told = granted.elapsed();
+    guard.release().await.unwrap();
+    doubled.then_some(told)
+}
+
+async fn first_grant(load: &Load, epoch: u64) -> Instant {
+    let begun = Instant::now();
+    loop {
+        if let Some((_, at)) = load.seen().epochs.range(epoch..).next() {
+            return *at;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "nothing is granted under the new primary");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whoever believes to hold is known to the new primary, and whoever is not was told. How many were.
+async fn check_told(client: &Leasehold, watched: &[Guard]) -> usize {
+    let begun = Instant::now();
+    while !is_told(client, watched).await {
+        assert!(begun.elapsed() < TTL, "somebody has lost its lock, and was not told");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    watched.iter().filter(|guard| guard.check().is_err()).count()
+}
+
+async fn is_told(client: &Leasehold, watched: &[Guard]) -> bool {
+    for guard in watched {
+        // A machine that is busy with other tests may fail over once more.
+        let Ok(seen) = client.inspect(guard.resource().as_str()).await else { return false };
+        let is_known = seen.holders.iter().any(|holder| holder.fence == guard.fence());
+        if !is_known && guard.check().is_ok() {
+            return false;
+        }
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_primary() {
+    campaign("", Missed::Nothing).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_dies_with_what_its_replicas_miss() {
+    campaign("", Missed::All(Duration::from_millis(100))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_when_a_replica_has_to_confirm() {
+    campaign("&replicas=1", Missed::All(Duration::from_millis(100))).await;
+}

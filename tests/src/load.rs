@@ -1,0 +1,180 @@
+//! Load on locks while their servers fail over, seen by somebody who sees everything.
+//!
+//! Ground rules: nothing is counted that a guard's own check does not say. Two guards of one mutex that are valid by their own
+//! check at one moment are a double grant; a fence that is not above all that were handed out before its lock was asked for
+//! is a fault, whatever the servers went through.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, Fence, Guard, Leasehold};
+use tokio::task::JoinSet;
+
+/// The ttl of every lock of a load.
+pub const TTL: Duration = Duration::from_secs(3);
+
+/// Clients that take and hold mutexes until they are stopped.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+}
+
+/// What was seen.
+#[derive(Debug, Default, Clone)]
+pub struct Seen {
+    /// How many locks were granted.
+    pub grants: u64,
+    /// How many of these while another guard was valid.
+    pub doubles: u64,
+    /// How many guards were lost.
+    pub losses: u64,
+    /// How long at most two guards were valid side by side.
+    pub longest_double: Duration,
+    /// Locks that could not be had in time, or not at all for a while.
+    pub failures: u64,
+    /// When the first lock of each epoch was granted.
+    pub epochs: BTreeMap<u64, Instant>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    sites: Vec<Site>,
+    stopped: AtomicBool,
+    next: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+/// One mutex.
+#[derive(Debug)]
+struct Site {
+    name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    highest: Fence,
+    fences: HashSet<Fence>,
+    holders: Vec<Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    number: u64,
+    guard: Arc<Guard>,
+    /// Since when another was valid, too.
+    doubled: Option<Instant>,
+}
+
+impl Load {
+    /// Begins with so many tasks of each client, on so many mutexes.
+    pub fn begin(clients: &[Leasehold], tasks: usize, mutexes: usize) -> Load {
+        let site = |n| Site { name: format!("load/{n}"), state: Mutex::default() };
+        let shared = Arc::new(Shared {
+            sites: (0..mutexes).map(site).collect(),
+            stopped: AtomicBool::new(false),
+            next: AtomicU64::new(0),
+            seen: Mutex::default(),
+        });
+        let mut all = JoinSet::new();
+        for client in clients {
+            for _ in 0..tasks {
+                all.spawn(work(shared.clone(), client.clone()));
+            }
+        }
+        Load { shared, tasks: all }
+    }
+
+    /// What was seen so far.
+    pub fn seen(&self) -> Seen {
+        lock(&self.shared.seen).clone()
+    }
+
+    /// Ends it, when all guards are given back.
+    pub async fn end(mut self) -> Seen {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        while let Some(done) = self.tasks.join_next().await {
+            done.unwrap();
+        }
+        self.seen()
+    }
+}
+
+/// Takes one mutex after the other, and holds most of them shortly and some over renewals.
+async fn work(shared: Arc<Shared>, client: Leasehold) {
+    while !shared.stopped.load(Ordering::SeqCst) {
+        let chance = getrandom::u32().unwrap();
+        let site = &shared.sites[chance as usize % shared.sites.len()];
+        // Whoever asks from now on has to get a higher one.
+        let before = lock(&site.state).highest;
+        match client.mutex(&site.name).ttl(TTL).lock_timeout(Duration::from_secs(10)).await {
+            Ok(guard) => hold(&shared, site, before, guard, (chance >> 8) % 1_000).await,
+            Err(error) => {
+                let passes = [ErrorKind::Timeout, ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
+                assert!(passes.contains(&error.kind()), "{error}");
+                lock(&shared.seen).failures += 1;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn hold(shared: &Shared, site: &Site, before: Fence, guard: Guard, chance: u32) {
+    let guard = Arc::new(guard);
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+    granted(shared, site, before, &guard, number);
+    // A few are held for up to four seconds, which is over renewals and failovers.
+    let time = if chance < 40 { u64::from(chance) * 100 } else { u64::from(chance) % 20 };
+    let lost = tokio::select! {
+        _ = guard.lost() => true,
+        () = tokio::time::sleep(Duration::from_millis(time)) => false,
+    };
+    // Taken off the board first: from the release on another may hold it.
+    let mut holder = taken_off(site, number);
+    let ended = Instant::now();
+    if let Some(doubled) = holder.doubled.take() {
+        let mut seen = lock(&shared.seen);
+        seen.longest_double = seen.longest_double.max(ended - doubled);
+    }
+    drop(holder);
+    let guard = Arc::try_unwrap(guard).unwrap();
+    let released = guard.release().await;
+    let told = lost || released.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost(_)));
+    lock(&shared.seen).losses += u64::from(told);
+}
+
+fn granted(shared: &Shared, site: &Site, before: Fence, guard: &Arc<Guard>, number: u64) {
+    let fence = guard.fence().expect("every lock here has a fence");
+    let now = Instant::now();
+    let mut state = lock(&site.state);
+    assert!(fence > before, "{}: {before:?} had been granted before {fence:?} was asked for", site.name);
+    assert!(state.fences.insert(fence), "{}: {fence:?} was granted twice", site.name);
+    state.highest = state.highest.max(fence);
+    let mut doubles = 0;
+    for other in &mut state.holders {
+        if other.guard.check().is_ok() {
+            other.doubled.get_or_insert(now);
+            doubles = 1;
+        }
+    }
+    state.holders.push(Holder { number, guard: guard.clone(), doubled: None });
+    drop(state);
+    let mut seen = lock(&shared.seen);
+    seen.grants += 1;
+    seen.doubles += doubles;
+    seen.epochs.entry(fence.epoch).or_insert(now);
+}
+
+fn taken_off(site: &Site, number: u64) -> Holder {
+    let mut state = lock(&site.state);
+    let position = state.holders.iter().position(|holder| holder.number == number);
+    state.holders.swap_remove(position.expect("it was put there"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What another task's assertion left is what the report is about.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
