@@ -71,8 +71,8 @@ impl Wire {
         self.confirmed(link, request, answer.map_err(|trouble| failure(trouble, link))?, limit).await
     }
 
-    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time for that is `limit`, and
-    /// the failure of one that they have not carries [`Unconfirmed`].
+    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time for that is a third of
+    /// `limit`, and the failure of one that they have not carries [`Unconfirmed`].
     async fn confirmed(
         &self,
         link: &Link,
@@ -90,7 +90,8 @@ impl Wire {
             let answer = self.send(link, &wait, left + ANSWER_SLACK).await;
             reply::read::<u32>(answer.map_err(|trouble| failure(trouble, link))?)
         };
-        match link.barrier().pass(confirm.replicas, limit, ask).await {
+        // Meanwhile the connection answers nothing else, so those behind must still be in time after it.
+        match link.barrier().pass(confirm.replicas, limit / 3, ask).await {
             Ok(had) if had >= confirm.replicas => Ok(value),
             Ok(had) => Err(Unconfirmed { value, had, wanted: confirm.replicas }.into_failure()),
             // Whatever became of the question, the script has run.
@@ -412,8 +413,8 @@ fn miss(trouble: Trouble, link: &Link) -> Miss {
 /// A request goes to at most so many servers, one after the other, each of which refuses it because another decides.
 const MAX_TARGETS: usize = 2;
 
-/// How much later than asked for a server may answer that it has waited.
-const ANSWER_SLACK: Duration = Duration::from_millis(100);
+/// How much later than asked for a server may answer that it has waited: an idle one looks at its timeouts ten times a second.
+const ANSWER_SLACK: Duration = Duration::from_millis(500);
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
 /// attempt before it failed.

@@ -72,7 +72,7 @@ async fn a_server_without_replicas_is_told_of_in_time() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?replicas=1", server.url())).await;
     let claims: Vec<_> =
-        (0..40).map(|n| claim_of(&format!("job {n}"), Share::MUTEX, Duration::from_millis(400))).collect();
+        (0..40).map(|n| claim_of(&format!("job {n}"), Share::MUTEX, Duration::from_secs(1))).collect();
     let begun = Instant::now();
     let patience = no_patience();
     for outcome in join_all(claims.iter().map(|claim| backend.contend(claim, &patience))).await {
