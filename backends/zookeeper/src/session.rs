@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_address::{Host, reveal};
-use leasehold_core::{Failure, LossCause, LossSignal, LossTrigger};
+use leasehold_core::{Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use zookeeper_client::{Client, Error, SessionState};
 
 use crate::config::ZooKeeperConfig;
@@ -43,34 +44,51 @@ enum Present {
 
 impl Session {
     async fn open(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Session, Failure> {
-        let silence = (config.session / SILENCES).max(SILENCE_MIN);
-        let mut connector =
-            Client::connector().with_session_timeout(config.session).with_connection_timeout(silence);
-        if let Some(login) = config.login()? {
-            connector = connector.with_auth("digest", reveal(&login).as_bytes());
-        }
-        let hosts: Vec<String> = config.hosts.iter().map(Host::to_string).collect();
-        let servers = tunnel.map_or_else(|| hosts.join(","), Tunnel::connect_string);
-        let opened = tokio::time::timeout(config.timeout, connector.connect(&servers)).await;
         let trouble = || tunnel.map(Tunnel::trouble).unwrap_or_default();
+        let opened = tokio::time::timeout(config.timeout, Session::connect(config, tunnel)).await;
         let client = match opened {
             Ok(Ok(client)) => client,
             // A session that was opened without our knowledge holds nothing and ends by itself.
-            Ok(Err(error)) => {
-                let kind = wire::failure(error, "").kind;
+            Ok(Err(failure)) if failure.kind == FailureKind::Invalid => return Err(failure),
+            Ok(Err(failure)) => {
                 let why = trouble();
                 let text = format!("no session with {config}: the servers refused, or none is there{why}");
-                return Err(Failure::new(kind, leasehold_core::Effect::None, text));
+                return Err(Failure::new(failure.kind, Effect::None, text));
             }
             Err(_) => {
-                let limit = config.timeout;
-                let why = trouble();
+                let (limit, why) = (config.timeout, trouble());
                 return Err(Failure::unavailable(format!("no session with {config} within {limit:?}{why}")));
             }
         };
         let (trigger, signal) = LossTrigger::new();
         let (id, timeout) = (client.session_id().0, client.session_timeout());
         Ok(Session { client, id, timeout, trigger, signal })
+    }
+
+    /// Asks each server in turn. Where one was silent all of them are asked again, which the caller limits: a server that
+    /// is busy, or speaks TLS for the first time, may take longer than one that is left for another while a session lives.
+    async fn connect(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Client, Failure> {
+        let silence = (config.session / SILENCES).max(SILENCE_MIN);
+        let hosts: Vec<String> = config.hosts.iter().map(Host::to_string).collect();
+        let servers = tunnel.map_or_else(|| hosts.join(","), Tunnel::connect_string);
+        loop {
+            let mut connector =
+                Client::connector().with_session_timeout(config.session).with_connection_timeout(silence);
+            if let Some(login) = config.login()? {
+                connector = connector.with_auth("digest", reveal(&login).as_bytes());
+            }
+            let began = Instant::now();
+            match connector.connect(&servers).await {
+                Ok(client) => return Ok(client),
+                Err(error) => {
+                    let failure = wire::failure(error, "");
+                    // Whoever is refused at once is told at once.
+                    if !failure.is_transient() || began.elapsed() < silence.mul_f64(PATIENT) {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
     }
 
     /// Tells of its end. One signal for all claims: they live and end with the session.
@@ -237,5 +255,7 @@ const ANY_VERSION: i32 = -1;
 const SILENCES: u32 = 6;
 /// Not shorter than a pause that a healthy server may make.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
+/// The part of that silence from which on a server was silent, and did not refuse.
+const PATIENT: f64 = 0.9;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(2);

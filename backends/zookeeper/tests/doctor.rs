@@ -84,7 +84,7 @@ async fn servers_that_speak_tls_are_asked_through_it() {
     let (certificates, addr) = (servers.certificates().unwrap(), servers.secure_addr(0));
     let (ca, client) = (certificates.ca_path().display(), certificates.client());
     let (cert, key) = (client.certificate.display(), client.key.display());
-    let url = format!("zks://ann:secret@{addr}?session=2s&ca={ca}&cert={cert}&key={key}");
+    let url = format!("zks://ann:secret@{addr}?session=4s&timeout=20s&ca={ca}&cert={cert}&key={key}");
     let findings = examine(&*backend(&url).await).await;
     assert!(topic(&findings, "quorum").found.contains("standalone"), "{findings:#?}");
     assert_eq!(topic(&findings, "access").severity, Severity::Good);

@@ -85,7 +85,7 @@ impl Scene {
 }
 
 async fn client(servers: &ZooKeeperEnsemble, library: &Library) -> Arc<ZooKeeperBackend> {
-    backend(&format!("{}?session=2s&dialect={}", servers.url(), library.dialect)).await
+    backend(&format!("{}?session=4s&dialect={}", servers.url(), library.dialect)).await
 }
 
 /// A peer whose blocking calls run in threads of their own.

@@ -18,7 +18,7 @@ fn url(login: &str, addr: SocketAddr, certificates: &Certificates) -> String {
     let client = certificates.client();
     let (ca, cert, key) =
         (certificates.ca_path().display(), client.certificate.display(), client.key.display());
-    format!("zks://{login}{addr}?session=2s&ca={ca}&cert={cert}&key={key}")
+    format!("zks://{login}{addr}?session=4s&timeout=20s&ca={ca}&cert={cert}&key={key}")
 }
 
 async fn connect(url: &str) -> Result<ZooKeeperBackend, leasehold::core::Failure> {
@@ -63,7 +63,7 @@ async fn who_cannot_be_verified_is_refused_on_either_side() {
     assert!(told, "{failure}");
     // Nobody speaks TLS there.
     let plain = url("", servers.addr(0), certificates);
-    let failure = connect(&format!("{plain}&timeout=2s")).await.unwrap_err();
+    let failure = connect(&plain.replace("timeout=20s", "timeout=2s")).await.unwrap_err();
     assert!(failure.detail().contains("TLS"), "{failure}");
     // And a file that is none is told of before anything is sent.
     let failure = connect(&format!("zks://{addr}?ca=/no/such/file")).await.unwrap_err();
@@ -111,7 +111,7 @@ async fn another_process_gets_nothing_through_the_tunnel() {
     let carried = proxy.accepted();
     // Every loopback port on which this process listens since, the tunnel's door among them.
     let doors: Vec<u16> = doors().into_iter().filter(|door| !before.contains(door)).collect();
-    assert!(!doors.is_empty());
+    let mut refused = 0;
     for door in doors {
         let script = format!("exec 3<>/dev/tcp/127.0.0.1/{door}; printf srvr >&3; cat <&3");
         let mut theirs = tokio::process::Command::new("bash")
@@ -122,9 +122,11 @@ async fn another_process_gets_nothing_through_the_tunnel() {
             .unwrap();
         let mut said = Vec::new();
         let read = theirs.stdout.as_mut().unwrap().read_to_end(&mut said);
-        tokio::time::timeout(Duration::from_secs(5), read).await.expect("it is not refused").unwrap();
+        // Doors of other tests that run in this process are no tunnels, and may hang.
+        refused += usize::from(tokio::time::timeout(Duration::from_secs(3), read).await.is_ok());
         assert!(said.is_empty(), "{said:?}");
     }
+    assert!(refused > 0, "it is not refused");
     assert_eq!(proxy.accepted(), carried, "nothing was carried on");
 }
 

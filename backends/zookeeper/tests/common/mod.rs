@@ -12,8 +12,8 @@ use leasehold::core::{
 };
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
-/// What clients ask for here, and get: four ticks of the test servers.
-pub const SESSION: Duration = Duration::from_secs(2);
+/// What clients ask for here, and get: eight ticks of the test servers.
+pub const SESSION: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 struct Ticking(Instant);
@@ -30,7 +30,7 @@ fn clock() -> Arc<dyn Clock> {
 
 /// A backend with short sessions, unless the URL says otherwise.
 pub async fn backend(url: &str) -> Arc<ZooKeeperBackend> {
-    let url = if url.contains('?') { url.to_owned() } else { format!("{url}?session=2s") };
+    let url = if url.contains('?') { url.to_owned() } else { format!("{url}?session=4s") };
     Arc::new(ZooKeeperBackend::connect(ZooKeeperConfig::parse(&url).unwrap()).await.unwrap())
 }
 
