@@ -21,6 +21,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "git", package: "git", needed_by: &["tidy"] },
     Tool { program: "etcd", package: "etcd-server", needed_by: &["etcd"] },
     Tool { program: "etcdctl", package: "etcd-client", needed_by: &["etcd"] },
+    Tool { program: "memcached", package: "memcached", needed_by: &["memcached"] },
     Tool { program: "redis-server", package: "redis-server", needed_by: &["redis"] },
     Tool { program: "redis-cli", package: "redis-tools", needed_by: &["redis"] },
     Tool { program: "java", package: "default-jre-headless", needed_by: &["zookeeper"] },
