@@ -4,7 +4,7 @@
 
 use leasehold::core::Liveness;
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
-use leasehold_testkit::{EtcdCluster, ZooKeeperEnsemble};
+use leasehold_testkit::{EtcdCluster, MemcachedServer, ZooKeeperEnsemble};
 use leasehold_tests::Store;
 
 const BEGIN: &str = "<!-- profiles:begin";
@@ -61,6 +61,11 @@ async fn table() -> Option<String> {
     let sound = Profile { safety: Safety::Strict, fencing: Grade::Strict, ..etcd.profile().clone() };
     table += &row("etcd://", &sound);
     table += &row("zk://", Leasehold::open(&ensemble.url()).await.unwrap().profile());
+    let memcached = MemcachedServer::start_or_skip().await?;
+    for (shown, options) in [("memcached://", ""), ("memcached://…?dialect=plain", "?dialect=plain")] {
+        let url = format!("{}{options}", memcached.url());
+        table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
+    }
     Some(table)
 }
 

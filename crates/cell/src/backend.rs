@@ -11,9 +11,9 @@ use leasehold_core::{
 
 use crate::bells::Bells;
 use crate::cells::{Cell, Cells};
-use crate::contending::Pollers;
 use crate::mine::Mine;
 use crate::page::Page;
+use crate::pollers::Pollers;
 use crate::sightings::Sightings;
 
 /// Locks in the cells of a store.

@@ -1,12 +1,10 @@
 //! How a claim comes to be held: seize what is free, else stand in line, and look again when it is worth it.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, Claim, ClaimId, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order,
-    Patience, Proof, Release, Step, Verdict, Wait, Waiting,
+    CALL_GRACE, Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order, Patience, Proof,
+    Release, Step, Verdict, Wait, Waiting,
 };
 
 use crate::backend::CellBackend;
@@ -15,6 +13,7 @@ use crate::cells::{Basis, Cell, Cells, Put, Seized, Swap};
 use crate::mine::Alone;
 use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered, stagger};
 use crate::page::{self, BY_STORE, Page};
+use crate::pollers;
 
 impl<C: Cells> CellBackend<C> {
     /// One step towards holding the claim.
@@ -44,7 +43,7 @@ impl<C: Cells> CellBackend<C> {
             }
             Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(claim, Some(ahead)).await,
             Seen::Busy { ahead, first_end } => {
-                let ask_again_in = Some(pace::poll_after(claim, round, first_end));
+                let ask_again_in = Some(pollers::pause(claim, round, first_end));
                 Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }))
             }
         }
@@ -273,32 +272,6 @@ enum Seen {
     Granted(Grant),
     Busy { ahead: u32, first_end: Duration },
 }
-
-/// Which claims of this client have asked how often, where they ask again and again.
-#[derive(Debug, Default)]
-pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
-
-impl Pollers {
-    /// How often the claim had asked before.
-    fn count(&self, id: ClaimId) -> u32 {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
-            // Whoever is not remembered asks as seldom as one that has waited long.
-            return u32::MAX;
-        }
-        let count = counts.entry(id).or_default();
-        *count = count.saturating_add(1);
-        *count - 1
-    }
-
-    /// The claim holds, or has ended.
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    }
-}
-
-/// Claims whose pauses are remembered.
-const MAX_POLLERS: usize = 100_000;
 
 fn line_is_full(claim: &Claim, claims: usize) -> Failure {
     Failure::unavailable(format!(

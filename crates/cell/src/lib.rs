@@ -41,10 +41,12 @@ mod looking;
 mod mine;
 mod pace;
 mod page;
+mod pollers;
 mod renewing;
 mod sightings;
 
 pub use backend::CellBackend;
 pub use bells::{Bells, address};
 pub use cells::{Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
-pub use pace::{MAX_TTL, MIN_TTL, PLACE_TTL};
+pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, check};
+pub use pollers::{Pollers, pause};

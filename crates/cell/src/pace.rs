@@ -30,15 +30,15 @@ const MAX_STAGGERED: u32 = 100;
 pub(crate) const TICK: Duration = Duration::from_millis(2);
 
 /// Pauses of one that asks again and again. The longest is shorter than the grace of a call.
-const FIRST_POLL: Duration = Duration::from_millis(25);
+pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
 pub(crate) const LAST_POLL: Duration = Duration::from_millis(500);
 
 /// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.
 pub(crate) const MAX_TRIES: u32 = 50;
 const LONGEST_RETRY: Duration = Duration::from_millis(40);
 
-/// Resources in one read or swap of a batch that does not renew.
-pub(crate) const BATCH_MAX: usize = 500;
+/// The most resources in one read or swap.
+pub const BATCH_MAX: usize = 500;
 
 /// Three to four quarters of `pause`, another part for each claim and round, so that claims that came together do not
 /// go on asking together.
@@ -46,12 +46,6 @@ pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
     // The id is random, so spreading it is all that there is to do.
     let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
     pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
-}
-
-/// When to poll next: slower with each round, and not much later than the first of those ahead may have ended.
-pub(crate) fn poll_after(claim: &Claim, round: u32, first_end: Duration) -> Duration {
-    let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
-    jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
 }
 
 /// By how much one with so many others before it looks later than the first.
@@ -87,8 +81,11 @@ pub(crate) fn draw_version() -> Result<u64, Failure> {
     })
 }
 
-/// Whether the claim can be kept at all.
-pub(crate) fn check(profile: &Profile, claim: &Claim) -> Result<(), Failure> {
+/// Whether the claim can be kept at all by a store of this profile.
+///
+/// # Errors
+/// `Unsupported` for a share, `Invalid` for a ttl that it does not admit.
+pub fn check(profile: &Profile, claim: &Claim) -> Result<(), Failure> {
     check_share(profile, claim.share)?;
     let leasehold_core::Liveness::Lease { min, max } = profile.liveness else { return Ok(()) };
     if (min..=max).contains(&claim.ttl) {

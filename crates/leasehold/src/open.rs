@@ -22,6 +22,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         | "rediss+cluster" => open_redis(url).await,
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => open_etcd(url).await,
+        #[cfg(feature = "memcached")]
+        "memcached" | "memcacheds" => open_memcached(url).await,
         #[cfg(feature = "zookeeper")]
         "zk" | "zks" => open_zookeeper(url).await,
         _ => Err(unknown(url)),
@@ -46,6 +48,13 @@ async fn open_etcd(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_etcd::EtcdConfig::parse(url).map_err(failed)?;
     Ok(Arc::new(leasehold_etcd::EtcdBackend::connect(config).await.map_err(failed)?))
+}
+
+#[cfg(feature = "memcached")]
+async fn open_memcached(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_memcached::MemcachedConfig::parse(url).map_err(failed)?;
+    leasehold_memcached::connect(config, Arc::new(crate::SystemClock)).await.map_err(failed)
 }
 
 #[cfg(feature = "zookeeper")]
@@ -104,6 +113,10 @@ pub(crate) const SCHEMES: &[&str] = &[
     "etcd://",
     #[cfg(feature = "etcd")]
     "etcds://",
+    #[cfg(feature = "memcached")]
+    "memcached://",
+    #[cfg(feature = "memcached")]
+    "memcacheds://",
     #[cfg(feature = "zookeeper")]
     "zk://",
     #[cfg(feature = "zookeeper")]

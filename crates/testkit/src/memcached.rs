@@ -138,7 +138,8 @@ impl MemcachedServer {
         self.ask("flush_all", "OK\r\n").await.map(drop)
     }
 
-    /// Writes as many items of as many bytes each, which nobody asks for, so that others are evicted.
+    /// Writes as many items of as many bytes each, which nobody asks for, so that others are evicted. Each size has
+    /// keys of its own, because a set that finds no memory removes what its key had.
     pub async fn fill(&self, items: usize, bytes: usize) -> Result<(), Error> {
         let value = "x".repeat(bytes);
         let mut first = 0;
@@ -147,7 +148,7 @@ impl MemcachedServer {
             let mut words = String::with_capacity((last - first) * (bytes + 40));
             for item in first..last {
                 // Quiet, so that only the end is answered.
-                words.push_str(&format!("ms filler-{item} {bytes} q\r\n{value}\r\n"));
+                words.push_str(&format!("ms filler-{bytes}-{item} {bytes} q\r\n{value}\r\n"));
             }
             words.push_str("mn");
             self.ask(&words, "MN\r\n").await?;

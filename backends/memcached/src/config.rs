@@ -1,0 +1,227 @@
+//! Where the servers are and how they are to be used, parsed from a URL. Parsing does no I/O.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_address::{Credentials, Host, Parts, TlsFiles, duration_between, invalid, plain_text};
+use leasehold_core::Failure;
+
+/// One memcached server or several, and how leasehold uses them.
+///
+/// | URL | connection |
+/// |---|---|
+/// | `memcached://[user:password@]host[:port][,host[:port]…]` | TCP |
+/// | `memcacheds://[user:password@]host[:port][,host[:port]…]` | TLS, certificate and host name verified |
+///
+/// With several servers each resource lives on one of them, chosen by its name and by the *set of hosts as written*:
+/// every client must name the same servers by the same names, in any order.
+///
+/// | option | meaning | default |
+/// |---|---|---|
+/// | `dialect` | `native`: counted shares and a line; `plain`: one item with `add`, as others do it | `native` |
+/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : / -` | `lh:`, plain `lock:` |
+/// | `settle` | how long a server must have run before it is used, 2s to 1h | `2s` |
+/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+/// | `password-file` | file that holds the password, read again for each connection | |
+/// | `ca` | `memcacheds` only: PEM file of the authorities to trust instead of the system's | |
+/// | `cert`, `key` | `memcacheds` only: PEM files of the client's certificate and key | |
+///
+/// A password comes from the URL, else from `password-file`, else from the environment variable
+/// `LEASEHOLD_MEMCACHED_PASSWORD`. It is sent as the text protocol of memcached 1.6 does it (`-Y`); SASL is not spoken.
+///
+/// ```
+/// use leasehold_memcached::MemcachedConfig;
+/// let config = MemcachedConfig::parse("memcached://jobs:secret@c1,c2:11222?settle=30s").unwrap();
+/// assert_eq!(config.to_string(), "memcached://jobs:***@c1:11211,c2:11222");
+/// let error = MemcachedConfig::parse("memcached://c1?tiemout=3s").unwrap_err();
+/// assert!(error.to_string().contains("timeout"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemcachedConfig {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) login: Credentials,
+    /// `Some` where the servers speak TLS.
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) dialect: Dialect,
+    pub(crate) prefix: String,
+    pub(crate) settle: Duration,
+    pub(crate) timeout: Duration,
+}
+
+/// How a lock is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// One item per resource holds the line of its claims.
+    Native,
+    /// One item per lock, which is there while it is held.
+    Plain,
+}
+
+impl MemcachedConfig {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to write instead. Nothing was sent anywhere.
+    pub fn parse(url: &str) -> Result<MemcachedConfig, Failure> {
+        let parts = Parts::split(url, FORM)?;
+        let tls = match parts.scheme.as_str() {
+            "memcached" => None,
+            "memcacheds" => Some(TlsFiles::default()),
+            _ => return Err(invalid(format!("this is no memcached URL: write {FORM}"))),
+        };
+        if !parts.path.is_empty() {
+            return Err(invalid("memcached has no path: write a beginning for its keys as ?prefix=name:"));
+        }
+        let hosts = parts.hosts(PORT)?;
+        let mut config = MemcachedConfig {
+            hosts,
+            login: Credentials::new(parts.user, parts.password, PASSWORD_VARIABLE),
+            tls,
+            dialect: Dialect::Native,
+            prefix: String::new(),
+            settle: MIN_SETTLE,
+            timeout: Duration::from_secs(5),
+        };
+        for (name, value) in &parts.options {
+            config.read_option(name, value)?;
+        }
+        if config.prefix.is_empty() {
+            config.prefix = match config.dialect {
+                Dialect::Native => "lh:".to_owned(),
+                Dialect::Plain => "lock:".to_owned(),
+            };
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether a password would cross a network in the clear.
+    pub(crate) fn exposes_password(&self) -> bool {
+        let leaves = self.hosts.iter().any(|host| !host.is_loopback());
+        self.tls.is_none() && leaves && !matches!(self.login.password(), Ok(None))
+    }
+
+    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
+        match name {
+            "dialect" => {
+                self.dialect = match value {
+                    "native" => Dialect::Native,
+                    "plain" => Dialect::Plain,
+                    _ => {
+                        let text = format!("dialect={value}: write dialect=native or dialect=plain");
+                        return Err(invalid(text));
+                    }
+                }
+            }
+            "prefix" => self.prefix = plain_text("prefix", value, MAX_PREFIX, "._:/-")?,
+            "settle" => self.settle = duration_between("settle", value, MIN_SETTLE, MAX_SETTLE)?,
+            "timeout" => {
+                self.timeout = duration_between("timeout", value, MIN_TIMEOUT, MAX_TIMEOUT)?;
+            }
+            "password-file" => self.login.read_from(value),
+            "ca" | "cert" | "key" => match &mut self.tls {
+                Some(files) => _ = files.take(name, value),
+                None => {
+                    let advice = "write memcacheds:// instead of memcached://";
+                    return Err(invalid(format!("{name} belongs to TLS: {advice}")));
+                }
+            },
+            _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.login.check()?;
+        if self.login.names_password() && self.login.user.is_none() {
+            return Err(invalid("a password without a user: write user:password@host"));
+        }
+        if self.hosts.len() > MAX_SERVERS {
+            return Err(invalid(format!(
+                "{} servers are too many: name {MAX_SERVERS} at most",
+                self.hosts.len()
+            )));
+        }
+        let mut names: Vec<&Host> = self.hosts.iter().collect();
+        names.sort();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(invalid(format!("{} is named twice", pair[0])));
+        }
+        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)
+    }
+}
+
+impl fmt::Display for MemcachedConfig {
+    /// The URL without its password and options.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls.is_some() { "memcacheds" } else { "memcached" };
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{scheme}://{}{}", self.login.shown(), hosts.join(","))
+    }
+}
+
+const FORM: &str = "memcached://host:port,host:port";
+const PORT: u16 = 11211;
+const PASSWORD_VARIABLE: &str = "LEASEHOLD_MEMCACHED_PASSWORD";
+const OPTIONS: &[&str] = &["dialect", "prefix", "settle", "timeout", "password-file", "ca", "cert", "key"];
+const MAX_PREFIX: usize = 64;
+const MAX_SERVERS: usize = 100;
+/// Shorter, and two starts of a server could fall into one second, which names the epoch of its fences.
+pub(crate) const MIN_SETTLE: Duration = Duration::from_secs(2);
+const MAX_SETTLE: Duration = Duration::from_secs(3600);
+const MIN_TIMEOUT: Duration = Duration::from_millis(10);
+const MAX_TIMEOUT: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(url: &str) -> String {
+        MemcachedConfig::parse(url).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_table() {
+        let config = MemcachedConfig::parse("memcached://h").unwrap();
+        assert_eq!(config.to_string(), "memcached://h:11211");
+        assert_eq!((config.dialect, config.prefix.as_str()), (Dialect::Native, "lh:"));
+        assert_eq!((config.settle, config.timeout), (Duration::from_secs(2), Duration::from_secs(5)));
+        assert!(config.tls.is_none());
+        let plain = MemcachedConfig::parse("memcacheds://h?dialect=plain&ca=/ca.pem").unwrap();
+        assert_eq!((plain.dialect, plain.prefix.as_str()), (Dialect::Plain, "lock:"));
+        assert!(plain.tls.unwrap().ca.is_some());
+        let tooz = MemcachedConfig::parse("memcached://h?dialect=plain&prefix=__TOOZ_LOCK_").unwrap();
+        assert_eq!(tooz.prefix, "__TOOZ_LOCK_");
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_with_what_to_write() {
+        for (url, hint) in [
+            ("redis://h", "memcached://host:port"),
+            ("memcached://", "host is missing"),
+            ("memcached://h/0", "?prefix="),
+            ("memcached://h?dialect=redlock", "dialect=native or dialect=plain"),
+            ("memcached://h?prefix=a%20b", "characters"),
+            ("memcached://h?prefix=a%0d%0ab", "characters"),
+            ("memcached://h?settle=1s", "between 2s and 1h"),
+            ("memcached://h?timeout=1ms", "between 10ms and 5m"),
+            ("memcached://h?ca=/x", "memcacheds://"),
+            ("memcacheds://h?cert=/x", "belong together"),
+            ("memcached://h,h:11211", "named twice"),
+            ("memcached://:secret@h", "without a user"),
+            ("memcached://h?sasl=yes", "known are dialect"),
+        ] {
+            assert!(refusal(url).contains(hint), "{url}: {}", refusal(url));
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = MemcachedConfig::parse("memcached://me:hunter2@h").unwrap();
+        assert!(!format!("{config:?} {config}").contains("hunter2"));
+        assert!(config.exposes_password());
+        assert!(!MemcachedConfig::parse("memcacheds://me:hunter2@h").unwrap().exposes_password());
+        assert!(!MemcachedConfig::parse("memcached://me:hunter2@127.0.0.1").unwrap().exposes_password());
+        assert!(!refusal("memcached://me:hunter2@h?bad=1").contains("hunter2"));
+    }
+}

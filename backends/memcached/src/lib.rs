@@ -1,0 +1,54 @@
+//! leasehold on one memcached server (1.6 or later), or on several.
+//!
+//! The server decides only which of two writers was first; what a line of claims means is decided here.
+#![doc = include_str!("docs.md")]
+#![forbid(unsafe_code)]
+
+mod command;
+mod config;
+mod dialer;
+mod dump;
+mod examine;
+mod facts;
+mod link;
+mod native;
+mod onlook;
+mod plain;
+mod refusal;
+mod reply;
+mod ring;
+mod token;
+mod wire;
+
+use std::sync::Arc;
+
+use leasehold_cell::CellBackend;
+use leasehold_core::{Backend, Clock, Failure};
+
+pub use config::MemcachedConfig;
+
+use config::Dialect;
+use native::Items;
+use plain::PlainBackend;
+use wire::Wire;
+
+/// Connects to the servers, logs in, and asks what they are.
+///
+/// `clock` is the machine's own, and counts suspend. One of several servers is enough: what lives on the others is
+/// unavailable until they are back.
+///
+/// # Errors
+/// `Unavailable` where none can be reached, `Denied` where one refuses the login or its certificate is not trusted,
+/// `Unsupported` where one is older than 1.6 or does not number its items. The text says what to do.
+pub async fn connect(config: MemcachedConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
+    if config.exposes_password() {
+        tracing::warn!(servers = %config, "the password crosses the network in the clear: use memcacheds://");
+    }
+    let dialect = config.dialect;
+    let wire = Wire::new(Arc::new(config));
+    wire.connect().await?;
+    Ok(match dialect {
+        Dialect::Native => Arc::new(CellBackend::new(Items::new(wire), clock)),
+        Dialect::Plain => Arc::new(PlainBackend::new(wire)),
+    })
+}

@@ -1,0 +1,341 @@
+//! What a memcached server can do to a lock, each fault on the real server, in both dialects.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Effect, FailureKind, Release, Renewal, Share, Step};
+use leasehold_testkit::{MemcachedServer, Proxy};
+
+const DIALECTS: [&str; 2] = ["native", "plain"];
+
+fn in_dialect(url: &str, dialect: &str) -> String {
+    format!("{url}?dialect={dialect}")
+}
+
+#[tokio::test]
+async fn a_restart_loses_the_lock_and_raises_the_epoch() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        let held = mutex("job");
+        let before = hold(&*backend, &held).await.fence.unwrap();
+        server.kill().unwrap();
+        let failure = try_take(&*backend, &mutex("job")).await.unwrap_err();
+        assert!(failure.is_transient(), "{dialect}: {failure}");
+        server.restart().await.unwrap();
+        let other = mutex("job");
+        let after = take(&*backend, &other).await.fence.unwrap();
+        assert!(after.epoch > before.epoch && after > before, "{dialect}: {after:?} after {before:?}");
+        // The numbers begin anew, so that of the successor may be the one that the holder remembers.
+        assert!(matches!(release(&*backend, &held).await, Release::Gone), "{dialect}");
+        assert!(matches!(renewed_at_last(&*backend, &held).await, Renewal::Lost), "{dialect}");
+        assert!(
+            try_take(&*backend, &mutex("job")).await.unwrap().is_none(),
+            "{dialect}: the successor was freed"
+        );
+        assert!(freed(&*backend, &other).await, "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_just_started_is_used_when_it_has_settled() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    let url = format!("{}?settle=6s", server.url());
+    let failure = open(&url).await.unwrap_err();
+    assert!(failure.is_transient() && failure.detail().contains("settle"), "{failure}");
+    let began = std::time::Instant::now();
+    let backend = loop {
+        match open(&url).await {
+            Ok(backend) => break backend,
+            Err(failure) => {
+                assert!(failure.is_transient() && began.elapsed() < Duration::from_secs(15), "{failure}")
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());
+    hold(&*backend, &mutex("job")).await;
+}
+
+#[tokio::test]
+async fn flush_all_loses_the_lock_and_fences_go_on() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        let held = mutex("job");
+        let before = hold(&*backend, &held).await.fence.unwrap();
+        server.flush_all().await.unwrap();
+        assert!(matches!(renew(&*backend, &held).await, Renewal::Lost), "{dialect}");
+        let after = hold(&*backend, &mutex("job")).await.fence.unwrap();
+        assert!(after > before, "{dialect}: {after:?} after {before:?}");
+        assert!(matches!(release(&*backend, &held).await, Release::Gone), "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn eviction_loses_the_lock_and_a_server_that_spares_short_lives_does_not() {
+    for dialect in DIALECTS {
+        for spares in [false, true] {
+            let builder = MemcachedServer::builder().memory_mb(8);
+            let builder = if spares { builder.arg("-o").arg("temporary_ttl=3600") } else { builder };
+            let Some(server) = builder.start_or_skip().await else { return };
+            let backend = connect(&in_dialect(&server.url(), dialect)).await;
+            let held = mutex("job");
+            let before = hold(&*backend, &held).await.fence.unwrap();
+            // Of every size, so that the lock's own class of memory is under pressure too.
+            for bytes in [60, 120, 160, 200, 260, 330] {
+                server.fill(60_000, bytes).await.unwrap();
+            }
+            assert!(server.stat("evictions").await.unwrap() > 0);
+            let renewal = renew(&*backend, &held).await;
+            if spares {
+                assert!(matches!(renewal, Renewal::Renewed), "{dialect}: {renewal:?}");
+                continue;
+            }
+            assert!(matches!(renewal, Renewal::Lost), "{dialect}: {renewal:?}");
+            let after = hold(&*backend, &mutex("job")).await.fence.unwrap();
+            assert!(after > before, "{dialect}: {after:?} after {before:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_newcomers_and_their_attempts_leave_the_lock_alone() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::builder().memory_mb(8).without_evictions().start_or_skip().await
+        else {
+            return;
+        };
+        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        let held = mutex("job");
+        hold(&*backend, &held).await;
+        for bytes in (40..=500).step_by(10) {
+            // Ends at the first refusal.
+            _ = server.fill(60_000, bytes).await;
+        }
+        for _ in 0..5 {
+            let busy = try_take(&*backend, &mutex("job")).await;
+            assert!(busy.unwrap().is_none(), "{dialect}: the lock was given to another");
+        }
+        let failure = try_take(&*backend, &mutex("another")).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{dialect}");
+        assert!(failure.detail().contains("memory is full"), "{dialect}: {failure}");
+        let renewal = renew(&*backend, &held).await;
+        let refused = matches!(&renewal, Renewal::Unknown(failure) if failure.effect == Effect::None);
+        assert!(refused || matches!(renewal, Renewal::Renewed), "{dialect}: {renewal:?}");
+        assert!(freed(&*backend, &held).await, "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_told_and_settled_by_asking_again() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let backend = connect(&in_dialect(&server.url_at(proxy.addr()), dialect)).await;
+        let ours = mutex("job");
+        proxy.cut_after_request(1);
+        let failure = try_take(&*backend, &ours).await.unwrap_err();
+        assert_eq!(failure.effect, Effect::Unknown, "{dialect}: {failure}");
+        proxy.heal().unwrap();
+        let first = take(&*backend, &ours).await;
+        assert_eq!(first.fence, hold(&*backend, &ours).await.fence, "{dialect}");
+        let onlooker = connect(&in_dialect(&server.url(), dialect)).await;
+        let seen = onlooker.inspect(&ours.resource, None, &no_patience()).await.unwrap();
+        assert_eq!(seen.holders.len(), 1, "{dialect}");
+
+        // A renewal whose answer is lost counts as none, and the next one finds the lock still its own.
+        proxy.drop_replies();
+        let renewal = renew(&*backend, &ours).await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{dialect}: {renewal:?}");
+        proxy.heal().unwrap();
+        assert!(matches!(renewed_at_last(&*backend, &ours).await, Renewal::Renewed), "{dialect}");
+
+        proxy.cut_after_request(1);
+        let answer = release(&*backend, &ours).await;
+        assert!(matches!(answer, Release::Unknown(_)), "{dialect}: {answer:?}");
+        proxy.heal().unwrap();
+        for _ in 0..50 {
+            match release(&*backend, &ours).await {
+                Release::Unknown(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Release::Gone | Release::Freed => break,
+            }
+        }
+        assert!(onlooker.inspect(&ours.resource, None, &no_patience()).await.unwrap().holders.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_unavailable_and_its_lock_is_not_given_away() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let url = format!("{}&timeout=3s", in_dialect(&server.url(), dialect));
+        let backend = connect(&url).await;
+        let held = mutex("job");
+        hold(&*backend, &held).await;
+        server.stop().unwrap();
+        let failure = try_take(&*backend, &mutex("job")).await.unwrap_err();
+        assert!(failure.is_transient(), "{dialect}: {failure}");
+        server.resume().unwrap();
+        assert!(matches!(renewed_at_last(&*backend, &held).await, Renewal::Renewed), "{dialect}");
+        assert!(try_take(&*backend, &mutex("job")).await.unwrap().is_none(), "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn what_lives_on_a_dead_server_is_unavailable_and_the_rest_goes_on() {
+    for dialect in DIALECTS {
+        let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
+        let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+        let url = format!("memcached://{}?dialect={dialect}", hosts.join(","));
+        let backend = connect(&url).await;
+        let claims: Vec<_> = (0..60).map(|n| mutex(&format!("job {n}"))).collect();
+        for claim in &claims {
+            hold(&*backend, claim).await;
+        }
+        let items = [0, 1, 2].map(|n| servers[n].stat("curr_items"));
+        let items = futures_util::future::join_all(items).await;
+        let items: Vec<u64> = items.into_iter().map(Result::unwrap).collect();
+        assert_eq!(items.iter().sum::<u64>(), 60, "{dialect}");
+        assert!(items.iter().all(|part| *part > 5), "{dialect}: {items:?}");
+
+        servers[0].kill().unwrap();
+        // Another client, which starts only now, sees the same.
+        let late = connect(&url).await;
+        let (mut away, mut kept) = (0, 0);
+        for claim in &claims {
+            for client in [&backend, &late] {
+                match try_take(&**client, &mutex(claim.resource.as_str())).await {
+                    Err(failure) => {
+                        assert!(failure.is_transient(), "{dialect}: {failure}");
+                        away += 1;
+                    }
+                    Ok(None) => kept += 1,
+                    Ok(Some(_)) => panic!("{dialect}: {:?} was given away", claim.resource),
+                }
+            }
+        }
+        assert_eq!((away, kept), (2 * items[0], 2 * (items[1] + items[2])), "{dialect}");
+        let answers = backend.release(&claims.iter().collect::<Vec<_>>()).await;
+        let freed = answers.iter().filter(|answer| matches!(answer, Release::Freed)).count() as u64;
+        assert_eq!(freed, items[1] + items[2], "{dialect}");
+        assert!(answers.iter().all(|answer| !matches!(answer, Release::Gone)), "{dialect}");
+        servers[0].restart().await.unwrap();
+        for claim in &claims {
+            take(&*late, &mutex(claim.resource.as_str())).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn cancelled_waits_leave_nothing() {
+    // By a variable, because a whole campaign takes minutes.
+    let rounds = std::env::var("LEASEHOLD_MEMCACHED_CANCELS").map_or(300, |rounds| rounds.parse().unwrap());
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let url = in_dialect(&server.url(), dialect);
+        let store = connect(&url).await;
+        let locks = leasehold::Leasehold::builder().over(connect(&url).await).unwrap();
+        let held = mutex("job");
+        hold(&*store, &held).await;
+        for round in 0..rounds {
+            let mutex = locks.mutex("job").ttl(Duration::from_secs(30));
+            let waiting = tokio::spawn(async move { mutex.lock().await });
+            // Anywhere between before the request and after the place was taken.
+            tokio::time::sleep(Duration::from_micros(round % 40 * 50)).await;
+            waiting.abort();
+        }
+        locks.close(Duration::from_secs(10)).await;
+        let mut left = usize::MAX;
+        for _ in 0..100 {
+            left = store.inspect(&held.resource, None, &no_patience()).await.unwrap().waiting.len();
+            if left == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(left, 0, "{dialect}");
+        assert!(freed(&*store, &held).await, "{dialect}");
+        assert_eq!(server.stat("curr_items").await.unwrap(), 0, "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn a_late_release_never_frees_the_next_holder() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let (slow, quick) = (
+            connect(&in_dialect(&server.url(), dialect)).await,
+            connect(&in_dialect(&server.url(), dialect)).await,
+        );
+        let mut expiring = mutex("job");
+        expiring.ttl = Duration::from_secs(2);
+        hold(&*slow, &expiring).await;
+        let next = mutex("job");
+        take(&*quick, &next).await;
+        assert!(matches!(release(&*slow, &expiring).await, Release::Gone), "{dialect}");
+        assert!(matches!(renew(&*slow, &expiring).await, Renewal::Lost), "{dialect}");
+        assert!(try_take(&*slow, &mutex("job")).await.unwrap().is_none(), "{dialect}");
+        assert!(freed(&*quick, &next).await, "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn many_waiters_poll_seldom() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    for dialect in DIALECTS {
+        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        let held = mutex(dialect);
+        hold(&*backend, &held).await;
+        let before = server.stat("get_hits").await.unwrap();
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..40 {
+            let (backend, claim) = (backend.clone(), mutex(dialect));
+            waiting.spawn(async move {
+                let began = std::time::Instant::now();
+                while began.elapsed() < Duration::from_secs(3) {
+                    let pause = match backend.contend(&claim, &endless()).await {
+                        Ok(Step::Busy(hint)) => hint.ask_again_in.unwrap(),
+                        Ok(Step::Granted(_)) => panic!("granted while it is held"),
+                        // Too many came at once, each to write itself into the line.
+                        Err(failure) => {
+                            assert!(failure.is_transient(), "{failure}");
+                            Duration::from_millis(50)
+                        }
+                    };
+                    tokio::time::sleep(pause).await;
+                }
+                assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
+            });
+        }
+        while let Some(done) = waiting.join_next().await {
+            done.unwrap();
+        }
+        // A few quick ones, then about two a second each; joining and leaving the line costs some, too.
+        let looks = server.stat("get_hits").await.unwrap() - before;
+        println!("{dialect}: {looks} looks of 40 waiters in 3 s");
+        assert!(looks < 40 * 30, "{dialect}: {looks} looks of 40 waiters in 3 s");
+        assert!(freed(&*backend, &held).await, "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn shares_of_a_capacity_are_counted_over_clients() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    let (a, b) = (connect(&server.url()).await, connect(&server.url()).await);
+    let permits: Vec<_> = (0..3).map(|_| claim("pool", Share::permits(1, 2).unwrap())).collect();
+    let first = hold(&*a, &permits[0]).await.fence;
+    let second = hold(&*b, &permits[1]).await.fence;
+    assert!(second > first);
+    assert!(try_take(&*a, &permits[2]).await.unwrap().is_none());
+    assert!(freed(&*a, &permits[0]).await);
+    assert!(hold(&*b, &permits[2]).await.fence > second);
+
+    let plain = connect(&in_dialect(&server.url(), "plain")).await;
+    let failure = try_take(&*plain, &permits[0]).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported);
+}

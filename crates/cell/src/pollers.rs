@@ -1,0 +1,43 @@
+//! Those who ask again and again: how often each has asked, and when it is to ask next.
+//!
+//! Ground rules: forgetting costs a few requests and nothing else, so the memory is bounded.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Claim, ClaimId};
+
+use crate::pace::{FIRST_POLL, LAST_POLL, TICK, jittered};
+
+/// Which claims of this client have asked how often, where they ask again and again.
+#[derive(Debug, Default)]
+pub struct Pollers(Mutex<HashMap<ClaimId, u32>>);
+
+impl Pollers {
+    /// How often the claim had asked before.
+    pub fn count(&self, id: ClaimId) -> u32 {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
+            // Whoever is not remembered asks as seldom as one that has waited long.
+            return u32::MAX;
+        }
+        let count = counts.entry(id).or_default();
+        *count = count.saturating_add(1);
+        *count - 1
+    }
+
+    /// The claim holds, or has ended.
+    pub fn forget(&self, id: ClaimId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+/// When to poll next: slower with each round, and not much later than the first of those ahead may have ended.
+pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
+    let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
+    jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
+}
+
+/// Claims whose pauses are remembered.
+const MAX_POLLERS: usize = 100_000;
