@@ -5,13 +5,13 @@
 //! connection is down, so each has a limit of its own; one that was not answered in time may still be carried out.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_address::{Host, reveal};
 use leasehold_core::{Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use zookeeper_client::{Client, Error, SessionState};
 
 use crate::config::ZooKeeperConfig;
@@ -77,16 +77,17 @@ impl Session {
             if let Some(login) = config.login()? {
                 connector = connector.with_auth("digest", reveal(&login).as_bytes());
             }
-            let began = Instant::now();
-            match connector.connect(&servers).await {
-                Ok(client) => return Ok(client),
-                Err(error) => {
-                    let failure = wire::failure(error, "");
-                    // Whoever is refused at once is told at once.
-                    if !failure.is_transient() || began.elapsed() < silence.mul_f64(PATIENT) {
-                        return Err(failure);
-                    }
-                }
+            let mut connecting = pin!(connector.connect(&servers));
+            let soon = tokio::time::timeout(silence.mul_f64(PATIENT), connecting.as_mut()).await;
+            let was_silent = soon.is_err();
+            let connected = match soon {
+                Ok(connected) => connected,
+                Err(_) => connecting.await,
+            };
+            match connected.map_err(|error| wire::failure(error, "")) {
+                // Whoever is refused at once is told at once.
+                Err(failure) if was_silent && failure.is_transient() => {}
+                connected => return connected,
             }
         }
     }
