@@ -39,7 +39,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
 
 const WAITERS: usize = 8;
 /// All others stand in line again before the next release.
-const HOLD: Duration = Duration::from_millis(2);
+pub(crate) const HOLD: Duration = Duration::from_millis(2);
 /// Until then all processes are connected.
 const START: Duration = Duration::from_millis(300);
 
@@ -55,18 +55,24 @@ const GROUP: &str = "handover: from a release to the next grant, 8 waiters in 8 
 
 /// Quantiles in microseconds, one a round.
 #[derive(Default)]
-struct Latencies {
+pub(crate) struct Latencies {
     half: Series,
     most: Series,
 }
 
 impl Latencies {
-    fn push(&mut self, micros: &[f64]) {
+    pub(crate) fn push(&mut self, micros: &[f64]) {
         self.half.push(quantile(micros, 0.5));
         self.most.push(quantile(micros, 0.99));
     }
 
-    fn tell(&self, report: &mut Report, measures: [Measure; 2], reference: &str, other: &Latencies) {
+    pub(crate) fn tell(
+        &self,
+        report: &mut Report,
+        measures: [Measure; 2],
+        reference: &str,
+        other: &Latencies,
+    ) {
         let [half, most] = measures;
         report.compare(half, &self.half, reference, &other.half, None);
         report.compare(most, &self.most, reference, &other.most, None);
@@ -120,7 +126,7 @@ fn spawn(means: Means, at: &str, from: u64, until: u64) -> Outcome<Child> {
 }
 
 /// What lies between holds, for as long as nobody has left the line.
-fn latencies(holds: &[Hold], until: u64) -> Outcome<Vec<f64>> {
+pub(crate) fn latencies(holds: &[Hold], until: u64) -> Outcome<Vec<f64>> {
     let mut micros = Vec::with_capacity(holds.len());
     for pair in holds.windows(2) {
         let (before, next) = (pair[0], pair[1]);

@@ -39,7 +39,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
 }
 
 const GROUP: &str = "leases: Redis, 10,000 of them, renewed for two ttl";
-const LEASES: usize = 10_000;
+pub(crate) const LEASES: usize = 10_000;
 /// Acquires, and renewals one by one, that are under way at the same time.
 const AT_ONCE: usize = 64;
 
@@ -114,7 +114,7 @@ async fn one_by_one(server: &RedisServer) -> Outcome<Watched> {
     Err("not every lease was renewed one by one".into())
 }
 
-async fn hold_all(locks: &Leasehold, ttl: Duration) -> Outcome<Vec<Guard>> {
+pub(crate) async fn hold_all(locks: &Leasehold, ttl: Duration) -> Outcome<Vec<Guard>> {
     let mut tasks = JoinSet::new();
     for first in 0..AT_ONCE {
         let locks = locks.clone();

@@ -7,6 +7,7 @@
 
 mod benchmark;
 mod captured;
+mod consensus;
 mod crowd;
 mod cycle;
 mod effort;
@@ -95,5 +96,6 @@ async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> 
         Group::Crowd => crowd::measure(plan, report).await,
         Group::Leases => leases::measure(plan, report).await,
         Group::Idle => idle::measure(plan, report).await,
+        Group::Consensus => consensus::measure(plan, report).await,
     }
 }

@@ -38,6 +38,8 @@ pub(crate) enum Group {
     Leases,
     /// 1,000 idle waiters
     Idle,
+    /// etcd and ZooKeeper, beside their own operations and recipes
+    Consensus,
 }
 
 impl Plan {
@@ -90,6 +92,7 @@ impl Group {
             Group::Crowd => "crowd: 64 tasks of one process on one lock …",
             Group::Leases => "leases: 10,000 of them, renewed …",
             Group::Idle => "idle: 1,000 waiters …",
+            Group::Consensus => "consensus: etcd and ZooKeeper, beside their own operations and recipes …",
         }
     }
 }

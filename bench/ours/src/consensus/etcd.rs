@@ -1,0 +1,104 @@
+//! etcd's own operations, without anything around them.
+//!
+//! The few messages are written down by field number, as in the backend, of which nothing is used here.
+
+use std::net::SocketAddr;
+
+use http::uri::PathAndQuery;
+use prost::{Message, Oneof};
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{IntoRequest, Status};
+use tonic_prost::ProstCodec;
+
+use crate::Outcome;
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub(crate) struct RawEtcd(Channel);
+
+impl RawEtcd {
+    pub(crate) async fn connect(addr: SocketAddr) -> Outcome<RawEtcd> {
+        Ok(RawEtcd(Endpoint::from_shared(format!("http://{addr}"))?.connect().await?))
+    }
+
+    /// Puts a key that is not there, and deletes it.
+    pub(crate) async fn cycle(self) -> Outcome<()> {
+        let absent = Compare { target: CREATE, key: KEY.to_vec(), create_revision: Some(0) };
+        let put = Operation::Put(Put { key: KEY.to_vec(), value: VALUE.to_vec() });
+        let put = Transaction { compare: vec![absent], success: vec![Request { operation: Some(put) }] };
+        if !self.transact(put).await? {
+            return Err("the key was there before".into());
+        }
+        let delete = Operation::Delete(Delete { key: KEY.to_vec() });
+        let delete = Transaction { compare: Vec::new(), success: vec![Request { operation: Some(delete) }] };
+        self.transact(delete).await?;
+        Ok(())
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<bool, Status> {
+        let mut grpc = Grpc::new(self.0.clone());
+        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        let path = PathAndQuery::from_static("/etcdserverpb.KV/Txn");
+        let codec = ProstCodec::<Transaction, Answer>::default();
+        Ok(grpc.unary(transaction.into_request(), path, codec).await?.into_inner().succeeded)
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Transaction {
+    #[prost(message, repeated, tag = "1")]
+    compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    success: Vec<Request>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Compare {
+    #[prost(int32, tag = "2")]
+    target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    key: Vec<u8>,
+    #[prost(int64, optional, tag = "5")]
+    create_revision: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Request {
+    #[prost(oneof = "Operation", tags = "2, 3")]
+    operation: Option<Operation>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Operation {
+    #[prost(message, tag = "2")]
+    Put(Put),
+    #[prost(message, tag = "3")]
+    Delete(Delete),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Put {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Delete {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Answer {
+    #[prost(bool, tag = "2")]
+    succeeded: bool,
+}
+
+/// To compare the revision that created a key.
+const CREATE: i32 = 1;
+/// About as long as what leasehold writes.
+const KEY: &[u8] = b"raw/cycle!0123456789abcdef0123456789abcdef.1.1";
+const VALUE: &[u8] = b"30000 host=bench pid=4711";
