@@ -73,6 +73,7 @@ impl Call<'_> {
     /// Stands in line until the claim is admitted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
         let mut place = None;
+        let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
             let seen = match place {
                 None => self.stand().await?,
@@ -101,7 +102,7 @@ impl Call<'_> {
             tokio::select! {
                 rung = watch.rung() => rung?,
                 () = patience.ended() => {}
-                () = doubt(self.core) => {}
+                () = doubt.grows() => {}
             }
             if patience.is_ended() {
                 return self.leave(ahead.len()).await;
@@ -113,6 +114,7 @@ impl Call<'_> {
 
     /// Waits until nobody has the one key of the lock, and puts it. Whoever is quickest gets it.
     async fn wait_for_the_key(&self, patience: &Patience) -> Result<Step, Failure> {
+        let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
             let seen = self.place(Vec::new()).await?;
             if let Some(own) = seen.own {
@@ -128,7 +130,7 @@ impl Call<'_> {
             tokio::select! {
                 rung = watch.rung() => rung?,
                 () = patience.ended() => {}
-                () = doubt(self.core) => {}
+                () = doubt.grows() => {}
             }
         }
         Ok(busy(1))
@@ -316,11 +318,27 @@ impl Call<'_> {
     }
 }
 
-/// Ends when a server that may keep silent about a delete has been trusted for long enough.
-async fn doubt(core: &Core) {
-    match core.watches {
-        Watches::Whole => std::future::pending().await,
-        Watches::MayMiss => tokio::time::sleep(TRUSTED).await,
+/// For how long a watch is trusted on a server that may keep silent about a delete.
+///
+/// It does so when the watch is opened, if at all: so the first look comes early, and further ones, for streams that
+/// were opened anew, more and more rarely.
+struct Doubt {
+    watches: Watches,
+    trusted: Duration,
+}
+
+impl Doubt {
+    fn of(core: &Core) -> Doubt {
+        Doubt { watches: core.watches, trusted: TRUSTED }
+    }
+
+    /// Ends when it is time to look again.
+    async fn grows(&mut self) {
+        match self.watches {
+            Watches::Whole => std::future::pending().await,
+            Watches::MayMiss => tokio::time::sleep(self.trusted).await,
+        }
+        self.trusted = (self.trusted * TRUSTED_MORE).min(TRUSTED_MOST);
     }
 }
 
@@ -328,8 +346,9 @@ fn busy(ahead: usize) -> Step {
     Step::Busy(Hint { ask_again_in: None, ahead: Some(u32::try_from(ahead).unwrap_or(u32::MAX)) })
 }
 
-/// For how long a watch is trusted on servers that may miss a delete.
-const TRUSTED: Duration = Duration::from_secs(20);
+const TRUSTED: Duration = Duration::from_secs(3);
+const TRUSTED_MORE: u32 = 8;
+const TRUSTED_MOST: Duration = Duration::from_secs(300);
 /// How often one call looks before it comes back all the same.
 const STANDS: u32 = 1_000;
 /// How often a condition that others made untrue is tried again.

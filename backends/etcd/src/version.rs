@@ -40,7 +40,7 @@ pub(crate) const REVISIONS_FALL: Flaw = Flaw {
 /// A watch that begins at the very revision of a compaction does not see what was deleted in it.
 pub(crate) const DELETES_UNSEEN: Flaw = Flaw {
     what: "a watch can miss what was deleted at the revision of a compaction",
-    meaning: "a waiter that was not told looks again after 20 s; other clients of etcd may wait for ever",
+    meaning: "a waiter that was not told looks again after 3 s, 24 s and more; other clients of etcd may wait for ever",
     severity: Severity::Notice,
     mended_in: [(4, 36), (5, 18)],
 };

@@ -123,3 +123,30 @@ async fn what_is_free_costs_one_transaction_and_its_release_another() {
     println!("{ROUNDS} pairs took {took:?}, {:?} each, with {cost} requests", took / ROUNDS as u32);
     assert!(cost <= 2 * ROUNDS + 3 + 2 * took.as_secs(), "{cost} requests for {ROUNDS} pairs in {took:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_asks_for_nothing() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (holder, backend) = (connect(&server.url()).await, connect(&server.url()).await);
+    let mut waits = Vec::new();
+    for n in 0..200 {
+        let name = format!("idle/{n}");
+        try_take(&holder, &mutex(&name)).await.unwrap();
+        waits.push(waiting(&backend, &mutex(&name), LONG));
+    }
+    for n in [0, 199] {
+        stand(&backend, &format!("idle/{n}"), 1).await;
+    }
+    // Where the server may have kept silent about a delete, each looks once more after three seconds.
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    let messages = async || server.metric(0, "grpc_server_msg_received_total").await.unwrap().unwrap();
+    let before = messages().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let cost = messages().await - before;
+    println!("200 waiters sent {cost} messages in three seconds");
+    assert!(cost <= 40.0, "{cost} messages of 200 idle waiters in three seconds");
+    for wait in waits {
+        assert!(!wait.is_finished(), "granted although it is held");
+        wait.abort();
+    }
+}

@@ -316,6 +316,6 @@ async fn a_predecessor_that_went_in_a_compacted_revision_is_noticed() {
     let revision = server.etcdctl(&["get", "nothing", "--write-out=fields"]).unwrap();
     let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap().to_owned();
     server.etcdctl(&["compact", &revision]).unwrap();
-    let limit = tokio::time::timeout(Duration::from_secs(30), waiter).await;
+    let limit = tokio::time::timeout(Duration::from_secs(20), waiter).await;
     assert!(limit.expect("a waiter sleeps on although nobody holds").unwrap().is_some());
 }
