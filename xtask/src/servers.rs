@@ -32,7 +32,9 @@ const TOOLS: &[Tool] = &[
         needed_by: &["curator"],
     },
     Tool { program: "/usr/share/java/slf4j-nop.jar", package: "libslf4j-java", needed_by: &["curator"] },
-    Tool { program: "pip3", package: "python3-pip", needed_by: &["kazoo"] },
+    Tool { program: "pip3", package: "python3-pip", needed_by: &["kazoo", "redis-peers"] },
+    Tool { program: "node", package: "nodejs", needed_by: &["redis-peers"] },
+    Tool { program: "npm", package: "npm", needed_by: &["redis-peers"] },
     Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },
 ];
 

@@ -35,7 +35,7 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// | `wait` | `pubsub`: a waiter is sent word; `poll`: it asks again, and no publish or subscribe is ever sent | `pubsub` |
 /// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
 /// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ : -` | `lh` |
-/// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock` | `native` |
+/// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock`; or `dual:` and one of these, which takes that lock and the native one together | `native` |
 /// | `key-prefix` | not for `native`: what stands before the name in the key, up to 128 bytes | |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 /// | `replicas` | how many replicas have to confirm a grant or a renewal before it counts, 0 to 16 | `0` |
@@ -72,6 +72,7 @@ pub struct RedisConfig {
     pub(crate) key_prefix: String,
     /// How many replicas have to confirm a grant or a renewal.
     pub(crate) replicas: u32,
+    pub(crate) dual: bool,
 }
 
 impl RedisConfig {
@@ -104,6 +105,7 @@ impl RedisConfig {
             dialect: Dialect::Native,
             key_prefix: String::new(),
             replicas: 0,
+            dual: false,
         };
         for (name, value) in url.query_pairs() {
             config.read_option(&name, &value)?;
@@ -146,7 +148,7 @@ impl RedisConfig {
                 self.timeout = humantime::parse_duration(value)
                     .map_err(|error| invalid(format!("timeout={value}: {error}; write timeout=5s")))?;
             }
-            ("dialect", _) => self.dialect = Dialect::read(value)?,
+            ("dialect", _) => (self.dialect, self.dual) = Dialect::read(value)?,
             ("key-prefix", _) => self.key_prefix = value.to_owned(),
             ("replicas", _) => {
                 let number = value.parse::<u32>().ok().filter(|number| *number <= MAX_REPLICAS);
@@ -538,6 +540,8 @@ mod tests {
             ("redis://h?tiemout=1s", "known are wait, order, prefix, dialect"),
             ("redis://h?dialect=java", "native, plain, redisson, python-redis-lock"),
             ("redis://h?key-prefix=a", "write prefix"),
+            ("redis://h?dialect=plain&replicas=1", "replicas belongs to the native dialect"),
+            ("redis://h?dialect=dual:native", "before any but the first"),
             ("redis://h?dialect=plain&prefix=a", "write key-prefix"),
             ("redis://h?dialect=plain&order=fifo", "native dialect keeps a line"),
             ("redis://h?dialect=plain&wait=pubsub", "not published"),

@@ -17,14 +17,19 @@ use std::sync::Arc;
 use leasehold_core::{Backend, Claim, Failure, Profile, Resource};
 
 use crate::backend::RedisBackend;
-use crate::config::RedisConfig;
+use crate::config::{RedisConfig, invalid};
 use crate::wire::Request;
 
 /// Opens what `config` names, in the dialect that it names.
 ///
 /// # Errors
-/// As [`RedisBackend::connect`].
+/// As [`RedisBackend::connect`]; `Invalid` where it names two that are to be held together.
 pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failure> {
+    if config.dual {
+        return Err(invalid(
+            "dialect=dual: is two locks: open it through leasehold, which holds them as one",
+        ));
+    }
     let dialect = std::mem::take(&mut config.dialect);
     let key_prefix = config.key_prefix.clone();
     let native = RedisBackend::connect(config).await?;

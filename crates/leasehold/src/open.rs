@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use leasehold_core::Backend;
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "redis")]
+use crate::layer::Dual;
 use crate::local::{FileBackend, FileConfig, MemoryBackend};
 
 #[cfg(feature = "etcd")]
@@ -40,7 +42,12 @@ fn open_files(url: &str) -> Result<Arc<dyn Backend>> {
 async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_redis::RedisConfig::parse(url).map_err(failed)?;
-    leasehold_redis::connect(config).await.map_err(failed)
+    let Some((old, new)) = config.dual() else {
+        return leasehold_redis::connect(config).await.map_err(failed);
+    };
+    let new = leasehold_redis::connect(new).await.map_err(failed)?;
+    let old = leasehold_redis::connect(old).await.map_err(failed)?;
+    Ok(Arc::new(Dual::of(old, new).map_err(failed)?))
 }
 
 #[cfg(feature = "etcd")]

@@ -152,6 +152,38 @@ pub fn python_packages(packages: &[&str]) -> Result<PathBuf, Error> {
     })
 }
 
+/// A Node.js that has these packages, each as npm takes it, such as `ioredis@5`.
+///
+/// # Errors
+/// [`Error::is_missing`] where Node.js, npm or the registry is not there.
+pub fn node(packages: &[&str]) -> Result<Command, Error> {
+    let (node, npm) = (require::program("node", "nodejs")?, require::program("npm", "npm")?);
+    let folder = folder(&format!("node-{}", packages.join("+")), |folder| {
+        let mut install = Command::new(&npm);
+        install.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
+        install.arg(folder).args(packages);
+        run(&install, "npm")
+    })?;
+    let mut command = Command::new(node);
+    command.env("NODE_PATH", folder.join("node_modules"));
+    Ok(command)
+}
+
+/// A program of a Rust package that has a workspace, and so dependencies, of its own. It is built where that was not done
+/// since it was changed.
+///
+/// # Errors
+/// [`Error::is_missing`] where it cannot be built, for want of the registry above all.
+pub fn rust(manifest: &Path, program: &str) -> Result<Command, Error> {
+    let name = manifest.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let target = folders()?.join(format!("rust-{name}"));
+    let mut build = Command::new(require::program("cargo", "cargo")?);
+    build.args(["build", "--quiet", "--locked", "--bin", program, "--manifest-path"]).arg(manifest);
+    build.arg("--target-dir").arg(&target);
+    run(&build, "cargo")?;
+    Ok(Command::new(target.join("debug").join(program)))
+}
+
 /// A Java that has these jars of Debian's, and is told the source of its program next.
 ///
 /// # Errors
@@ -177,8 +209,7 @@ pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
 fn folder(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-+._".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).collect();
-    let program = std::env::current_exe().map_err(cannot("find", "the test's own program"))?;
-    let folders = program.parent().unwrap_or(Path::new("/")).join("peers");
+    let folders = folders()?;
     let folder = folders.join(&name);
     if folder.is_dir() {
         return Ok(folder);
@@ -200,6 +231,12 @@ fn folder(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) -> Result<P
     }
 }
 
+/// Where packages are kept.
+fn folders() -> Result<PathBuf, Error> {
+    let program = std::env::current_exe().map_err(cannot("find", "the test's own program"))?;
+    Ok(program.parent().unwrap_or(Path::new("/")).join("peers"))
+}
+
 /// Runs it to its end, or to the end of [`INSTALL_LIMIT`].
 fn run(command: &Command, name: &str) -> Result<(), Error> {
     let mut limited = Command::new("timeout");
@@ -216,7 +253,8 @@ fn run(command: &Command, name: &str) -> Result<(), Error> {
 
 const JARS: &str = "/usr/share/java";
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-const INSTALL_LIMIT: Duration = Duration::from_secs(120);
+/// Long enough to build the dependencies of a Rust package on a busy machine.
+const INSTALL_LIMIT: Duration = Duration::from_secs(400);
 
 #[cfg(test)]
 mod tests {

@@ -15,12 +15,18 @@ impl Dialect {
         ("python-redis-lock", Dialect::PythonRedisLock),
     ];
 
-    /// Reads what a URL says.
-    pub(crate) fn read(name: &str) -> Result<Dialect, Failure> {
+    /// Reads what a URL says: the dialect, and whether the native lock is taken beside it.
+    pub(crate) fn read(text: &str) -> Result<(Dialect, bool), Failure> {
+        let (name, dual) = text.strip_prefix("dual:").map_or((text, false), |name| (name, true));
         let known = Dialect::NAMES.iter().find(|(known, _)| *known == name);
-        known.map(|(_, dialect)| *dialect).ok_or_else(|| {
+        let known = known.map(|(_, dialect)| (*dialect, dual)).filter(|it| *it != (Dialect::Native, true));
+        known.ok_or_else(|| {
             let names: Vec<&str> = Dialect::NAMES.iter().map(|(name, _)| *name).collect();
-            invalid(format!("dialect={name}: known are {}", names.join(", ")))
+            let text = format!(
+                "dialect={text}: known are {}, and dual: before any but the first of them",
+                names.join(", ")
+            );
+            invalid(text)
         })
     }
 
@@ -31,9 +37,24 @@ impl Dialect {
 }
 
 impl RedisConfig {
+    /// The configurations of two backends, where the URL says `dialect=dual:…`: the one of the other library's locks, and
+    /// the native one, which are to be held together.
+    pub fn dual(&self) -> Option<(RedisConfig, RedisConfig)> {
+        if !self.dual {
+            return None;
+        }
+        let (mut old, mut new) = (self.clone(), self.clone());
+        (old.dual, new.dual) = (false, false);
+        // That a grant is on replicas is promised of the native lock, without which the other is not held.
+        old.replicas = 0;
+        old.lower();
+        (new.dialect, new.key_prefix) = (Dialect::Native, String::new());
+        Some((old, new))
+    }
+
     /// Refuses every dialect but leasehold's own.
     pub(crate) fn must_be_native(&self) -> Result<(), Failure> {
-        if self.dialect == Dialect::Native {
+        if self.dialect == Dialect::Native && !self.dual {
             return Ok(());
         }
         Err(invalid("this backend speaks the native dialect only: open the URL by leasehold_redis::connect"))
@@ -48,11 +69,15 @@ impl RedisConfig {
                 None => Ok(()),
             };
         }
-        if asked("prefix").is_some() {
-            return Err(invalid("prefix belongs to the native dialect: write key-prefix"));
-        }
         if self.key_prefix.len() > 128 || self.key_prefix.chars().any(char::is_control) {
             return Err(invalid("key-prefix: write at most 128 bytes without control characters"));
+        }
+        if self.dual {
+            // The other options are those of the native lock.
+            return Ok(());
+        }
+        if asked("prefix").is_some() {
+            return Err(invalid("prefix belongs to the native dialect: write key-prefix"));
         }
         if asked("order").is_some_and(|order| order == "fifo") {
             return Err(invalid("only the native dialect keeps a line: leave order=fifo out"));
@@ -60,10 +85,14 @@ impl RedisConfig {
         if !self.dialect.notifies() && asked("wait").is_some_and(|wait| wait == "pubsub") {
             return Err(invalid("in this dialect a release is not published: leave wait=pubsub out"));
         }
+        self.lower();
+        Ok(())
+    }
+
+    fn lower(&mut self) {
         self.order = Order::Unordered;
         if !self.dialect.notifies() {
             self.wait = Wait::Poll;
         }
-        Ok(())
     }
 }

@@ -151,10 +151,13 @@ impl<T: Tongue> Speaker<T> {
     async fn names(&self, prefix: &str) -> Result<BTreeSet<Resource>, Failure> {
         let mut names = BTreeSet::new();
         let pattern = format!("{}*", glob_escaped(&self.tongue.key(prefix)));
+        // Locks of leasehold's own form may lie beside these.
+        let native = format!("{{{}:", self.native.config.prefix);
         for wire in self.native.wire.each().await? {
             self.native
                 .each_key(&wire, &pattern, Some(self.tongue.kind()), |key| {
-                    let name = std::str::from_utf8(key).ok().and_then(|key| self.tongue.resource(key));
+                    let key = std::str::from_utf8(key).ok().filter(|key| !key.starts_with(&native));
+                    let name = key.and_then(|key| self.tongue.resource(key));
                     names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
                     names.len()
                 })

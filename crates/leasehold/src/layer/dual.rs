@@ -1,0 +1,287 @@
+//! Two locks held as one, so that a fleet can move from one to the other without a gap.
+//!
+//! Ground rules: always the new lock first, then the old one, so that two who move never wait for each other; whoever
+//! waits for the old one keeps the new one meanwhile, and nobody else asks for the old. A claim holds only while both
+//! hold: the loss of one is the loss of both.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Backend, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness, Patience, Profile, Proof,
+    Release, Renew, Renewal, Resource, Snapshot, Step, Summary, Version,
+};
+
+use crate::clock::SystemClock;
+
+/// A backend of which every lock is two: one in the new store, and one in the old.
+///
+/// While a fleet moves, some of its processes take the old lock, some take both, and at last some take the new one. Each
+/// of them excludes every other, as long as nobody takes the old one alone while another takes the new one alone.
+///
+/// # Promises
+/// What both stores promise; fences and the way of waiting are those of the new one. Both locks carry the same claim.
+///
+/// # Does not promise
+/// - Order: whoever takes the old lock alone stands in no line.
+/// - A fence for a holder of the old lock alone.
+///
+/// ```
+/// use leasehold::{Leasehold, layer::Dual, local::MemoryBackend};
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
+/// let before = Leasehold::builder().over(old.clone())?;
+/// let moving = Leasehold::builder().over(Arc::new(Dual::of(old, new.clone())?))?;
+/// let after = Leasehold::builder().over(new)?;
+///
+/// let guard = moving.mutex("job").lock().await?;
+/// assert!(before.mutex("job").try_lock().await?.is_none());
+/// assert!(after.mutex("job").try_lock().await?.is_none());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Dual {
+    old: Arc<dyn Backend>,
+    new: Arc<dyn Backend>,
+    profile: Profile,
+}
+
+impl Dual {
+    /// Takes the locks of `new`, and those of `old` with them.
+    ///
+    /// # Errors
+    /// `Unsupported` where one of them keeps its claims by sessions: both must be leases, so that one ttl is right for both.
+    pub fn of(old: Arc<dyn Backend>, new: Arc<dyn Backend>) -> Result<Dual, Failure> {
+        let profile = weaker(old.profile(), new.profile())?;
+        Ok(Dual { old, new, profile })
+    }
+
+    /// The old lock, asked for by one who has the new one.
+    async fn take_old(&self, claim: &Claim, grant: Grant, patience: &Patience) -> Result<Got, Failure> {
+        // Without patience it leaves no place behind: nobody but the one who has the new lock waits for the old.
+        let once = Patience::none(patience.clock().clone());
+        match self.old.contend(claim, &once).await? {
+            Step::Busy(_) => Ok(Got::Nothing),
+            Step::Granted(old) => Ok(Got::Both(Grant {
+                asked_at: grant.asked_at.min(old.asked_at),
+                fence: grant.fence,
+                // Only sessions signal, and those are refused.
+                lost: grant.lost.or(old.lost),
+                proof: Proof::of(Proofs { old: old.proof, new: grant.proof }),
+            })),
+        }
+    }
+
+    /// Gives the new lock up because the old one did not come in time.
+    async fn give_up(&self, claim: &Claim) -> Result<Step, Failure> {
+        match self.new.release(&[claim]).await.pop() {
+            Some(Release::Unknown(failure)) => Err(uncertain(failure)),
+            _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(1) })),
+        }
+    }
+
+    async fn look(&self, resource: &Resource, patience: &Patience) -> Result<Snapshot, Failure> {
+        let once = Patience::none(patience.clock().clone());
+        let looks =
+            (self.new.inspect(resource, None, &once).await?, self.old.inspect(resource, None, &once).await?);
+        Ok(seen_together(looks.0, looks.1))
+    }
+}
+
+#[async_trait]
+impl Backend for Dual {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.profile.admits(claim.share).map_err(|unmet| {
+            Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                format!("{unmet}, as long as both locks are taken"),
+            )
+        })?;
+        let pause = OLD_POLL.min(claim.ttl / 4);
+        let mut holds_new = false;
+        loop {
+            let step = self.new.contend(claim, patience).await;
+            let grant = match step.map_err(|failure| if holds_new { uncertain(failure) } else { failure })? {
+                Step::Granted(grant) => grant,
+                Step::Busy(hint) => return Ok(Step::Busy(hint)),
+            };
+            holds_new = true;
+            if let Got::Both(grant) = self.take_old(claim, grant, patience).await.map_err(uncertain)? {
+                return Ok(Step::Granted(grant));
+            }
+            if patience.is_ended() {
+                return self.give_up(claim).await;
+            }
+            if self.profile.waiting == leasehold_core::Waiting::Polls {
+                return Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(1) }));
+            }
+            // Asked for again after that, the new lock's lease is kept while the old one is waited for.
+            tokio::select! {
+                () = tokio::time::sleep(pause.min(patience.left())) => {}
+                () = patience.ended() => {}
+            }
+        }
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let none = Proof::none();
+        let (mut new, mut old) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        for Renew { claim, proof } in batch.iter().copied() {
+            let proofs = proof.get::<Proofs>();
+            new.push(Renew { claim, proof: proofs.map_or(&none, |proofs| &proofs.new) });
+            old.push(Renew { claim, proof: proofs.map_or(&none, |proofs| &proofs.old) });
+        }
+        let (new, old) = tokio::join!(self.new.renew(&new), self.old.renew(&old));
+        new.into_iter().zip(old).map(|(new, old)| both_renewed(new, old)).collect()
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        // The old one first: whoever is next for the new one then finds the old one free.
+        let old = self.old.release(batch).await;
+        let new = self.new.release(batch).await;
+        new.into_iter().zip(old).map(|(new, old)| both_released(new, old)).collect()
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        loop {
+            let snapshot = self.look(resource, patience).await?;
+            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
+                return Ok(snapshot);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_AGAIN.min(patience.left())) => {}
+                () = patience.ended() => {}
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let new = self.new.list(prefix, after, limit).await?;
+        let old = self.old.list(prefix, after, limit).await?;
+        let either: BTreeSet<Resource> = new.into_iter().chain(old).map(|summary| summary.resource).collect();
+        let mut summaries = Vec::new();
+        for resource in either.into_iter().take(limit) {
+            // Whoever has the new lock alone waits for the old one, which neither list can say.
+            let seen = self.look(&resource, &Patience::none(Arc::new(SystemClock))).await?;
+            let count = |standings: usize| u32::try_from(standings).unwrap_or(u32::MAX);
+            let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
+            if holders + waiting > 0 {
+                summaries.push(Summary { resource, holders, waiting });
+            }
+        }
+        Ok(summaries)
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        let mut findings = self.new.examine(ttl).await;
+        findings.extend(self.old.examine(ttl).await);
+        findings
+    }
+}
+
+/// What came of asking for the old lock.
+enum Got {
+    Both(Grant),
+    Nothing,
+}
+
+/// What both stores keep with a grant.
+struct Proofs {
+    old: Proof,
+    new: Proof,
+}
+
+/// How often whoever has the new lock asks for the old one. It is the only one who does.
+const OLD_POLL: Duration = Duration::from_millis(100);
+
+/// Longest time between two looks of an onlooker who waits for a change.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What both promise.
+fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
+    let (Liveness::Lease { min: a, max: b }, Liveness::Lease { min: c, max: d }) =
+        (old.liveness, new.liveness)
+    else {
+        let text = format!(
+            "{} and {} cannot be held together: one of them keeps its locks by a session, which has no ttl",
+            old.name, new.name
+        );
+        return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
+    };
+    let liveness = Liveness::Lease { min: a.max(c), max: b.min(d) };
+    Ok(Profile {
+        name: "dual",
+        admission: old.admission.min(new.admission),
+        order: old.order.min(new.order),
+        waiting: new.waiting,
+        liveness,
+        fencing: new.fencing,
+        safety: old.safety.min(new.safety),
+        place_ttl: new.place_ttl,
+        granularity: old.granularity.max(new.granularity),
+        overrun: old.overrun.max(new.overrun),
+        renew_batch_max: old.renew_batch_max.min(new.renew_batch_max),
+    })
+}
+
+/// The new lock may be held, whatever the failure says of the last request.
+fn uncertain(mut failure: Failure) -> Failure {
+    failure.effect = Effect::Unknown;
+    failure
+}
+
+fn both_renewed(new: Renewal, old: Renewal) -> Renewal {
+    match (new, old) {
+        (Renewal::Lost, _) | (_, Renewal::Lost) => Renewal::Lost,
+        (Renewal::Unknown(failure), _) | (_, Renewal::Unknown(failure)) => Renewal::Unknown(failure),
+        _ => Renewal::Renewed,
+    }
+}
+
+fn both_released(new: Release, old: Release) -> Release {
+    match (new, old) {
+        (Release::Unknown(failure), _) | (_, Release::Unknown(failure)) => Release::Unknown(failure),
+        (Release::Gone, Release::Gone) => Release::Gone,
+        _ => Release::Freed,
+    }
+}
+
+/// Who holds: those who have both, and those who have the old lock alone. Whoever has only the new one waits.
+fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
+    let (mut holders, mut waiting) = (Vec::new(), Vec::new());
+    let version = Version(format!("{}|{}", new.version.0, old.version.0));
+    for standing in new.holders {
+        let both = old.holders.iter().any(|other| other.id == standing.id);
+        if both { holders.push(standing) } else { waiting.push(standing) }
+    }
+    let alone = old.holders.into_iter().filter(|other| holders.iter().all(|known| known.id != other.id));
+    let alone: Vec<_> = alone.collect();
+    holders.extend(alone);
+    waiting.extend(new.waiting);
+    for standing in &mut waiting {
+        // The fence counts once it holds.
+        standing.fence = None;
+    }
+    Snapshot { resource: new.resource, version, holders, waiting, fence: new.fence }
+}

@@ -1,0 +1,180 @@
+//! Two locks held as one, on a real server: the laws, and a fleet that moves.
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::layer::{Dual, Fault, Mode, Verb};
+use leasehold::{Leasehold, LossCause};
+use leasehold_conformance::{Subject, TakerCommand};
+use leasehold_core::{Backend, Failure};
+use leasehold_redis::RedisConfig;
+use leasehold_testkit::RedisServer;
+use tokio::sync::OnceCell;
+
+/// A server for one law, started when the law first connects.
+struct Moving {
+    options: &'static str,
+    server: OnceCell<Option<RedisServer>>,
+}
+
+impl Moving {
+    fn with(options: &'static str) -> Moving {
+        Moving { options, server: OnceCell::new() }
+    }
+}
+
+#[async_trait::async_trait]
+impl Subject for Moving {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        let server = self.server.get_or_init(RedisServer::start_or_skip).await.as_ref()?;
+        Some(dual(&format!("{}{}", server.url(), self.options)).await.unwrap())
+    }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        let server = self.server.get()?.as_ref()?;
+        Some(TakerCommand::test("taker", format!("{}{}", server.url(), self.options)).unwrap())
+    }
+}
+
+async fn dual(url: &str) -> Result<Arc<dyn Backend>, Failure> {
+    let Some((old, new)) = RedisConfig::parse(url)?.dual() else { panic!("{url} is not dual") };
+    Ok(Arc::new(Dual::of(leasehold_redis::connect(old).await?, leasehold_redis::connect(new).await?)?))
+}
+
+/// Plays the part of another process, where the suite asks for one.
+#[test]
+fn taker() {
+    leasehold_conformance::taker::serve_if_asked(async |url| dual(url).await);
+}
+
+mod plain {
+    use super::*;
+    leasehold_conformance::suite!(Moving::with("?dialect=dual:plain"));
+}
+
+mod redisson_poll {
+    use super::*;
+    leasehold_conformance::suite!(Moving::with("?dialect=dual:redisson&wait=poll"));
+}
+
+async fn client(server: &RedisServer, options: &str) -> Leasehold {
+    Leasehold::open(&format!("{}{options}", server.url())).await.unwrap()
+}
+
+/// The three kinds of process of a fleet that moves, none of which is ever inside with another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_moves_in_three_steps_without_two_holders() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (old, both, new) = ("?dialect=plain", "?dialect=dual:plain", "");
+    let (inside, entered, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)), "job");
+    for step in [[old, old, both], [both, old, both], [both, both, new], [new, both, new]] {
+        entered.store(0, Ordering::SeqCst);
+        let mut tasks = Vec::new();
+        for options in step {
+            let locks = client(&server, options).await;
+            let (inside, entered) = (inside.clone(), entered.clone());
+            tasks.push(tokio::spawn(async move {
+                let mutex = locks.mutex(over).ttl(Duration::from_secs(5));
+                for _ in 0..15 {
+                    let guard = mutex.lock().await.unwrap();
+                    assert!(
+                        !inside.swap(true, Ordering::SeqCst),
+                        "two are inside, one of them by {options:?}"
+                    );
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    entered.fetch_add(1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(entered.load(Ordering::SeqCst), 45, "{step:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_for_the_old_lock_keeps_the_new_one_and_gives_it_back() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (old, both, new) = (
+        client(&server, "?dialect=plain").await,
+        client(&server, "?dialect=dual:plain").await,
+        client(&server, "").await,
+    );
+    let guard = old.mutex("job").lock().await.unwrap();
+    assert!(both.mutex("job").try_lock().await.unwrap().is_none());
+    assert!(new.mutex("job").try_lock().await.unwrap().is_some(), "a look leaves nothing behind");
+    // Longer than a lease of the new lock.
+    let short = both.mutex("job").ttl(Duration::from_millis(300));
+    let waiting = tokio::spawn(async move { short.lock_timeout(Duration::from_millis(1_200)).await });
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the one who is next has it");
+    assert!(waiting.await.unwrap().is_err(), "it had to time out");
+    let mut free = None;
+    for _ in 0..100 {
+        free = new.mutex("job").try_lock().await.unwrap();
+        if free.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    free.expect("who gave up holds nothing").release().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = both.mutex("job");
+        async move { mutex.lock().await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().unwrap();
+    assert!(guard.fence().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loss_of_one_is_the_loss_of_both() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let locks = client(&server, "?dialect=dual:plain").await;
+    for keys in [&["DEL", "job"][..], &["DEL", "{lh:job}:held"]] {
+        let guard = locks.mutex("job").ttl(Duration::from_millis(600)).lock().await.unwrap();
+        server.command(keys).await.unwrap();
+        let cause = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+        assert_eq!(cause, LossCause::Gone, "{keys:?}");
+        drop(guard);
+        let again = locks.mutex("job").lock_timeout(Duration::from_secs(5)).await.unwrap();
+        again.release().await.unwrap();
+    }
+}
+
+/// A failure of the old store while the new lock is held is told as one that may have happened, and leaves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_in_between_leaves_nothing() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let config = |options: &str| RedisConfig::parse(&format!("{}{options}", server.url())).unwrap();
+    let old = leasehold_redis::connect(config("?dialect=plain")).await.unwrap();
+    let new = leasehold_redis::connect(config("")).await.unwrap();
+    let fault = Arc::new(Fault::over(old));
+    let dual = Dual::of(fault.clone(), new.clone()).unwrap();
+    let locks = Leasehold::builder().over(Arc::new(dual)).unwrap();
+    let after = Leasehold::builder().over(new).unwrap();
+    fault.set(Verb::Contend, Mode::Refuse);
+    let error = locks.mutex("job").try_lock().await.unwrap_err();
+    assert!(error.to_string().contains("may have"), "{error}");
+    // The new lock is given back.
+    let guard = after.mutex("job").lock_timeout(Duration::from_secs(5)).await;
+    guard.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_held_together_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let session =
+        leasehold::local::FileBackend::open(leasehold::local::FileConfig::new(directory.path())).unwrap();
+    let lease = leasehold::local::MemoryBackend::new();
+    let failure = Dual::of(Arc::new(lease), Arc::new(session)).unwrap_err();
+    assert!(failure.detail().contains("session"), "{failure}");
+}
