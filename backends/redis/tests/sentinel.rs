@@ -266,3 +266,35 @@ async fn mistakes_are_told_with_what_to_do() {
     let failure = refused(&group.url_at(&[group.addr(0)])).await;
     assert!(failure.kind == FailureKind::Unsupported || failure.kind == FailureKind::Denied, "{failure}");
 }
+
+#[tokio::test]
+async fn the_documented_rights_are_enough() {
+    let docs = include_str!("../src/docs.md");
+    let documented = |user: &str| {
+        let line =
+            docs.lines().find_map(|line| line.strip_prefix(&format!("ACL SETUSER {user} on >secret ")));
+        line.unwrap().to_owned()
+    };
+    let servers =
+        RedisServer::builder().acl_user("jobs", "secret", &format!("{} +role +wait", documented("jobs")));
+    let Some(group) = RedisSentinel::builder().server(servers).start_or_skip().await else { return };
+    for number in 0..3 {
+        let rules = documented("watcher");
+        let words = ["ACL", "SETUSER", "watcher", "on", ">other"].into_iter().chain(rules.split(' '));
+        group.sentinel(number).command(&words.collect::<Vec<_>>()).await.unwrap();
+        group.sentinel(number).command(&["ACL", "SETUSER", "default", "off"]).await.unwrap();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "other").unwrap();
+    let url = group.url().replace("://", "://jobs:secret@");
+    let url = format!("{url}?replicas=1&sentinel-user=watcher&sentinel-password-file={}", file.display());
+    let backend = connect(&url).await;
+    let claim = long("job");
+    let before = try_take(&backend, &claim).await.unwrap();
+    assert!(is_kept(&backend, &claim).await);
+    group.kill(0).unwrap();
+    assert!(is_kept(&backend, &claim).await);
+    assert!(freed(&backend, &claim).await);
+    assert!(persist(&backend, &mutex("job")).await > before);
+}

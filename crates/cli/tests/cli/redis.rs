@@ -2,6 +2,8 @@
 
 use rustix::process::Signal;
 
+use leasehold_testkit::RedisSentinel;
+
 use crate::support::{Place, Redis};
 
 #[test]
@@ -56,4 +58,28 @@ fn many_locks_are_listed_page_by_page() {
     let ended = crate::support::Started::new(head).end().expect(0);
     assert_eq!(ended.err, "");
     drop(held);
+}
+
+#[test]
+fn a_command_runs_on_the_primary_that_sentinels_name_and_is_told_when_a_failover_takes_its_lock() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let Some(group) = runtime.block_on(RedisSentinel::start_or_skip()) else { return };
+    let place = Place::on(&group.url());
+    let ended = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
+    // Before the first election the epoch of fences is 1.
+    assert!(ended.out.starts_with("e00000000000000000001.0"), "{}", ended.out);
+    // The replicas hear nothing of the next one.
+    for replica in [1, 2] {
+        group.stop(replica).unwrap();
+    }
+    runtime.block_on(group.server(0).command(&["CLIENT", "KILL", "TYPE", "replica"])).unwrap();
+    let holder = place.start(&["--ttl", "6s", "job"], "echo held; exec sleep 60");
+    holder.line_with("held");
+    group.kill(0).unwrap();
+    for replica in [1, 2] {
+        group.resume(replica).unwrap();
+    }
+    holder.end().expect(76).says("job was lost");
+    let ended = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
+    assert!(ended.out.starts_with("e00000000000000000002.0"), "{}", ended.out);
 }
