@@ -43,6 +43,8 @@
 //! | the server is down, connections are refused | [`Proxy::cut`] |
 //! | a member of a cluster hangs, crashes, comes back | [`EtcdCluster::stop`], [`EtcdCluster::kill`], [`EtcdCluster::restart`] |
 //! | the leader of a cluster goes | the same with [`EtcdCluster::leader`] |
+//! | PostgreSQL hangs, crashes, comes back with or without its data | [`PostgresServer::stop`], [`PostgresServer::kill`], [`PostgresServer::restart`] |
+//! | a standby of PostgreSQL takes over | [`PostgresServer::standby`], [`PostgresServer::promote`] |
 //! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
 //! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::cut_off`] with [`RedisSentinel::primary`] |
 //! | Sentinels fail over in order | [`RedisSentinel::failover`] |
@@ -90,6 +92,7 @@ mod etcd;
 mod memcached;
 pub mod peers;
 mod port;
+mod postgres;
 mod process;
 mod proxy;
 mod redis;
@@ -102,6 +105,7 @@ pub use error::Error;
 pub use etcd::{EtcdBuilder, EtcdCluster};
 pub use memcached::{MemcachedBuilder, MemcachedServer};
 pub use port::Port;
+pub use postgres::{PgBouncer, PoolMode, PostgresBuilder, PostgresServer};
 pub use process::Process;
 pub use proxy::{Proxy, Way};
 pub use redis::{

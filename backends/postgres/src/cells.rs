@@ -1,0 +1,327 @@
+//! One row per resource: the store behind the leases.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_cell::{Basis, Bells, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
+use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Resource, Waiting};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::config::{Create, PostgresConfig};
+use crate::dial::{Sql, only, read};
+use crate::examine::examine;
+use crate::listener::Listener;
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+use crate::schema;
+use crate::server::Server;
+use crate::sql::Statements;
+
+/// The table of locks in one database.
+#[derive(Debug)]
+pub struct PostgresCells {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) server: Server,
+    statements: Statements,
+    profile: Profile,
+    /// Where calls are sent; empty where nobody listens.
+    channel: String,
+    listener: Option<Listener>,
+}
+
+impl PostgresCells {
+    /// Connects, creates what is missing, and asks what the server is.
+    pub(crate) async fn connect(config: PostgresConfig) -> Result<PostgresCells, Failure> {
+        let pool = Arc::new(Pool::new(Arc::new(config)));
+        schema::ensure(&pool).await?;
+        let server = Server::ask(&pool).await?;
+        let statements = Statements::of(&pool.config.names);
+        let profile = server.profile(&pool.config);
+        let rows = pool.ask(&statements.channel, &[]).await.map_err(Refusal::into_failure)?;
+        let channel: String = read(&only(rows)?, 0)?;
+        let listens = profile.waiting == Waiting::Notifies;
+        let listener = listens.then(|| Listener::start(pool.config.clone(), channel.clone()));
+        Ok(PostgresCells { pool, server, statements, profile, channel, listener })
+    }
+
+    /// Sends one statement. A table that is lost, with the server's data, is made anew.
+    async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        match self.pool.ask(sql, params).await {
+            Err(Refusal::NoTable(failure)) if self.pool.config.create == Create::Yes => {
+                tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
+                schema::ensure(&self.pool).await.map_err(Refusal::Failed)?;
+                self.pool.ask(sql, params).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
+        let Swap { at, seen, epoch, basis, put } = swap;
+        let (name, call) = (at.as_str(), called(at, &put.call));
+        let (seen, within, version) = (signed(*seen), signed(*epoch), signed(put.version));
+        let (epoch, seq, keep) = (signed(put.fence.epoch), signed(put.fence.seq), micros(put.keep));
+        let anew = *basis == Basis::Renewed;
+        let answer = self
+            .pool
+            .ask(
+                &self.statements.swap_one,
+                &[
+                    &name,
+                    &seen,
+                    &within,
+                    &anew,
+                    &put.text,
+                    &version,
+                    &epoch,
+                    &seq,
+                    &keep,
+                    &call,
+                    &self.channel,
+                ],
+            )
+            .await;
+        match answer {
+            Ok(rows) => Ok(!rows.is_empty()),
+            Err(Refusal::LostRace) => Ok(false),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
+        let names: Vec<&str> = swaps.iter().map(|swap| swap.at.as_str()).collect();
+        let numbers = |number: fn(&Swap) -> u64| -> Vec<i64> {
+            swaps.iter().map(|swap| signed(number(swap))).collect()
+        };
+        let (seen, within) = (numbers(|swap| swap.seen), numbers(|swap| swap.epoch));
+        let anew: Vec<bool> = swaps.iter().map(|swap| swap.basis == Basis::Renewed).collect();
+        let texts: Vec<&str> = swaps.iter().map(|swap| swap.put.text.as_str()).collect();
+        let (versions, epochs) = (numbers(|swap| swap.put.version), numbers(|swap| swap.put.fence.epoch));
+        let seqs = numbers(|swap| swap.put.fence.seq);
+        let keeps: Vec<i64> = swaps.iter().map(|swap| micros(swap.put.keep)).collect();
+        let calls: Vec<String> = swaps.iter().map(|swap| called(&swap.at, &swap.put.call)).collect();
+        let answer = self
+            .pool
+            .ask(
+                &self.statements.swap_many,
+                &[
+                    &names,
+                    &seen,
+                    &within,
+                    &anew,
+                    &texts,
+                    &versions,
+                    &epochs,
+                    &seqs,
+                    &keeps,
+                    &calls,
+                    &self.channel,
+                ],
+            )
+            .await;
+        let rows = match answer {
+            Ok(rows) => rows,
+            Err(Refusal::LostRace) => return Ok(vec![false; swaps.len()]),
+            Err(refusal) => return Err(refusal.into_failure()),
+        };
+        let done: Result<std::collections::HashSet<String>, Failure> =
+            rows.iter().map(|row| read(row, 0)).collect();
+        let done = done?;
+        Ok(swaps.iter().map(|swap| done.contains(swap.at.as_str())).collect())
+    }
+}
+
+#[async_trait]
+impl Cells for PostgresCells {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn timekeeping(&self) -> Timekeeping {
+        Timekeeping::Store
+    }
+
+    fn max_text(&self) -> usize {
+        MAX_TEXT
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        self.listener.as_ref().map(Listener::bells)
+    }
+
+    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
+        let answer = self.ask(&self.statements.seize, &[&name, &put.text, &version, &keep]).await;
+        let rows = match answer {
+            Ok(rows) => rows,
+            Err(Refusal::LostRace) => return Ok(Seized::Held(None)),
+            Err(refusal) => return Err(refusal.into_failure()),
+        };
+        let Some(row) = rows.first() else { return Ok(Seized::Held(None)) };
+        if read::<bool>(row, 0)? {
+            let fence = fence(row, 4)?;
+            return Ok(Seized::Taken { version: put.version, fence });
+        }
+        Ok(Seized::Held(Some(cell(row, 2)?)))
+    }
+
+    async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
+        let names: Vec<&str> = at.iter().map(|at| at.as_str()).collect();
+        let found = match self.ask(&self.statements.read, &[&names]).await {
+            Ok(rows) => by_name(&rows),
+            Err(refusal) => Err(refusal.into_failure()),
+        };
+        match found {
+            Ok(mut found) => at.iter().map(|at| Ok(found.remove(at.as_str()))).collect(),
+            Err(failure) => at.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        if let [swap] = swaps {
+            return vec![self.swap_one(swap).await];
+        }
+        match self.swap_many(swaps).await {
+            Ok(done) => done.into_iter().map(Ok).collect(),
+            Err(failure) => swaps.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<(Resource, Cell)>, Failure> {
+        let (after, end) = (after.map_or("", Resource::as_str), end_of(prefix));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let answer = self.ask(&self.statements.list, &[&prefix, &after, &end, &limit]).await;
+        let rows = answer.map_err(Refusal::into_failure)?;
+        let read_row = |row: &Row| {
+            let name: String = read(row, 0)?;
+            let resource = Resource::new(&name).map_err(|error| {
+                let text = format!("the table has a row that is not ours: {error}");
+                Failure::new(FailureKind::Foreign, Effect::None, text)
+            })?;
+            Ok((resource, cell(row, 1)?))
+        };
+        rows.iter().map(read_row).collect()
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        examine(self, ttl).await
+    }
+}
+
+fn by_name(rows: &[Row]) -> Result<HashMap<String, Cell>, Failure> {
+    rows.iter().map(|row| Ok((read(row, 0)?, cell(row, 1)?))).collect()
+}
+
+/// Reads claims, version, epoch, seq, age and the present epoch, from the column `at` on.
+fn cell(row: &Row, at: usize) -> Result<Cell, Failure> {
+    let fence = fence(row, at + 2)?;
+    let age = u64::try_from(read::<i64>(row, at + 4)?).unwrap_or_default();
+    let epoch = unsigned(read(row, at + 5)?);
+    Ok(Cell {
+        text: read(row, at)?,
+        version: unsigned(read(row, at + 1)?),
+        fence,
+        floor: Fence { epoch: epoch.max(fence.epoch), ..fence },
+        age: Some(Duration::from_micros(age)),
+    })
+}
+
+fn fence(row: &Row, at: usize) -> Result<Fence, Failure> {
+    Ok(Fence { epoch: unsigned(read(row, at)?), seq: unsigned(read(row, at + 1)?), sub: 0 })
+}
+
+/// What is told to those who listen: the resource, and who is called, or `*` for all.
+pub(crate) fn called(at: &Resource, call: &Call) -> String {
+    let mut text = match call {
+        Call::Nobody => return String::new(),
+        Call::Everyone => "*".to_owned(),
+        Call::These(_) => String::new(),
+    };
+    if let Call::These(addresses) = call {
+        for address in addresses {
+            // Writing into a String does not fail.
+            let _ = write!(text, "{address:08x}");
+        }
+    }
+    format!("{text} {}", at.as_str())
+}
+
+/// Reads what [`called`] wrote.
+pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
+    let (call, name) = text.split_once(' ')?;
+    let resource = Resource::new(name).ok()?;
+    if call == "*" {
+        return Some((resource, Call::Everyone));
+    }
+    let digits = call
+        .as_bytes()
+        .chunks(8)
+        .map(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+    Some((resource, Call::These(digits.collect::<Option<Vec<u32>>>()?)))
+}
+
+/// The first text that comes after all that begin with `prefix`, byte by byte.
+fn end_of(prefix: &str) -> String {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        let mut after = (u32::from(last) + 1..=u32::from(char::MAX)).filter_map(char::from_u32);
+        if let Some(next) = after.next() {
+            end.push(next);
+            return end;
+        }
+    }
+    // No name is as long as this one.
+    char::MAX.to_string().repeat(Resource::MAX_BYTES)
+}
+
+/// Numbers of this table are never above what PostgreSQL can hold.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+/// A line of some ten thousand claims with short notes.
+const MAX_TEXT: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_read_as_it_was_written() {
+        let at = Resource::new("a b* é").unwrap();
+        for call in [Call::Everyone, Call::These(vec![0, 7, u32::MAX])] {
+            assert_eq!(read_call(&called(&at, &call)), Some((at.clone(), call)));
+        }
+        assert_eq!(called(&at, &Call::Nobody), "");
+        for bad in ["", "x", "zz a", "0000000g a", "0 "] {
+            assert_eq!(read_call(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_that_begin_with_it() {
+        for prefix in ["", "a", "é", "a\u{10ffff}", "\u{d7ff}"] {
+            let end = end_of(prefix);
+            assert!(format!("{prefix}\u{10ffff}zz") < end, "{prefix:?}");
+        }
+        assert_eq!(end_of("a/"), "a0");
+        assert_eq!(end_of("a\u{10ffff}"), "b");
+    }
+}

@@ -1,0 +1,344 @@
+//! Where the servers are and how they are to be used, parsed from a URL.
+//!
+//! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the URL.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold_address::{Credentials, Host, Parts, TlsFiles, duration_between, invalid};
+use leasehold_core::{Failure, Order};
+
+/// One PostgreSQL database, and how leasehold uses it:
+/// `postgres://[user[:password]@]host[:port][,host[:port]…][/database]`, or `postgresql://…`.
+///
+/// | option | meaning | default |
+/// |---|---|---|
+/// | `sslmode` | `disable`, or `verify-full`: TLS with a verified certificate and host name. `require` and `verify-ca` are taken as `verify-full` | `disable` |
+/// | `ca`, `cert`, `key` | PEM files: authorities to trust instead of the system's; the client's certificate and its key | |
+/// | `password-file` | file that holds the password, read again for each connection | |
+/// | `host` | folder of a unix socket, where the URL names no host | |
+/// | `schema` | schema of the tables: 1 to 63 of `A-Z a-z 0-9 _`, no digit first | that of the search path |
+/// | `table` | table of the locks; the same characters, up to 40 | `leasehold` |
+/// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
+/// | `wait` | `listen` for notifications, or `poll`. Behind a pooler that shares sessions it is always `poll` | `listen` |
+/// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
+/// | `connections` | connections at most, 1 to 100 | `8` |
+/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+///
+/// Of several servers the first one that is no standby is used. A password comes from the URL, else from
+/// `password-file`, else from the environment variable `PGPASSWORD`; a user from the URL, else from `PGUSER`.
+///
+/// ```
+/// use leasehold_postgres::PostgresConfig;
+/// let config = PostgresConfig::parse("postgres://jobs:secret@db1,db2:5433/app?sslmode=verify-full").unwrap();
+/// assert_eq!(config.to_string(), "postgres://jobs:***@db1:5432,db2:5433/app");
+/// let error = PostgresConfig::parse("postgres://db1/app?sslmode=prefer").unwrap_err();
+/// assert!(error.to_string().contains("verify-full"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct PostgresConfig {
+    pub(crate) places: Vec<Place>,
+    pub(crate) credentials: Credentials,
+    pub(crate) database: Option<String>,
+    pub(crate) tls: Tls,
+    pub(crate) tls_files: TlsFiles,
+    pub(crate) names: Names,
+    pub(crate) create: Create,
+    pub(crate) wait: Wait,
+    pub(crate) order: Order,
+    pub(crate) connections: usize,
+    pub(crate) timeout: Duration,
+}
+
+/// Where one server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp(Host),
+    /// The folder of the socket, and the port that its name ends in.
+    Unix(PathBuf, u16),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tls {
+    Off,
+    Verified,
+}
+
+/// Whether missing tables are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Create {
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Listen,
+    Poll,
+}
+
+/// Names of tables, checked, so that they can stand in a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    schema: Option<String>,
+    table: String,
+}
+
+impl Names {
+    /// The table with this ending, quoted.
+    pub(crate) fn table(&self, ending: &str) -> String {
+        let table = format!("\"{}{ending}\"", self.table);
+        match &self.schema {
+            Some(schema) => format!("\"{schema}\".{table}"),
+            None => table,
+        }
+    }
+
+    pub(crate) fn schema(&self) -> Option<&str> {
+        self.schema.as_deref()
+    }
+}
+
+impl PostgresConfig {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to write instead. Nothing was sent anywhere.
+    pub fn parse(url: &str) -> Result<PostgresConfig, Failure> {
+        let parts = Parts::split(url, FORM)?;
+        if parts.scheme != "postgres" && parts.scheme != "postgresql" {
+            return Err(invalid(format!("write {FORM}")));
+        }
+        let user = parts.user.clone().filter(|user| !user.is_empty());
+        let user = user.or_else(|| std::env::var("PGUSER").ok().filter(|user| !user.is_empty()));
+        let mut config = PostgresConfig {
+            places: Vec::new(),
+            credentials: Credentials::new(user, parts.password.clone(), "PGPASSWORD"),
+            database: Some(parts.path.clone()).filter(|name| !name.is_empty()),
+            tls: Tls::Off,
+            tls_files: TlsFiles::default(),
+            names: Names { schema: None, table: "leasehold".to_owned() },
+            create: Create::Yes,
+            wait: Wait::Listen,
+            order: Order::Fifo,
+            connections: 8,
+            timeout: Duration::from_secs(5),
+        };
+        if !parts.is_without_host() {
+            config.places = parts.hosts(PORT)?.into_iter().map(Place::Tcp).collect();
+        }
+        for (name, value) in &parts.options {
+            config.read_option(name, value)?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether a password crosses a network that others may listen on.
+    pub(crate) fn exposes_password(&self) -> bool {
+        let remote = |place: &Place| matches!(place, Place::Tcp(host) if !host.is_loopback());
+        self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
+    }
+
+    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
+        if self.tls_files.take(name, value) {
+            return Ok(());
+        }
+        match (name, value) {
+            // The one method that there is; it is named for those who want to be sure of it.
+            ("method", "row") => {}
+            ("sslmode", "disable") => self.tls = Tls::Off,
+            ("sslmode", "require" | "verify-ca" | "verify-full") => self.tls = Tls::Verified,
+            ("sslmode", "prefer" | "allow") => {
+                return Err(invalid(format!(
+                    "sslmode={value} would go on without TLS where somebody in between asks for it: write \
+                     sslmode=verify-full, or sslmode=disable"
+                )));
+            }
+            ("password-file", path) => self.credentials.read_from(path),
+            ("host", folder) if folder.starts_with('/') => {
+                self.places.push(Place::Unix(PathBuf::from(folder), PORT));
+            }
+            ("port", port) => self.read_port(port)?,
+            ("schema", name) => self.names.schema = Some(identifier("schema", name, 63)?),
+            ("table", name) => self.names.table = identifier("table", name, MAX_TABLE)?,
+            ("create", "yes") => self.create = Create::Yes,
+            ("create", "no") => self.create = Create::No,
+            ("wait", "listen") => self.wait = Wait::Listen,
+            ("wait", "poll") => self.wait = Wait::Poll,
+            ("order", "fifo") => self.order = Order::Fifo,
+            ("order", "unordered") => self.order = Order::Unordered,
+            ("connections", number) => {
+                let number = number.parse().ok().filter(|number| (1..=100).contains(number));
+                self.connections =
+                    number.ok_or_else(|| invalid("connections: write a number from 1 to 100"))?;
+            }
+            ("timeout", value) => {
+                let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
+                self.timeout = duration_between(name, value, min, max)?;
+            }
+            (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
+                let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
+                return Err(invalid(format!("{known}: write {}", choices.unwrap_or_default())));
+            }
+            (other, _) => {
+                return Err(invalid(format!(
+                    "{other:?} is no option of postgres://; known are {}",
+                    OPTIONS.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The port of a unix socket, whose URL has no place for one.
+    fn read_port(&mut self, port: &str) -> Result<(), Failure> {
+        let number: Option<u16> = port.parse().ok().filter(|number| *number > 0);
+        let number = number.ok_or_else(|| invalid("port: write a number from 1 to 65535"))?;
+        match self.places.last_mut() {
+            Some(Place::Unix(_, port)) => *port = number,
+            _ => {
+                return Err(invalid(
+                    "port belongs to host=/folder and comes behind it; others write host:port",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.places.is_empty() {
+            return Err(invalid(format!("a host is missing: write {FORM}")));
+        }
+        if self.credentials.user.is_none() {
+            return Err(invalid("a user is missing: write postgres://user@host/database, or set PGUSER"));
+        }
+        if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
+            return Err(invalid("ca, cert and key are for TLS: add sslmode=verify-full"));
+        }
+        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Place::Unix(..))) {
+            return Err(invalid("a unix socket has no TLS: take sslmode away"));
+        }
+        self.tls_files.check()?;
+        self.credentials.check()
+    }
+}
+
+impl fmt::Display for PostgresConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        write!(f, "postgres://{}{}", self.credentials.shown(), places.join(","))?;
+        match &self.database {
+            Some(database) => write!(f, "/{database}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Tcp(host) => host.fmt(f),
+            Place::Unix(folder, port) => write!(f, "{}/.s.PGSQL.{port}", folder.display()),
+        }
+    }
+}
+
+/// A name that is written into statements: plain characters only, so that quoting it is all that there is to do.
+fn identifier(option: &str, name: &str, max: usize) -> Result<String, Failure> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if name.len() > max || !name.starts_with(first) || !name.chars().all(plain) {
+        return Err(invalid(format!("{option}: write 1 to {max} of A-Z a-z 0-9 _, no digit first")));
+    }
+    Ok(name.to_owned())
+}
+
+const FORM: &str = "postgres://user@host/database";
+const PORT: u16 = 5432;
+/// Names in PostgreSQL have 63 bytes; ours get endings.
+const MAX_TABLE: usize = 40;
+const CHOICES: &[(&str, &str)] = &[
+    ("method", "method=row"),
+    ("sslmode", "sslmode=verify-full or sslmode=disable"),
+    ("host", "host=/folder of the server's unix socket"),
+    ("create", "create=yes or create=no"),
+    ("wait", "wait=listen or wait=poll"),
+    ("order", "order=fifo or order=unordered"),
+];
+const OPTIONS: &[&str] = &[
+    "method",
+    "sslmode",
+    "ca",
+    "cert",
+    "key",
+    "password-file",
+    "host",
+    "port",
+    "schema",
+    "table",
+    "create",
+    "wait",
+    "order",
+    "connections",
+    "timeout",
+];
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn the_forms_of_a_url_are_read() {
+        let config =
+            PostgresConfig::parse("postgresql://me@a:1,[::1]/db?timeout=250ms&connections=3").unwrap();
+        assert_eq!(config.to_string(), "postgres://me@a:1,[::1]:5432/db");
+        assert_eq!((config.timeout, config.connections), (Duration::from_millis(250), 3));
+        assert_eq!(config.names.table(""), "\"leasehold\"");
+
+        let url = "postgres://me@/db?host=/run/pg&port=5433&schema=locks&table=Jobs&method=row";
+        let config = PostgresConfig::parse(url).unwrap();
+        assert_eq!(config.places, [Place::Unix("/run/pg".into(), 5433)]);
+        assert_eq!(config.names.table("_meta"), "\"locks\".\"Jobs_meta\"");
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = PostgresConfig::parse("postgres://me:hunter2@db.example/app").unwrap();
+        assert!(config.exposes_password());
+        assert!(!format!("{config} {config:?}").contains("hunter2"));
+        for bad in ["postgres://me:hunter2@h?nonsense=1", "postgres://me:hunter2@h:99999"] {
+            let error = PostgresConfig::parse(bad).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        assert!(!PostgresConfig::parse("postgres://me:x@db/a?sslmode=require").unwrap().exposes_password());
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+        for (url, hint) in [
+            ("mysql://h", "postgres://user@host"),
+            ("postgres://me@/db", "host is missing"),
+            ("postgres://me@a?sslmode=prefer", "verify-full"),
+            ("postgres://me@a?sslmode=yes", "verify-full or sslmode=disable"),
+            ("postgres://me@a?ca=/x", "add sslmode"),
+            ("postgres://me@a?sslmode=require&cert=/x", "belong together"),
+            ("postgres://me@a?table=a\"b", "1 to 40"),
+            ("postgres://me@a?schema=1a", "no digit first"),
+            ("postgres://me@a?schema=a;drop", "1 to 63"),
+            ("postgres://me@a?connections=0", "1 to 100"),
+            ("postgres://me@a?method=magic", "method=row"),
+            ("postgres://me@a?tabel=x", "known are method"),
+            ("postgres://me@a?port=7", "host:port"),
+            ("postgres://u:p@a?password-file=/x", "two passwords"),
+            ("postgres://me@/db?host=/run&sslmode=require", "no TLS"),
+        ] {
+            let failure = PostgresConfig::parse(url).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Invalid, "{url}");
+            assert!(failure.to_string().contains(hint), "{url}: {failure}");
+        }
+    }
+}

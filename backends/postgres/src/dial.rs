@@ -1,0 +1,232 @@
+//! One connection: made, logged in, and asked what it is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leasehold_address::{client_settings, reveal};
+use leasehold_core::{Failure, FailureKind};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
+
+use crate::config::{Place, PostgresConfig, Tls};
+use crate::refusal::Refusal;
+use crate::tls::{Secured, Securing};
+use crate::way::Way;
+
+/// What arrives without having been asked for.
+pub(crate) type Unasked = mpsc::Receiver<AsyncMessage>;
+
+/// One open connection. Closed when it is dropped.
+pub(crate) struct Link {
+    client: Client,
+    prepared: Mutex<HashMap<&'static str, Statement>>,
+    /// Whether the server on the other side is always the same one.
+    pub(crate) is_direct: bool,
+    timeout: Duration,
+    driver: JoinHandle<()>,
+}
+
+/// A statement with the types of its parameters, under a name of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Sql {
+    pub(crate) name: &'static str,
+    pub(crate) text: String,
+    pub(crate) types: &'static [Type],
+}
+
+impl Link {
+    /// Connects to the first server that is no standby.
+    pub(crate) async fn dial(config: &PostgresConfig) -> Result<Link, Failure> {
+        Ok(Link::dial_listening(config).await?.0)
+    }
+
+    /// As [`Link::dial`], with what the server says unasked.
+    // Boxed, because the compiler cannot see through the client's own futures that this one may be sent.
+    pub(crate) fn dial_listening(config: &PostgresConfig) -> BoxFuture<'_, Result<(Link, Unasked), Failure>> {
+        Box::pin(Link::dial_any(config))
+    }
+
+    async fn dial_any(config: &PostgresConfig) -> Result<(Link, Unasked), Failure> {
+        let mut last = None;
+        for place in &config.places {
+            let dialled = tokio::time::timeout(config.timeout, Link::dial_one(config, place)).await;
+            match dialled {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
+                Ok(Err(failure)) => last = Some(failure),
+                Err(_) => {
+                    let text = format!("{place} did not answer within {:?}", config.timeout);
+                    last = Some(Failure::unavailable(text));
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+    }
+
+    async fn dial_one(config: &PostgresConfig, place: &Place) -> Result<(Link, Unasked), Failure> {
+        let refused = |error: std::io::Error| {
+            Failure::unavailable(format!("{place} cannot be reached: {error}")).because(error)
+        };
+        let way = Way::open(place).await.map_err(refused)?;
+        let port = way.local_port();
+        let mut login = tokio_postgres::Config::new();
+        login.application_name("leasehold");
+        login.user(config.credentials.user.as_deref().unwrap_or_default());
+        if let Some(database) = &config.database {
+            login.dbname(database);
+        }
+        if let Some(password) = config.credentials.password()? {
+            login.password(reveal(&password));
+        }
+        let refused = |error| Refusal::of_login(error, &place.to_string());
+        let (sender, unasked) = mpsc::channel(UNASKED_MAX);
+        let (client, driver) = match (config.tls, place) {
+            (Tls::Verified, Place::Tcp(host)) => {
+                login.ssl_mode(SslMode::Require);
+                let securing = Securing::new(Arc::new(client_settings(&config.tls_files)?), &host.name)?;
+                let (client, connection) = login.connect_raw(way, securing).await.map_err(refused)?;
+                (client, drive::<Secured<Way>>(connection, sender))
+            }
+            _ => {
+                login.ssl_mode(SslMode::Disable);
+                let (client, connection) = login.connect_raw(way, NoTls).await.map_err(refused)?;
+                (client, drive(connection, sender))
+            }
+        };
+        let prepared = Mutex::default();
+        let mut link = Link { client, prepared, is_direct: false, timeout: config.timeout, driver };
+        link.greet(port, place).await?;
+        Ok((link, unasked))
+    }
+
+    /// Asks what the server is. A standby is refused, because it can decide nothing.
+    async fn greet(&mut self, port: Option<u16>, place: &Place) -> Result<(), Failure> {
+        let rows = self.ask(&Sql { name: "", text: GREETING.to_owned(), types: &[] }, &[]).await;
+        let rows = rows.map_err(Refusal::into_failure)?;
+        let row = only(rows)?;
+        let (standby, seen_port, version): (bool, Option<i32>, i32) =
+            (read(&row, 0)?, read(&row, 1)?, read(&row, 2)?);
+        if standby {
+            return Err(Failure::unavailable(format!(
+                "{place} is a standby, which cannot decide anything: name the primary"
+            )));
+        }
+        if version < OLDEST {
+            let text = format!("{place} is PostgreSQL {}: leasehold needs 12 or later", version / 10_000);
+            return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
+        }
+        // A pooler has connections of its own to the server, so the server sees another port than ours.
+        self.is_direct = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
+        if self.is_direct {
+            // A statement whose answer nobody waits for any more must not take effect much later.
+            let limit = format!("SET statement_timeout = {}", self.timeout.as_millis().max(1));
+            self.run(&limit).await.map_err(Refusal::into_failure)?;
+        }
+        Ok(())
+    }
+
+    /// Sends one statement, in one round trip once it is known, and waits for its rows.
+    pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        // What is prepared belongs to one session of the server; a pooler may give us another each time.
+        if !self.is_direct {
+            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                params.iter().copied().zip(sql.types.iter().cloned()).collect();
+            return self.limited(self.client.query_typed(&sql.text, &typed)).await;
+        }
+        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(sql.name).cloned();
+        let statement = match known {
+            Some(statement) => statement,
+            None => {
+                let statement = self.limited(self.client.prepare_typed(&sql.text, sql.types)).await?;
+                let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+                prepared.insert(sql.name, statement.clone());
+                statement
+            }
+        };
+        self.limited(self.client.query(&statement, params)).await
+    }
+
+    /// Sends statements without parameters, as one transaction unless they say otherwise.
+    pub(crate) fn run<'a>(&'a self, statements: &'a str) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(self.limited(self.client.batch_execute(statements)))
+    }
+
+    /// Whether it can still be used.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    async fn limited<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Refusal> {
+        // A little more than the server's own limit, so that its word comes first.
+        let limit = self.timeout + Duration::from_millis(200);
+        match tokio::time::timeout(limit, answer).await {
+            Ok(answer) => answer.map_err(Refusal::of),
+            Err(_) => {
+                let text = format!("PostgreSQL did not answer within {:?}", self.timeout);
+                Err(Refusal::Failed(Failure::unanswered(text)))
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("is_direct", &self.is_direct).finish_non_exhaustive()
+    }
+}
+
+/// Carries what goes over the wire, in a task of its own.
+fn drive<T>(mut connection: Connection<Way, T>, unasked: mpsc::Sender<AsyncMessage>) -> JoinHandle<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        loop {
+            match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                // Nobody listens on most connections.
+                Some(Ok(message)) => _ = unasked.send(message).await,
+                Some(Err(error)) => return tracing::debug!(%error, "a connection to PostgreSQL ended"),
+                None => return,
+            }
+        }
+    })
+}
+
+/// The one row of an answer that has exactly one.
+pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
+    rows.pop().ok_or_else(|| Failure::unavailable("PostgreSQL answered without a row"))
+}
+
+/// A column of an answer.
+pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Failure> {
+    row.try_get(at).map_err(|error| {
+        let text = format!("PostgreSQL answered what cannot be read: {error}");
+        Failure::new(FailureKind::Foreign, leasehold_core::Effect::Unknown, text)
+    })
+}
+
+const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_client_port(), \
+                        pg_catalog.current_setting('server_version_num')::int4";
+
+/// Messages that wait to be read by one who listens; beyond that the server waits.
+const UNASKED_MAX: usize = 1_000;
+
+/// Older ones have no table of this form, and are no longer maintained.
+const OLDEST: i32 = 120_000;

@@ -1,0 +1,43 @@
+//! Locks in one PostgreSQL database (12 or later).
+//!
+//! A lock is a row that holds a ledger; this crate reads it, swaps it, and hears of it.
+#![doc = include_str!("docs.md")]
+#![forbid(unsafe_code)]
+
+mod cells;
+mod config;
+mod dial;
+mod examine;
+mod listener;
+mod pool;
+mod refusal;
+mod schema;
+mod server;
+mod sql;
+mod tls;
+mod way;
+
+use std::sync::Arc;
+
+use leasehold_cell::CellBackend;
+use leasehold_core::{Backend, Clock, Failure};
+
+pub use cells::PostgresCells;
+pub use config::PostgresConfig;
+pub use schema::{grants, schema};
+
+/// Leases in a table of PostgreSQL.
+pub type PostgresBackend = CellBackend<PostgresCells>;
+
+/// Connects by the method that the configuration names. `clock` is the machine's own, and counts suspend.
+///
+/// # Errors
+/// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed, `Unsupported`
+/// where it is too old, where tables are missing that may not be created, or where the method cannot work on this
+/// connection. The text says what to do.
+pub async fn connect(config: PostgresConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
+    if config.exposes_password() {
+        tracing::warn!(server = %config, "the password crosses the network in the clear: add sslmode=verify-full");
+    }
+    Ok(Arc::new(CellBackend::new(PostgresCells::connect(config).await?, clock)))
+}

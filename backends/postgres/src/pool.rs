@@ -1,0 +1,88 @@
+//! A bounded set of connections, each used by one statement at a time.
+//!
+//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement whose future
+//! is dropped takes its connection with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_core::Failure;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::config::PostgresConfig;
+use crate::dial::{Link, Sql};
+use crate::refusal::Refusal;
+
+/// The connections of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) config: Arc<PostgresConfig>,
+    idle: Mutex<Vec<Link>>,
+    room: Semaphore,
+}
+
+impl Pool {
+    pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
+        let room = Semaphore::new(config.connections);
+        Pool { config, idle: Mutex::default(), room }
+    }
+
+    /// Sends one statement and waits for its rows.
+    pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.ask(sql, params).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    /// Sends statements without parameters, as one transaction.
+    pub(crate) async fn run(&self, statements: &str) -> Result<(), Refusal> {
+        let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.run(statements).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
+        let place = match tokio::time::timeout(self.config.timeout, self.room.acquire()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) | Err(_) => {
+                return Err(Failure::unavailable(format!(
+                    "all {} connections to PostgreSQL were busy for {:?}: raise connections= of the URL",
+                    self.config.connections, self.config.timeout
+                )));
+            }
+        };
+        Ok((place, self.lend().await?))
+    }
+
+    fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        if !matches!(answer, Err(Refusal::Failed(_))) {
+            self.give_back(link);
+        }
+    }
+
+    /// The connection that was used last, so that those which are not needed grow old.
+    fn take(&self) -> Option<Link> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(Link::is_open);
+        idle.pop()
+    }
+
+    /// Takes a connection out of the set, or makes one, for a use of its own.
+    pub(crate) async fn lend(&self) -> Result<Link, Failure> {
+        match self.take() {
+            Some(link) => Ok(link),
+            None => Link::dial(&self.config).await,
+        }
+    }
+
+    /// Gives back what was lent.
+    pub(crate) fn give_back(&self, link: Link) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < self.config.connections {
+            idle.push(link);
+        }
+    }
+}

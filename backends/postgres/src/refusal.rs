@@ -1,0 +1,114 @@
+//! What an error of PostgreSQL, or of the way to it, means: of what kind it is, and whether it may have happened.
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+/// Why a statement has no result.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Another transaction was first. The server did nothing; whoever looks again sees why.
+    LostRace,
+    /// The table, or a part of it, is not there.
+    NoTable(Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl Refusal {
+    /// Of a statement that was sent.
+    pub(crate) fn of(error: Error) -> Refusal {
+        let Some(cause) = error.as_db_error() else {
+            let failure = if error.is_closed() || was_sent(&error) {
+                Failure::unanswered(format!("the connection to PostgreSQL ended: {}", root(&error)))
+            } else {
+                let text = format!("PostgreSQL answered what cannot be read: {}", root(&error));
+                Failure::new(FailureKind::Unsupported, Effect::Unknown, text)
+            };
+            return Refusal::Failed(failure.because(error));
+        };
+        let code = cause.code().clone();
+        if [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::LOCK_NOT_AVAILABLE,
+        ]
+        .contains(&code)
+        {
+            return Refusal::LostRace;
+        }
+        // An ERROR undoes its statement; what is worse ends the session, at an instant that nobody knows.
+        let effect = if cause.severity() == "ERROR" { Effect::None } else { Effect::Unknown };
+        let text = describe(&code, cause.message());
+        let failure = Failure::new(kind(&code), effect, text).because(error);
+        match code {
+            SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
+                Refusal::NoTable(failure)
+            }
+            _ => Refusal::Failed(failure),
+        }
+    }
+
+    /// Of an attempt to connect: nothing was asked yet.
+    pub(crate) fn of_login(error: Error, place: &str) -> Failure {
+        let (kind, text) = match error.as_db_error() {
+            Some(cause) => (kind(cause.code()), describe(cause.code(), cause.message())),
+            None => (FailureKind::Unavailable, root(&error)),
+        };
+        Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
+    }
+
+    /// As a failure, where no race can have been lost, or nothing else is left to do about it.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
+            Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
+        }
+    }
+}
+
+fn kind(code: &SqlState) -> FailureKind {
+    match code.code().get(..2).unwrap_or_default() {
+        "28" => FailureKind::Denied,
+        "42" if *code == SqlState::INSUFFICIENT_PRIVILEGE => FailureKind::Denied,
+        "3D" | "3F" | "42" => FailureKind::Unsupported,
+        "0A" | "22" | "23" => FailureKind::Invalid,
+        _ => FailureKind::Unavailable,
+    }
+}
+
+/// What PostgreSQL says, and what the person can do.
+fn describe(code: &SqlState, message: &str) -> String {
+    let advice = match *code {
+        SqlState::READ_ONLY_SQL_TRANSACTION => "it is a standby or set read-only: connect to the primary",
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            "grant what `leasehold schema --on` prints, to the user of the URL"
+        }
+        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
+            "create what `leasehold schema --on` prints"
+        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "check the user and the password, from the URL, password-file or PGPASSWORD"
+        }
+        SqlState::TOO_MANY_CONNECTIONS => "lower connections= of the URL, or raise max_connections",
+        SqlState::QUERY_CANCELED => "it took longer than timeout= of the URL",
+        SqlState::DISK_FULL => "make room on the server's disk",
+        _ => "",
+    };
+    match advice {
+        "" => message.to_owned(),
+        advice => format!("{message}; {advice}"),
+    }
+}
+
+/// Whether the way to the server broke, rather than the reading of its answer.
+fn was_sent(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
+}
+
+fn root(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,123 @@
+//! The tables: what creates them, what checks them, and what a user needs who may not create them.
+//!
+//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says which is
+//! the oldest client that may still use it. Creating what is there already changes nothing.
+
+use leasehold_core::{Effect, Failure, FailureKind};
+
+use crate::config::{Create, PostgresConfig};
+use crate::dial::{Sql, only, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+
+/// The form of the tables that this client writes.
+const FORM: i32 = 1;
+
+/// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
+pub fn schema(config: &PostgresConfig) -> String {
+    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    let create_schema = match config.names.schema() {
+        Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
+        None => String::new(),
+    };
+    format!(
+        r#"{create_schema}CREATE TABLE IF NOT EXISTS {table} (
+    name    text COLLATE "C" PRIMARY KEY,
+    claims  text NOT NULL,
+    version bigint NOT NULL,
+    epoch   bigint NOT NULL,
+    seq     bigint NOT NULL,
+    origin  timestamptz NOT NULL,
+    lapses  timestamptz NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.2);
+COMMENT ON TABLE {table} IS 'Locks of leasehold. A row outlives its locks: epoch and seq are the fence that must not go back.';
+CREATE TABLE IF NOT EXISTS {meta} (
+    one               boolean PRIMARY KEY DEFAULT true CHECK (one),
+    form              integer NOT NULL,
+    oldest_client     integer NOT NULL,
+    system_identifier text NOT NULL,
+    epoch_base        bigint NOT NULL
+);
+INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
+    VALUES ({FORM}, {FORM}, (SELECT system_identifier::text FROM pg_control_system()), 0)
+    ON CONFLICT DO NOTHING;
+"#
+    )
+}
+
+/// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
+pub fn grants(config: &PostgresConfig) -> String {
+    let user = config.credentials.user.as_deref().unwrap_or_default().replace('"', "\"\"");
+    let usage = match config.names.schema() {
+        Some(schema) => format!("GRANT USAGE ON SCHEMA \"{schema}\" TO \"{user}\";\n"),
+        None => String::new(),
+    };
+    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    format!(
+        "{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n\
+         GRANT SELECT, UPDATE ON {meta} TO \"{user}\";\n"
+    )
+}
+
+/// Sees to it that the tables are there, and are such that this client may use them.
+pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
+    let found = match form(pool).await {
+        Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
+        Err(Refusal::NoTable(_)) => {
+            create(pool).await?;
+            form(pool).await
+        }
+        found => found,
+    };
+    let (oldest_client, is_moved) = found.map_err(Refusal::into_failure)?;
+    if oldest_client > FORM {
+        return Err(Failure::new(
+            FailureKind::Unsupported,
+            Effect::None,
+            format!(
+                "the lock table {} was made for a newer leasehold: update this one",
+                pool.config.names.table("")
+            ),
+        ));
+    }
+    if is_moved { settle_in(pool).await } else { Ok(()) }
+}
+
+/// The oldest client that may use the tables, and whether they came from another cluster.
+async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
+    let text = format!(
+        "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()) \
+         FROM {}",
+        pool.config.names.table("_meta")
+    );
+    let rows = pool.ask(&Sql { name: "form", text, types: &[] }, &[]).await?;
+    let row = only(rows).map_err(Refusal::Failed)?;
+    let read = || Ok((read(&row, 0)?, read(&row, 1)?));
+    read().map_err(Refusal::Failed)
+}
+
+/// Creates the tables. Of several clients that do it at once, one after the other does.
+async fn create(pool: &Pool) -> Result<(), Failure> {
+    let statements = format!("SELECT pg_advisory_xact_lock({CREATING});\n{}", schema(&pool.config));
+    pool.run(&statements).await.map_err(Refusal::into_failure)
+}
+
+/// The tables were dumped in one cluster and restored in this one, whose timeline begins at 1 again. Epochs go on above
+/// all that were ever used.
+async fn settle_in(pool: &Pool) -> Result<(), Failure> {
+    let (table, meta) = (pool.config.names.table(""), pool.config.names.table("_meta"));
+    tracing::warn!(
+        table,
+        "the lock table came from another PostgreSQL cluster: its fences go on above the old ones"
+    );
+    let statements = format!(
+        "SELECT pg_advisory_xact_lock({CREATING});\n\
+         UPDATE {meta} SET epoch_base = greatest(epoch_base, (SELECT coalesce(max(epoch), 0) FROM {table})), \
+         system_identifier = (SELECT system_identifier::text FROM pg_control_system()) \
+         WHERE system_identifier <> (SELECT system_identifier::text FROM pg_control_system());\n"
+    );
+    pool.run(&statements).await.map_err(Refusal::into_failure)
+}
+
+/// The advisory lock under which tables are created: «leasehold» in letters of a byte each, cut.
+const CREATING: i64 = 0x6c65_6173_6568_6f6c;

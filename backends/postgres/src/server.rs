@@ -1,0 +1,180 @@
+//! What the server is, and what a connection to it therefore promises.
+
+use std::time::Duration;
+
+use leasehold_cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
+use leasehold_core::{
+    Admission, Effect, Failure, FailureKind, Grade, Liveness, Order, Profile, Safety, Waiting,
+};
+
+use crate::config::{PostgresConfig, Wait};
+use crate::dial::{Link, Sql, only, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+
+/// What the server said of itself when the connection was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) version: String,
+    pub(crate) fsync: bool,
+    pub(crate) synchronous_commit: String,
+    pub(crate) synchronous_standby_names: String,
+    pub(crate) standbys: i64,
+    pub(crate) sessions: Sessions,
+}
+
+/// What is between this client and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sessions {
+    /// Nothing that has connections of its own.
+    Direct,
+    /// Something, and each connection to it is one session of the server.
+    Kept,
+    /// A pooler that gives the sessions of the server to one client after the other.
+    Shared,
+}
+
+impl Server {
+    /// Asks what is needed to make promises.
+    pub(crate) async fn ask(pool: &Pool) -> Result<Server, Failure> {
+        let facts = Sql { name: "facts", text: FACTS.to_owned(), types: &[] };
+        let row = only(pool.ask(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
+        let encoding: String = read(&row, 4)?;
+        if encoding != "UTF8" {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                format!("the database's encoding is {encoding}: names of locks need one in UTF8"),
+            ));
+        }
+        Ok(Server {
+            fsync: read::<String>(&row, 0)? == "on",
+            synchronous_commit: read(&row, 1)?,
+            synchronous_standby_names: read(&row, 2)?,
+            standbys: read(&row, 3)?,
+            version: read(&row, 5)?,
+            sessions: probe(pool).await?,
+        })
+    }
+
+    /// What leases in a table promise here.
+    pub(crate) fn profile(&self, config: &PostgresConfig) -> Profile {
+        let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
+        Profile {
+            name: "postgres",
+            admission: Admission::Counted,
+            order: config.order,
+            waiting: if listens { Waiting::Notifies } else { Waiting::Polls },
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: self.grade(),
+            safety: match self.grade() {
+                Grade::Strict => Safety::Strict,
+                _ => Safety::LostOnFailover,
+            },
+            place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
+            granularity: Duration::from_millis(1),
+            overrun: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+        }
+    }
+
+    /// How far fences can be trusted: what is confirmed must be on a disk, and on whatever may take over.
+    pub(crate) fn grade(&self) -> Grade {
+        if !self.fsync || self.synchronous_commit == "off" {
+            return Grade::BestEffort;
+        }
+        let waits_for_standbys =
+            !self.synchronous_standby_names.is_empty() && self.synchronous_commit != "local";
+        match self.standbys == 0 || waits_for_standbys {
+            true => Grade::Strict,
+            // What a standby did not get is forgotten by a failover; the timeline keeps fences rising.
+            false => Grade::AcrossFailover,
+        }
+    }
+}
+
+/// Finds out whether sessions are shared: what one connection sets, another one must not see, and itself must.
+///
+/// A pooler in transaction mode gives a session that has just become free to whoever asks next. So either the other
+/// connection sees what was set, or the next use of the first one does not. Three rounds, so that one that takes turns
+/// among its sessions does not come out even.
+async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
+    let (one, two) = (pool.lend().await?, pool.lend().await?);
+    let mut sessions = if one.is_direct && two.is_direct { Sessions::Direct } else { Sessions::Kept };
+    if sessions != Sessions::Direct {
+        for _ in 0..PROBES {
+            let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
+            set(&one, &token).await?;
+            if seen(&two).await? == token || seen(&one).await? != token {
+                sessions = Sessions::Shared;
+                break;
+            }
+        }
+        // What was set in a session that others will get is taken back, as far as that session can be reached.
+        set(&one, "").await?;
+    }
+    pool.give_back(one);
+    pool.give_back(two);
+    Ok(sessions)
+}
+
+async fn set(link: &Link, token: &str) -> Result<(), Failure> {
+    // The token is made of hexadecimal digits.
+    let text = format!("SELECT set_config('leasehold.probe', '{token}', false)");
+    link.ask(&Sql { name: "", text, types: &[] }, &[]).await.map(drop).map_err(Refusal::into_failure)
+}
+
+async fn seen(link: &Link) -> Result<String, Failure> {
+    let text = "SELECT coalesce(current_setting('leasehold.probe', true), '')".to_owned();
+    let rows = link.ask(&Sql { name: "", text, types: &[] }, &[]).await.map_err(Refusal::into_failure)?;
+    read(&only(rows)?, 0)
+}
+
+/// The most claims that one statement renews: a few milliseconds of the server's time.
+const RENEW_BATCH_MAX: usize = 500;
+
+const PROBES: usize = 3;
+
+const FACTS: &str = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
+                     current_setting('synchronous_standby_names'), \
+                     (SELECT count(*) FROM pg_stat_replication)::int8, current_setting('server_encoding'), \
+                     current_setting('server_version')";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(fsync: bool, commit: &str, names: &str, standbys: i64) -> Server {
+        Server {
+            version: "15".to_owned(),
+            fsync,
+            synchronous_commit: commit.to_owned(),
+            synchronous_standby_names: names.to_owned(),
+            standbys,
+            sessions: Sessions::Direct,
+        }
+    }
+
+    #[test]
+    fn only_what_is_known_to_last_is_called_strict() {
+        for (server, grade) in [
+            (server(true, "on", "", 0), Grade::Strict),
+            (server(true, "on", "*", 2), Grade::Strict),
+            (server(true, "on", "", 1), Grade::AcrossFailover),
+            (server(true, "local", "*", 1), Grade::AcrossFailover),
+            (server(true, "off", "", 0), Grade::BestEffort),
+            (server(false, "on", "", 0), Grade::BestEffort),
+        ] {
+            assert_eq!(server.grade(), grade, "{server:?}");
+        }
+    }
+
+    #[test]
+    fn who_shares_sessions_polls() {
+        let config = PostgresConfig::parse("postgres://me@h").unwrap();
+        let mut server = server(true, "on", "", 0);
+        assert_eq!(server.profile(&config).waiting, Waiting::Notifies);
+        server.sessions = Sessions::Shared;
+        assert_eq!(server.profile(&config).waiting, Waiting::Polls);
+    }
+}

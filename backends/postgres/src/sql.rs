@@ -1,0 +1,125 @@
+//! The statements. Names of tables are checked before they come here; everything else is a parameter.
+//!
+//! Ground rules: each statement is a transaction of its own, so it works through any pooler. Time is that of the
+//! statement's own running (`clock_timestamp`), never that at which a transaction began. A statement never waits for
+//! anything but the lock of a row that another statement of this kind holds.
+
+use tokio_postgres::types::Type;
+
+use crate::config::Names;
+use crate::dial::Sql;
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) seize: Sql,
+    pub(crate) read: Sql,
+    pub(crate) swap_one: Sql,
+    pub(crate) swap_many: Sql,
+    pub(crate) list: Sql,
+    pub(crate) channel: Sql,
+}
+
+impl Statements {
+    pub(crate) fn of(names: &Names) -> Statements {
+        let (table, epoch) = (names.table(""), epoch(names));
+        let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}");
+        let sql = |name, text: String, types| Sql { name, text, types };
+        Statements {
+            // A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
+            seize: sql(
+                "seize",
+                format!(
+                    "WITH put AS (INSERT INTO {table} AS c (name, claims, version, epoch, seq, origin, lapses) \
+                     VALUES ($1, $2, $3, {epoch}, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, \
+                     clock_timestamp(), clock_timestamp() + $4 * interval '1 microsecond') \
+                     ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
+                     epoch = greatest(c.epoch, excluded.epoch), seq = c.seq + 1, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $4 * interval '1 microsecond' \
+                     WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
+                     SELECT true, NULL, NULL, NULL::int8, epoch, seq, 0::int8, epoch FROM put \
+                     UNION ALL SELECT false, {cell} FROM {table} c \
+                     WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
+                ),
+                &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+            ),
+            read: sql(
+                "read",
+                format!("SELECT {cell} FROM {table} c WHERE c.name = ANY($1)"),
+                &[Type::TEXT_ARRAY],
+            ),
+            swap_one: sql(
+                "swap_one",
+                format!(
+                    "UPDATE {table} c SET claims = $5, version = $6, epoch = $7, seq = $8, \
+                     origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
+                     lapses = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END \
+                     + $9 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
+                     AND (NOT $4 OR c.lapses > clock_timestamp()) \
+                     RETURNING CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
+                ),
+                &[
+                    Type::TEXT,
+                    Type::INT8,
+                    Type::INT8,
+                    Type::BOOL,
+                    Type::TEXT,
+                    Type::INT8,
+                    Type::INT8,
+                    Type::INT8,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::TEXT,
+                ],
+            ),
+            swap_many: sql(
+                "swap_many",
+                format!(
+                    "WITH w AS (SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+                     AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)), \
+                     done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
+                     seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
+                     lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
+                     + w.keep * interval '1 microsecond' \
+                     FROM w WHERE c.name = w.name AND c.version = w.seen AND w.within = {epoch} \
+                     AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
+                     SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
+                ),
+                &[
+                    Type::TEXT_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::BOOL_ARRAY,
+                    Type::TEXT_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::TEXT_ARRAY,
+                    Type::TEXT,
+                ],
+            ),
+            list: sql(
+                "list",
+                format!(
+                    "SELECT {cell} FROM {table} c WHERE c.name >= $1 AND c.name > $2 AND c.name < $3 \
+                     AND c.lapses > clock_timestamp() ORDER BY c.name LIMIT $4"
+                ),
+                &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
+            ),
+            channel: sql("channel", format!("SELECT 'leasehold_' || '{table}'::regclass::oid::text"), &[]),
+        }
+    }
+}
+
+/// The store's present epoch: the timeline, which rises with every promotion, above what other clusters counted.
+///
+/// It can only be asked for on a primary: on a standby the statement fails, as it should.
+pub(crate) fn epoch(names: &Names) -> String {
+    format!("((SELECT epoch_base FROM {}) + {TIMELINE})", names.table("_meta"))
+}
+
+const TIMELINE: &str = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8";
+
+const AGE: &str = "greatest((extract(epoch FROM clock_timestamp() - c.origin) * 1000000)::int8, 0)";

@@ -1,0 +1,73 @@
+//! The way to a server: over the network, or through a socket of this machine.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::config::Place;
+
+/// An open stream of bytes.
+pub(crate) enum Way {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Way {
+    pub(crate) async fn open(place: &Place) -> io::Result<Way> {
+        match place {
+            Place::Tcp(host) => {
+                let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Way::Tcp(stream))
+            }
+            Place::Unix(..) => Ok(Way::Unix(UnixStream::connect(place.to_string()).await?)),
+        }
+    }
+
+    /// Our own port, as the other side sees it unless somebody is in between.
+    pub(crate) fn local_port(&self) -> Option<u16> {
+        match self {
+            Way::Tcp(stream) => stream.local_addr().ok().map(|address| address.port()),
+            Way::Unix(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for Way {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Way::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Way::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Way {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Way::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Way::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Way::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Way::Unix(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Way::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Way::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a lock costs the server: transactions, and how it finds its row.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use common::*;
+use leasehold_core::{Proof, Release, Renew, Renewal};
+use leasehold_testkit::PostgresServer;
+
+/// How many transactions have written something, up to now.
+async fn writes(server: &PostgresServer) -> i64 {
+    server.sql("SELECT pg_current_xact_id()").await.unwrap().trim().parse().unwrap()
+}
+
+async fn scans(server: &PostgresServer) -> i64 {
+    // What a session has counted reaches others when it has been idle for a second.
+    tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
+    let scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'leasehold'";
+    server.sql(scans).await.unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    server
+        .sql(
+            "INSERT INTO leasehold SELECT 'filler/' || n, '', n, 1, 1, now(), now() FROM generate_series(1, 10000) n; \
+             ANALYZE leasehold",
+        )
+        .await
+        .unwrap();
+    let scanned = scans(&server).await;
+    let before = writes(&server).await;
+    for n in 0..200 {
+        let claim = claim(&format!("job/{}", n % 20), LONG);
+        hold(&*backend, &claim).await;
+        assert!(look_once(&*backend, &common::claim(claim.resource.as_str(), LONG)).await.unwrap().is_none());
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    // One for each acquire, one for each release; a look that was in vain writes nothing, but takes a number.
+    let spent = writes(&server).await - before - 1;
+    assert!((400..=620).contains(&spent), "{spent} transactions for 200 acquires, looks and releases");
+    assert_eq!(scans(&server).await, scanned, "the table was scanned");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_renewals_are_a_hundred_statements_at_most() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let claims: Vec<_> = (0..10_000).map(|n| claim(&format!("job/{n}"), LONG)).collect();
+    let mut tasks = Vec::new();
+    for some in claims.chunks(2_500) {
+        let (backend, some) = (backend.clone(), some.to_vec());
+        tasks.push(tokio::spawn(async move {
+            for claim in &some {
+                hold(&*backend, claim).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    server.sql("ANALYZE leasehold").await.unwrap();
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    for renewer in [backend.clone(), open(&server.url()).await] {
+        let before = writes(&server).await;
+        let answers = renewer.renew(&batch).await;
+        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+        let spent = writes(&server).await - before - 1;
+        assert!(spent <= 50, "{spent} statements for 10,000 renewals");
+    }
+    let references: Vec<_> = claims.iter().collect();
+    assert!(backend.release(&references).await.iter().all(|answer| matches!(answer, Release::Freed)));
+}

@@ -1,0 +1,166 @@
+//! The tables and those who may use them, and how the server is logged in to.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use common::*;
+use leasehold_core::{FailureKind, Grade, Release, Severity};
+use leasehold_postgres::{PostgresConfig, grants, schema};
+use leasehold_testkit::PostgresServer;
+
+#[tokio::test]
+async fn who_may_create_nothing_uses_what_was_printed_for_them() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    server.sql("CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
+    let url = format!("postgres://app@{}/postgres?schema=locks&table=jobs&create=no", server.addr());
+    let failure = connect(&url).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported);
+    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    let config = PostgresConfig::parse(&url).unwrap();
+    let statements = schema(&config);
+    server.sql(&statements).await.unwrap();
+    // Running it again, beside clients, changes nothing.
+    server.sql(&statements).await.unwrap();
+    let failure = connect(&url).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    server.sql(&grants(&config)).await.unwrap();
+    let backend = open(&url).await;
+    let claim = claim("job", LONG);
+    hold(&*backend, &claim).await;
+    assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    assert_eq!(server.sql("SELECT name FROM locks.jobs").await.unwrap().trim(), "job");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_clients_that_come_at_once_create_one_table() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let url = format!("{}?schema=new&table=jobs&connections=2", server.url());
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { connect(&url).await.map(drop) })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        server.sql("SELECT form, oldest_client, epoch_base FROM new.jobs_meta").await.unwrap().trim(),
+        "1|1|0"
+    );
+}
+
+#[tokio::test]
+async fn a_newer_table_is_used_while_it_says_so_and_refused_when_not() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    server
+        .sql("ALTER TABLE leasehold ADD COLUMN extra text DEFAULT 'x'; UPDATE leasehold_meta SET form = 2")
+        .await
+        .unwrap();
+    for backend in [backend, open(&server.url()).await] {
+        let claim = claim("job", LONG);
+        hold(&*backend, &claim).await;
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    server.sql("UPDATE leasehold_meta SET oldest_client = 2").await.unwrap();
+    let failure = connect(&server.url()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported);
+    assert!(failure.detail().contains("update this one"), "{failure}");
+}
+
+/// A dump carries epochs of timelines that the cluster it is restored in has never had.
+#[tokio::test]
+async fn fences_rise_over_a_restore_in_another_cluster() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let claim_before = claim("job", LONG);
+    let before = {
+        let backend = open(&server.url()).await;
+        let grant = hold(&*backend, &claim_before).await;
+        assert!(matches!(release(&*backend, &claim_before).await, Release::Freed));
+        grant
+    };
+    server
+        .sql("UPDATE leasehold_meta SET system_identifier = '1'; UPDATE leasehold SET epoch = 7, seq = 3")
+        .await
+        .unwrap();
+    let backend = open(&server.url()).await;
+    let after = hold(&*backend, &claim("job", LONG)).await;
+    assert_eq!(after.fence.map(|fence| (fence.epoch, fence.seq)), Some((8, 4)), "after {before:?}");
+    let new = hold(&*backend, &claim("new", LONG)).await;
+    assert_eq!(new.fence.unwrap().epoch, 8);
+}
+
+#[tokio::test]
+async fn the_grade_of_fences_follows_what_the_server_keeps() {
+    let durable = PostgresServer::builder().setting("fsync", "on");
+    let Some(server) = durable.start_or_skip().await else { return };
+    assert_eq!(open(&server.url()).await.profile().fencing, Grade::Strict);
+    server.sql("ALTER DATABASE postgres SET synchronous_commit = off").await.unwrap();
+    assert_eq!(open(&server.url()).await.profile().fencing, Grade::BestEffort);
+}
+
+#[tokio::test]
+async fn tls_is_verified_and_a_password_is_asked_for() {
+    let builder = PostgresServer::builder().tls().password("sesame");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let ca = server.certificates().unwrap().ca_path().display().to_string();
+    for option in ["sslmode=verify-full", "sslmode=require"] {
+        let backend = open(&format!("{}?{option}&ca={ca}", server.url())).await;
+        hold(&*backend, &claim(option, LONG)).await;
+    }
+    let encrypted = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                     WHERE application_name = 'leasehold'";
+    let backend = open(&format!("{}?sslmode=verify-full&ca={ca}", server.url())).await;
+    assert_eq!(server.sql(encrypted).await.unwrap().trim(), "t");
+    drop(backend);
+    let failure = connect(&format!("{}?sslmode=verify-full", server.url())).await.unwrap_err();
+    assert!(matches!(failure.kind, FailureKind::Unavailable | FailureKind::Invalid), "{failure}");
+    let wrong = format!("postgres://postgres:wrong@{}/postgres", server.addr());
+    let failure = connect(&wrong).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    assert!(!failure.to_string().contains("wrong"), "{failure}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sesame\n").unwrap();
+    let by_file =
+        format!("postgres://postgres@{}/postgres?password-file={}", server.addr(), file.path().display());
+    open(&by_file).await;
+}
+
+#[tokio::test]
+async fn a_socket_of_this_machine_is_enough() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let url = format!(
+        "postgres://postgres@/postgres?host={}&port={}",
+        server.socket_folder().display(),
+        server.addr().port()
+    );
+    let backend = open(&url).await;
+    hold(&*backend, &claim("job", LONG)).await;
+}
+
+#[tokio::test]
+async fn an_examination_names_what_hurts_and_what_to_grant() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let severity = async |topic: &str| {
+        let findings = backend.examine(LONG).await;
+        let found = findings.iter().find(|finding| finding.topic == topic);
+        found.map(|finding| (finding.severity, finding.advice.clone())).unwrap()
+    };
+    // The test's server forces nothing to its disk.
+    assert_eq!(severity("durability").await.0, Severity::Risk);
+    assert_eq!(severity("pooler").await.0, Severity::Good);
+    assert_eq!(severity("isolation").await.0, Severity::Good);
+    let (privileges, advice) = severity("privileges").await;
+    assert_eq!(privileges, Severity::Notice);
+    assert!(advice.contains("GRANT SELECT, INSERT, UPDATE ON \"leasehold\" TO \"postgres\";"), "{advice}");
+    assert_eq!(severity("table").await.0, Severity::Good);
+    assert_eq!(severity("clock").await.0, Severity::Good);
+    server
+        .sql("INSERT INTO leasehold VALUES ('x', '', 1, 1, 1, now() + interval '1 hour', now())")
+        .await
+        .unwrap();
+    assert_eq!(severity("clock").await.0, Severity::Risk);
+}

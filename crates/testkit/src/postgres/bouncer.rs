@@ -1,0 +1,115 @@
+//! A real PgBouncer before a PostgreSQL server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::{PostgresServer, runner};
+use crate::directory::Directory;
+use crate::error::{Error, cannot};
+use crate::port::Port;
+use crate::process::Process;
+use crate::require;
+
+/// A pooler of this test alone, on a free port of 127.0.0.1.
+///
+/// # Promises
+/// As [`PostgresServer`]: it accepts connections when `start` returns, and is ended when this is dropped.
+#[derive(Debug)]
+pub struct PgBouncer {
+    // Dropped in this order: the process ends before its port is free for others.
+    process: Process,
+    port: Port,
+}
+
+/// For how long a client of the pooler keeps one session of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolMode {
+    /// Until it disconnects.
+    Session,
+    /// For one transaction.
+    Transaction,
+}
+
+impl PgBouncer {
+    /// Starts a pooler that keeps `sessions` sessions of `server` at most.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of its log is in the text.
+    pub async fn start(server: &PostgresServer, mode: PoolMode, sessions: usize) -> Result<Self, Error> {
+        let program = require::program("pgbouncer", "pgbouncer")?;
+        let directory = Directory::create("pgbouncer")?;
+        let port = Port::take()?;
+        let mode = match mode {
+            PoolMode::Session => "session",
+            PoolMode::Transaction => "transaction",
+        };
+        let config = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
+             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+             pool_mode = {mode}\ndefault_pool_size = {sessions}\nmax_client_conn = 500\n\
+             server_login_retry = 0.2\nlog_connections = 0\nlog_disconnections = 0\n",
+            server.addr().port(),
+            port.number()
+        );
+        let config = directory.write("pgbouncer.ini", &config)?;
+        let process = match runner()? {
+            None => Process::spawn(&program, [config.into_os_string()], directory)?,
+            Some((setpriv, uid, gid)) => {
+                for path in [directory.path(), config.as_path()] {
+                    std::os::unix::fs::chown(path, Some(uid), Some(gid))
+                        .map_err(cannot("give away", path.display()))?;
+                }
+                let args = [
+                    format!("--reuid={uid}").into(),
+                    format!("--regid={gid}").into(),
+                    "--clear-groups".into(),
+                    program.into_os_string(),
+                    config.into_os_string(),
+                ];
+                Process::spawn(&setpriv, args, directory)?
+            }
+        };
+        let bouncer = Self { process, port };
+        bouncer.ready().await?;
+        Ok(bouncer)
+    }
+
+    /// As [`PgBouncer::start`], or ends the test as skipped; see [`require`].
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_or_skip(server: &PostgresServer, mode: PoolMode, sessions: usize) -> Option<Self> {
+        require::or_skip("pgbouncer", Self::start(server, mode, sessions).await)
+    }
+
+    /// The address of the port.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// Kills the pooler (SIGKILL) with all its connections.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.process.kill()
+    }
+
+    async fn ready(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + START_LIMIT;
+        while TcpStream::connect(self.addr()).await.is_err() {
+            if let Some(status) = self.process.exited() {
+                let tail = self.process.directory().log_tail();
+                return Err(Error::failed(format!("pgbouncer ended with {status}:\n{tail}")));
+            }
+            if Instant::now() > deadline {
+                let tail = self.process.directory().log_tail();
+                return Err(Error::failed(format!("pgbouncer does not answer:\n{tail}")));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
+const START_LIMIT: Duration = Duration::from_secs(10);
