@@ -4,7 +4,7 @@
 
 use leasehold::core::Liveness;
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
-use leasehold_testkit::{EtcdCluster, MemcachedServer, ZooKeeperEnsemble};
+use leasehold_testkit::{EtcdCluster, MemcachedServer, PostgresServer, ZooKeeperEnsemble};
 use leasehold_tests::Store;
 
 const BEGIN: &str = "<!-- profiles:begin";
@@ -45,6 +45,7 @@ async fn table() -> Option<String> {
     let redis = Store::redis().await?;
     let etcd = EtcdCluster::start_or_skip().await?;
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
+    let postgres = PostgresServer::builder().setting("fsync", "on").start_or_skip().await?;
     for (url, locks) in [
         ("mem:", Leasehold::open("mem:").await.unwrap()),
         ("file:", file.client().await),
@@ -66,6 +67,7 @@ async fn table() -> Option<String> {
         let url = format!("{}{options}", memcached.url());
         table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
     }
+    table += &row("postgres://", Leasehold::open(&postgres.url()).await.unwrap().profile());
     Some(table)
 }
 

@@ -24,82 +24,15 @@ impl Statements {
     pub(crate) fn of(names: &Names) -> Statements {
         let (table, epoch) = (names.table(""), epoch(names));
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}");
-        let sql = |name, text: String, types| Sql { name, text, types };
         Statements {
-            // A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
-            seize: sql(
-                "seize",
-                format!(
-                    "WITH put AS (INSERT INTO {table} AS c (name, claims, version, epoch, seq, origin, lapses) \
-                     VALUES ($1, $2, $3, {epoch}, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, \
-                     clock_timestamp(), clock_timestamp() + $4 * interval '1 microsecond') \
-                     ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
-                     epoch = greatest(c.epoch, excluded.epoch), seq = c.seq + 1, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + $4 * interval '1 microsecond' \
-                     WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
-                     SELECT true, NULL, NULL, NULL::int8, epoch, seq, 0::int8, epoch FROM put \
-                     UNION ALL SELECT false, {cell} FROM {table} c \
-                     WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
-                ),
-                &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
-            ),
+            seize: seize(&table, &epoch, &cell),
             read: sql(
                 "read",
                 format!("SELECT {cell} FROM {table} c WHERE c.name = ANY($1)"),
                 &[Type::TEXT_ARRAY],
             ),
-            swap_one: sql(
-                "swap_one",
-                format!(
-                    "UPDATE {table} c SET claims = $5, version = $6, epoch = $7, seq = $8, \
-                     origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
-                     lapses = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END \
-                     + $9 * interval '1 microsecond' \
-                     WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
-                     AND (NOT $4 OR c.lapses > clock_timestamp()) \
-                     RETURNING CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
-                ),
-                &[
-                    Type::TEXT,
-                    Type::INT8,
-                    Type::INT8,
-                    Type::BOOL,
-                    Type::TEXT,
-                    Type::INT8,
-                    Type::INT8,
-                    Type::INT8,
-                    Type::INT8,
-                    Type::TEXT,
-                    Type::TEXT,
-                ],
-            ),
-            swap_many: sql(
-                "swap_many",
-                format!(
-                    "WITH w AS (SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
-                     AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)), \
-                     done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
-                     seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
-                     lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
-                     + w.keep * interval '1 microsecond' \
-                     FROM w WHERE c.name = w.name AND c.version = w.seen AND w.within = {epoch} \
-                     AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
-                     SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
-                ),
-                &[
-                    Type::TEXT_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::BOOL_ARRAY,
-                    Type::TEXT_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::TEXT_ARRAY,
-                    Type::TEXT,
-                ],
-            ),
+            swap_one: swap_one(&table, &epoch),
+            swap_many: swap_many(&table, &epoch),
             list: sql(
                 "list",
                 format!(
@@ -111,6 +44,88 @@ impl Statements {
             channel: sql("channel", format!("SELECT 'leasehold_' || '{table}'::regclass::oid::text"), &[]),
         }
     }
+}
+
+// A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
+fn seize(table: &str, epoch: &str, cell: &str) -> Sql {
+    sql(
+        "seize",
+        format!(
+            "WITH put AS (INSERT INTO {table} AS c (name, claims, version, epoch, seq, origin, lapses) \
+                     VALUES ($1, $2, $3, {epoch}, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, \
+                     clock_timestamp(), clock_timestamp() + $4 * interval '1 microsecond') \
+                     ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
+                     epoch = greatest(c.epoch, excluded.epoch), seq = c.seq + 1, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $4 * interval '1 microsecond' \
+                     WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
+                     SELECT true, NULL, NULL, NULL::int8, epoch, seq, 0::int8, epoch FROM put \
+                     UNION ALL SELECT false, {cell} FROM {table} c \
+                     WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
+        ),
+        &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+    )
+}
+
+fn swap_one(table: &str, epoch: &str) -> Sql {
+    sql(
+        "swap_one",
+        format!(
+            "UPDATE {table} c SET claims = $5, version = $6, epoch = $7, seq = $8, \
+                     origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
+                     lapses = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END \
+                     + $9 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
+                     AND (NOT $4 OR c.lapses > clock_timestamp()) \
+                     RETURNING CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
+        ),
+        &[
+            Type::TEXT,
+            Type::INT8,
+            Type::INT8,
+            Type::BOOL,
+            Type::TEXT,
+            Type::INT8,
+            Type::INT8,
+            Type::INT8,
+            Type::INT8,
+            Type::TEXT,
+            Type::TEXT,
+        ],
+    )
+}
+
+fn swap_many(table: &str, epoch: &str) -> Sql {
+    sql(
+        "swap_many",
+        format!(
+            "WITH w AS (SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+                     AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)), \
+                     done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
+                     seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
+                     lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
+                     + w.keep * interval '1 microsecond' \
+                     FROM w WHERE c.name = w.name AND c.version = w.seen AND w.within = {epoch} \
+                     AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
+                     SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
+        ),
+        &[
+            Type::TEXT_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::BOOL_ARRAY,
+            Type::TEXT_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::TEXT_ARRAY,
+            Type::TEXT,
+        ],
+    )
+}
+
+fn sql(name: &'static str, text: String, types: &'static [Type]) -> Sql {
+    Sql { name, text, types }
 }
 
 /// The store's present epoch: the timeline, which rises with every promotion, above what other clusters counted.

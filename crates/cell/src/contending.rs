@@ -42,8 +42,8 @@ impl<C: Cells> CellBackend<C> {
                 Ok(Step::Granted(grant))
             }
             Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(claim, Some(ahead)).await,
-            Seen::Busy { ahead, first_end } => {
-                let ask_again_in = Some(pollers::pause(claim, round, first_end));
+            Seen::Busy { ahead, before, first_end } => {
+                let ask_again_in = Some(pollers::pause_in_line(claim, round, before, first_end));
                 Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }))
             }
         }
@@ -55,9 +55,9 @@ impl<C: Cells> CellBackend<C> {
         let mut first = First::Seize;
         let mut last_ahead = None;
         for round in 0.. {
-            let (ahead, first_end) = match self.look(claim, patience, self.place(), first).await? {
+            let (ahead, before, first_end) = match self.look(claim, patience, self.place(), first).await? {
                 Seen::Granted(grant) => return Ok(Step::Granted(grant)),
-                Seen::Busy { ahead, first_end } => (ahead, first_end),
+                Seen::Busy { ahead, before, first_end } => (ahead, before, first_end),
             };
             first = First::Read;
             last_ahead = Some(ahead);
@@ -65,7 +65,7 @@ impl<C: Cells> CellBackend<C> {
                 break;
             }
             tokio::select! {
-                () = until_worth_a_look(claim, &bell, ahead, first_end, round) => {}
+                () = until_worth_a_look(claim, &bell, before, first_end, round) => {}
                 () = ended(patience) => break,
             }
         }
@@ -137,7 +137,8 @@ impl<C: Cells> CellBackend<C> {
             Verdict::Full => return Err(line_is_full(claim, MAX_LINE)),
             Verdict::Granted(_) => None,
             Verdict::Busy { ahead, earliest } => {
-                Some(Seen::Busy { ahead, first_end: page.now.until(earliest) })
+                let before = waiting_before(&ledger, claim);
+                Some(Seen::Busy { ahead, before, first_end: page.now.until(earliest) })
             }
         };
         if busy.is_some() && !page.is_worth_writing(&ledger, claim, PLACE_TTL) {
@@ -217,8 +218,8 @@ impl<C: Cells> CellBackend<C> {
 }
 
 /// Comes back when something may have changed for this claim.
-async fn until_worth_a_look(claim: &Claim, bell: &Bell, ahead: u32, first_end: Duration, round: u32) {
-    let mut behind = ahead.saturating_sub(1);
+async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: Duration, round: u32) {
+    let mut behind = before;
     let now = tokio::time::Instant::now();
     let at_end = first_end.saturating_add(TICK + stagger(behind)).min(jittered(claim, REFRESH, round));
     let mut look_at = now + at_end;
@@ -237,6 +238,12 @@ async fn until_worth_a_look(claim: &Claim, bell: &Bell, ahead: u32, first_end: D
         behind = behind.saturating_sub(1);
         look_at = look_at.min(tokio::time::Instant::now() + CALL_GRACE + TICK + stagger(behind));
     }
+}
+
+/// How many wait before this claim. Those who hold are in nobody's way to looking soon.
+fn waiting_before(ledger: &Ledger, claim: &Claim) -> u32 {
+    let before = ledger.entries().iter().take_while(|entry| entry.id != claim.id);
+    u32::try_from(before.filter(|entry| entry.granted.is_none()).count()).unwrap_or(u32::MAX)
 }
 
 /// What the first request is.
@@ -270,7 +277,12 @@ enum Taking {
 /// What one look saw.
 enum Seen {
     Granted(Grant),
-    Busy { ahead: u32, first_end: Duration },
+    Busy {
+        ahead: u32,
+        /// How many of those wait, too.
+        before: u32,
+        first_end: Duration,
+    },
 }
 
 fn line_is_full(claim: &Claim, claims: usize) -> Failure {

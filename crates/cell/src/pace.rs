@@ -31,6 +31,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(2);
 
 /// Pauses of one that asks again and again. The longest is shorter than the grace of a call.
 pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
+/// The longest pause of whoever is next in line; those behind it have as many times as long.
+pub(crate) const HEAD_POLL: Duration = Duration::from_millis(100);
 pub(crate) const LAST_POLL: Duration = Duration::from_millis(500);
 
 /// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.

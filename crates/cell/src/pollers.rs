@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId};
 
-use crate::pace::{FIRST_POLL, LAST_POLL, TICK, jittered};
+use crate::pace::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK, jittered};
 
 /// Which claims of this client have asked how often, where they ask again and again.
 #[derive(Debug, Default)]
@@ -37,6 +37,12 @@ impl Pollers {
 pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
     let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
     jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
+}
+
+/// As [`pause`], for one with so many waiting before it: whoever is next asks again soon.
+pub(crate) fn pause_in_line(claim: &Claim, round: u32, before: u32, first_end: Duration) -> Duration {
+    let longest = HEAD_POLL.saturating_mul(before.saturating_add(1));
+    pause(claim, round, first_end.min(longest))
 }
 
 /// Claims whose pauses are remembered.

@@ -38,6 +38,7 @@ pub(crate) enum Verb {
     Break(BreakArgs),
     Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
+    Schema(SchemaArgs),
     Completions(CompletionsArgs),
 }
 
@@ -219,6 +220,17 @@ pub(crate) struct ElectArgs {
     /// A command to run while it leads, after --. When it ends by itself, so does this
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Print what creates a database's tables for locks
+///
+/// For those who may not let a program create tables: the statements, and what the user of the URL needs to be granted.
+/// They can be run again, also beside clients that are at work. Nothing is sent anywhere.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SCHEMA_EXAMPLES)]
+pub(crate) struct SchemaArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 /// Find out what of a store's set-up helps or hurts locks
@@ -406,6 +418,10 @@ Examples:
 What a command sees, and what becomes of signals, is as with `run`. Exits with the
 code of a COMMAND that has ended by itself, or of an --on-elected that failed; by the
 signal that ended it; or as `run` where the store cannot be reached at first.";
+
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job ─▶ child, warden, terminal
-//!                                                 └▶ show, list, watch, brk, doctor ─▶ describe, json, table
+//!                                                 └▶ show, list, watch, brk, doctor, schema ─▶ describe, json, table
 //! ```
 //!
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for stderr goes through
@@ -26,6 +26,7 @@ mod progress;
 mod reentry;
 mod request;
 mod run;
+mod schema;
 mod show;
 mod signals;
 mod store;
@@ -82,6 +83,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Break(args) => brk::break_lock(args).await,
             Verb::Elect(args) => elect::elect(*args).await,
             Verb::Doctor(args) => doctor::doctor(args).await,
+            Verb::Schema(args) => schema::schema(&args),
             Verb::Completions(args) => completions(&args),
         }
     });

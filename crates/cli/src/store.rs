@@ -79,6 +79,16 @@ impl Store {
         })
     }
 
+    /// What creates its tables.
+    ///
+    /// # Errors
+    /// As the library's `schema`.
+    pub(crate) fn schema(&self) -> Result<String, Problem> {
+        leasehold::schema(&self.url).map_err(|error| {
+            Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
+        })
+    }
+
     fn origin(&self) -> &'static str {
         match self.origin {
             Origin::Flag => "named by --on",

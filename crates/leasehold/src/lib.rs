@@ -50,6 +50,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, kind};
 #[cfg(feature = "etcd")]
 pub use open::EtcdProof;
+pub use open::schema;
 
 pub use leasehold_core::{
     Admission, Backend, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile, Resource,

@@ -28,6 +28,29 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "memcached" | "memcacheds" => open_memcached(url).await,
         #[cfg(feature = "zookeeper")]
         "zk" | "zks" => open_zookeeper(url).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => open_postgres(url).await,
+        _ => Err(unknown(url)),
+    }
+}
+
+/// The statements that create the tables of the store that `url` names, and grant what its user needs. They can be run
+/// again, and beside clients that are at work. Nothing is sent anywhere.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store has no tables.
+pub fn schema(url: &str) -> Result<String> {
+    match url.split(':').next().unwrap_or_default() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            let config = leasehold_postgres::PostgresConfig::parse(url);
+            let config = config.map_err(|failure| Error::failed("schema", failure))?;
+            Ok(leasehold_postgres::schema(&config) + &leasehold_postgres::grants(&config))
+        }
+        scheme if SCHEMES.iter().any(|known| known.starts_with(&format!("{scheme}:"))) => {
+            let text = format!("the stores of «{scheme}:» have no tables: there is nothing to create");
+            Err(Error::new(ErrorKind::Unsupported, "schema", text))
+        }
         _ => Err(unknown(url)),
     }
 }
@@ -69,6 +92,13 @@ async fn open_zookeeper(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_zookeeper::ZooKeeperConfig::parse(url).map_err(failed)?;
     Ok(Arc::new(leasehold_zookeeper::ZooKeeperBackend::connect(config).await.map_err(failed)?))
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_postgres::PostgresConfig::parse(url).map_err(failed)?;
+    leasehold_postgres::connect(config, Arc::new(crate::SystemClock)).await.map_err(failed)
 }
 
 /// A named memory is shared by all clients of the process that are open at the same time.
@@ -128,4 +158,8 @@ pub(crate) const SCHEMES: &[&str] = &[
     "zk://",
     #[cfg(feature = "zookeeper")]
     "zks://",
+    #[cfg(feature = "postgres")]
+    "postgres://",
+    #[cfg(feature = "postgres")]
+    "postgresql://",
 ];

@@ -46,7 +46,7 @@ pub async fn look_once(backend: &dyn Backend, claim: &Claim) -> Result<Option<Gr
 }
 
 pub async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
-    look_once(backend, claim).await.unwrap().expect("it is free")
+    look_once(backend, claim).await.unwrap().unwrap()
 }
 
 /// Waits as the engine does: with the same claim after every failure that may pass.

@@ -19,6 +19,7 @@ mod kinds;
 mod loss;
 mod nested;
 mod redis;
+mod schema;
 mod secrets;
 mod signals;
 mod stores;

@@ -1,0 +1,15 @@
+//! `schema`: what creates a database's tables for locks.
+
+use std::io::Write;
+
+use crate::args::SchemaArgs;
+use crate::exit::{Exit, Problem};
+use crate::store::Store;
+
+/// # Errors
+/// Of a URL that names no database; of stdout.
+pub(crate) fn schema(args: &SchemaArgs) -> Result<Exit, Problem> {
+    let statements = Store::named(args.store.on.as_deref())?.schema()?;
+    std::io::stdout().lock().write_all(statements.as_bytes())?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,24 @@
+//! `schema`: what creates a database's tables, without asking the database.
+
+use crate::support::Place;
+
+#[test]
+fn the_statements_for_the_tables_of_the_url_are_printed() {
+    let place = Place::new();
+    // Nothing listens there, and nothing is sent.
+    let url = "postgres://app:sesame@127.0.0.1:1/db?schema=locks&table=jobs";
+    let ended = place.end(&["schema", "--on", url]).expect(0);
+    for part in ["CREATE SCHEMA IF NOT EXISTS \"locks\"", "\"locks\".\"jobs\" (", "TO \"app\";"] {
+        assert!(ended.out.contains(part), "{part} is missing in {}", ended.out);
+    }
+    assert!(!format!("{}{}", ended.out, ended.err).contains("sesame"));
+}
+
+#[test]
+fn a_store_without_tables_says_so() {
+    let place = Place::new();
+    let ended = place.end(&["schema"]).expect(78);
+    assert!(ended.err.contains("have no tables"), "{}", ended.err);
+    let ended = place.end(&["schema", "--on", "postgres://app@db/x?table=a;b"]).expect(64);
+    assert!(ended.err.contains("table: write"), "{}", ended.err);
+}
