@@ -41,11 +41,20 @@ impl PostgresCells {
         let server = Server::ask(&pool).await?;
         let statements = Statements::of(&pool.config.names);
         let profile = server.profile(&pool.config);
-        let rows = pool.ask(&statements.channel, &[]).await.map_err(Refusal::into_failure)?;
+        let rows = pool.look(&statements.channel, &[]).await.map_err(Refusal::into_failure)?;
         let channel: String = read(&only(rows)?, 0)?;
         let listens = profile.waiting == Waiting::Notifies;
         let listener = listens.then(|| Listener::start(pool.config.clone(), channel.clone()));
         Ok(PostgresCells { pool, server, statements, profile, channel, listener })
+    }
+
+    /// As [`PostgresCells::ask`] of a statement that looks only: one that lost a race is sent again.
+    async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        match self.pool.look(sql, params).await {
+            // The table is made anew, and shows nothing.
+            Err(Refusal::NoTable(_)) => self.ask(sql, params).await,
+            answer => answer,
+        }
     }
 
     /// Sends one statement. A table that is lost, with the server's data, is made anew.
@@ -171,7 +180,7 @@ impl Cells for PostgresCells {
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<&str> = at.iter().map(|at| at.as_str()).collect();
-        let found = match self.ask(&self.statements.read, &[&names]).await {
+        let found = match self.look(&self.statements.read, &[&names]).await {
             Ok(rows) => by_name(&rows),
             Err(refusal) => Err(refusal.into_failure()),
         };
@@ -199,7 +208,7 @@ impl Cells for PostgresCells {
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
         let (after, end) = (after.map_or("", Resource::as_str), end_of(prefix));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let answer = self.ask(&self.statements.list, &[&prefix, &after, &end, &limit]).await;
+        let answer = self.look(&self.statements.list, &[&prefix, &after, &end, &limit]).await;
         let rows = answer.map_err(Refusal::into_failure)?;
         let read_row = |row: &Row| {
             let name: String = read(row, 0)?;

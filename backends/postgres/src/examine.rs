@@ -51,7 +51,7 @@ impl Facts {
              (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
              FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass"
         );
-        let rows = cells.pool.ask(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = cells.pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
         let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
         let row = rows.first().ok_or("the table is not in the statistics")?;
         let facts = || {

@@ -4,6 +4,7 @@
 //! is dropped takes its connection with it.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold_core::Failure;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -36,12 +37,29 @@ impl Pool {
         answer
     }
 
-    /// Sends statements without parameters, as one transaction.
+    /// As [`Pool::ask`] of a statement that looks only: one that lost a race is sent again.
+    pub(crate) async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        for tries in 1.. {
+            match self.ask(sql, params).await {
+                Err(Refusal::LostRace) if tries < MAX_TRIES => pause(tries).await,
+                answer => return answer,
+            }
+        }
+        Err(Refusal::LostRace)
+    }
+
+    /// Sends statements without parameters, as one transaction, again where they lost a race.
     pub(crate) async fn run(&self, statements: &str) -> Result<(), Refusal> {
-        let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.run(statements).await;
-        self.check_in(link, &answer);
-        answer
+        for tries in 1.. {
+            let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
+            let answer = link.run(statements).await;
+            self.check_in(link, &answer);
+            match answer {
+                Err(Refusal::LostRace) if tries < MAX_TRIES => pause(tries).await,
+                answer => return answer,
+            }
+        }
+        Err(Refusal::LostRace)
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
@@ -86,3 +104,14 @@ impl Pool {
         }
     }
 }
+
+/// Before a statement is sent again, longer each time.
+async fn pause(tries: u32) {
+    // Without randomness the pause is the whole one: late, but never wrong.
+    let part = getrandom::u32().unwrap_or(u32::MAX);
+    let longest = Duration::from_millis(10) * tries;
+    tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
+}
+
+/// Times that a statement is sent which loses its races.
+const MAX_TRIES: u32 = 20;

@@ -90,7 +90,7 @@ async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
          FROM {}",
         pool.config.names.table("_meta")
     );
-    let rows = pool.ask(&Sql { name: "form", text, types: &[] }, &[]).await?;
+    let rows = pool.look(&Sql { name: "form", text, types: &[] }, &[]).await?;
     let row = only(rows).map_err(Refusal::Failed)?;
     let read = || Ok((read(&row, 0)?, read(&row, 1)?));
     read().map_err(Refusal::Failed)

@@ -38,7 +38,7 @@ impl Server {
     /// Asks what is needed to make promises.
     pub(crate) async fn ask(pool: &Pool) -> Result<Server, Failure> {
         let facts = Sql { name: "facts", text: FACTS.to_owned(), types: &[] };
-        let row = only(pool.ask(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
+        let row = only(pool.look(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
         let encoding: String = read(&row, 4)?;
         if encoding != "UTF8" {
             return Err(Failure::new(

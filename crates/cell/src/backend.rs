@@ -15,6 +15,7 @@ use crate::mine::Mine;
 use crate::page::Page;
 use crate::pollers::Pollers;
 use crate::sightings::Sightings;
+use crate::turns::Turns;
 
 /// Locks in the cells of a store.
 ///
@@ -29,6 +30,7 @@ pub struct CellBackend<C> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) mine: Mine,
     pub(crate) pollers: Pollers,
+    pub(crate) turns: Turns,
     sightings: Sightings,
     silent: Bells,
 }
@@ -41,6 +43,7 @@ impl<C: Cells> CellBackend<C> {
             clock,
             mine: Mine::default(),
             pollers: Pollers::default(),
+            turns: Turns::default(),
             sightings: Sightings::default(),
             silent: Bells::new(),
         }

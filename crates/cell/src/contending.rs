@@ -80,6 +80,7 @@ impl<C: Cells> CellBackend<C> {
         wait: Wait,
         mut first: First,
     ) -> Result<Seen, Failure> {
+        let _turn = self.turns.take(&claim.resource).await;
         for tries in 0..MAX_TRIES {
             let asking = Asking { claim, asked_at: patience.now(), asked_here: self.clock.now() };
             let cell = match first {

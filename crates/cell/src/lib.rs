@@ -44,6 +44,7 @@ mod page;
 mod pollers;
 mod renewing;
 mod sightings;
+mod turns;
 
 pub use backend::CellBackend;
 pub use bells::{Bells, address};

@@ -130,7 +130,10 @@ async fn storm(trial: &Trial, shares: &[Share]) -> Checked<(usize, usize)> {
     }
     trial.client(0).nobody(&resource, "after the last taker has left").await?;
     let (grants, most) = referee.tally();
-    ensure!(grants >= FEWEST, "{TAKERS} takers were granted {grants} claims in {STORM:?}");
+    if grants < FEWEST {
+        // How many come in within a time is a matter of time, like all that has to happen within one.
+        return Err(Stop::late(format!("{TAKERS} takers were granted {grants} claims in {STORM:?}")));
+    }
     Ok((grants, most))
 }
 

@@ -1,0 +1,78 @@
+//! One at a time of this client at one cell: those who would only make each other lose take turns instead.
+//!
+//! Ground rules: a turn is for contending. Renewals and releases take none, because others wait for them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::Resource;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The turns of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
+
+/// Somebody's turn, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    resource: &'a Resource,
+    /// `None` only while it is given back.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Turns {
+    /// Waits for a turn, in the order of coming.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place, and may leave a name behind until the next turn at it ends.
+    pub(crate) async fn take<'a>(&'a self, resource: &'a Resource) -> Turn<'a> {
+        let turn =
+            self.turns().entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
+        // It is never closed, so there is always a permit in the end.
+        let permit = turn.acquire_owned().await.ok();
+        Turn { turns: self, resource, permit }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, HashMap<Resource, Arc<Semaphore>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.turns.turns();
+        self.permit = None;
+        // Nobody has it but the map: nobody waits.
+        if turns.get(self.resource).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            turns.remove(self.resource);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn turns_are_taken_one_after_the_other_and_leave_nothing() {
+        let turns = Turns::default();
+        let (a, b) = (Resource::new("a").unwrap(), Resource::new("b").unwrap());
+        let first = turns.take(&a).await;
+        let elsewhere = turns.take(&b).await;
+        let mut second = std::pin::pin!(turns.take(&a));
+        assert!(futures_poll(second.as_mut()).is_none(), "it is not its turn");
+        drop(first);
+        let second = second.await;
+        drop((second, elsewhere));
+        assert!(turns.turns().is_empty());
+    }
+
+    fn futures_poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
+    }
+}
