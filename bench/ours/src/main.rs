@@ -36,7 +36,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench")]
 struct Args {
-    /// Shorter and fewer rounds: under a minute, and less exact
+    /// Shorter and fewer rounds: two or three minutes, and less exact
     #[arg(long)]
     quick: bool,
 
