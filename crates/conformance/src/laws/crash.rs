@@ -317,7 +317,8 @@ async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Che
 fn silence(trial: &Trial) -> Duration {
     let place = trial.profile().place_ttl;
     if place.is_zero() {
-        return place;
+        // There is no place, but its lease may go late all the same.
+        return trial.profile().overrun;
     }
     place.max(CALL_GRACE).max(trial.ttl()) + trial.profile().overrun
 }
