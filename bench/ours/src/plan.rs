@@ -17,7 +17,8 @@ pub(crate) struct Plan {
     /// How long processes hand a lock to each other in one round, and how many such rounds there are.
     pub(crate) handing: Duration,
     pub(crate) handing_rounds: usize,
-    /// The ttl of the leases that are renewed; they are watched for two of it.
+    /// How many leases are renewed, and their ttl; they are watched for two of it.
+    pub(crate) leases: usize,
     pub(crate) ttl: Duration,
     /// How long those who wait idly are watched.
     pub(crate) idling: Duration,
@@ -34,7 +35,7 @@ pub(crate) enum Group {
     Handover,
     /// 64 tasks of one process on one lock
     Crowd,
-    /// 10,000 held leases
+    /// 100,000 held leases
     Leases,
     /// 1,000 idle waiters
     Idle,
@@ -55,6 +56,7 @@ impl Plan {
                 processes: 30,
                 handing: millis(1_000),
                 handing_rounds: 2,
+                leases: 10_000,
                 ttl: millis(4_000),
                 idling: millis(3_000),
             }
@@ -66,7 +68,8 @@ impl Plan {
                 processes: 150,
                 handing: millis(1_500),
                 handing_rounds: 5,
-                ttl: millis(9_000),
+                leases: 100_000,
+                ttl: millis(20_000),
                 idling: millis(20_000),
             }
         }
@@ -90,7 +93,7 @@ impl Group {
             Group::Files => "files: the file store, uncontended, and the command beside flock(1) …",
             Group::Handover => "handover: from a release to the next grant, 8 processes …",
             Group::Crowd => "crowd: 64 tasks of one process on one lock …",
-            Group::Leases => "leases: 10,000 of them, renewed …",
+            Group::Leases => "leases: 100,000 of them, renewed …",
             Group::Idle => "idle: 1,000 waiters …",
             Group::Consensus => "consensus: etcd and ZooKeeper, beside their own operations and recipes …",
         }

@@ -28,7 +28,7 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
 /// Messages a second while ten thousand locks are held and renewed.
 async fn holders(system: &System) -> Outcome<f64> {
     let locks = Leasehold::open(&system.url()).await?;
-    let guards = hold_all(&locks, TTL).await?;
+    let guards = hold_all(&locks, LEASES, TTL).await?;
     tokio::time::sleep(TTL / 6).await;
     // As long as two renewals take to come round.
     let rate = rate(system, TTL / 3 * 2).await?;

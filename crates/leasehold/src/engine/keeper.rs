@@ -114,6 +114,21 @@ struct Kept {
     signal: Option<tokio::task::AbortHandle>,
 }
 
+/// One moment by both clocks. Claims that are due at the same moment come up together only where it is translated for all of
+/// them by the same reading, or by readings that are no further apart than a tick of the wheel.
+#[derive(Clone, Copy)]
+struct Reading {
+    now: Moment,
+    wheel: Instant,
+}
+
+impl Reading {
+    /// When that is by the clock of the wheel.
+    fn when(self, due: Moment) -> Instant {
+        self.wheel + self.now.until(due)
+    }
+}
+
 /// What came back from one batch.
 struct Answers {
     asked_at: Moment,
@@ -147,7 +162,7 @@ impl Watchdog {
             Order::Watch(held, lost) => {
                 let id = held.claim.id;
                 let due = self.first_due(&held, held.granted_at);
-                let key = self.wheel.insert(id, self.clock.now().until(due));
+                let key = self.wheel.insert_at(id, self.read().when(due));
                 let signal = lost.map(|signal| listen(held.clone(), signal, self.answers.clone()));
                 self.kept.insert(id, Kept { held, key, pending: 0, failures: 0, signal });
             }
@@ -200,21 +215,39 @@ impl Watchdog {
 
     /// One tick: everything that is due now, as one batch.
     fn look(&mut self, first: ClaimId) {
+        let read = self.read();
         let mut due = vec![first];
-        while due.len() < TICK_MAX
-            && let Some(more) = expired_now(&mut self.wheel)
-        {
-            due.push(more.into_inner());
+        while due.len() < TICK_MAX {
+            let expired = expired_now(&mut self.wheel).map(delay_queue::Expired::into_inner);
+            let Some(more) = expired.or_else(|| self.due_soon(read)) else { break };
+            due.push(more);
         }
-        let batch: Vec<_> = due.into_iter().filter_map(|id| self.look_at(id)).collect();
+        let batch: Vec<_> = due.into_iter().filter_map(|id| self.look_at(id, read)).collect();
         if !batch.is_empty() {
             self.renew(batch);
         }
     }
 
+    /// One more claim whose renewal is due in a moment. Those of one beat come up over some ticks of the wheel, because each
+    /// was translated to its clock by itself; taken one tick at a time they would not fill a batch.
+    fn due_soon(&mut self, read: Reading) -> Option<ClaimId> {
+        let key = self.wheel.peek()?;
+        let deadline = self.wheel.deadline(&key);
+        if deadline > read.wheel + GATHER {
+            return None;
+        }
+        let id = self.wheel.remove(&key).into_inner();
+        let kept = self.kept.get_mut(&id)?;
+        if kept.pending == 0 && kept.failures == 0 {
+            return Some(id);
+        }
+        // An answer that is not overdue yet, or the end of a lease: neither is to be told early.
+        kept.key = self.wheel.insert_at(id, deadline);
+        None
+    }
+
     /// Looks at one claim whose time has come; the claim where it is to be renewed now.
-    fn look_at(&mut self, id: ClaimId) -> Option<Arc<Held>> {
-        let now = self.clock.now();
+    fn look_at(&mut self, id: ClaimId, read: Reading) -> Option<Arc<Held>> {
         let kept = self.kept.get_mut(&id)?;
         if let State::Lost(cause) = kept.held.state() {
             tracing::warn!(resource = %kept.held.claim.resource, %cause, "lock lost");
@@ -230,8 +263,8 @@ impl Watchdog {
         let send = kept.pending < PENDING_MAX;
         kept.pending += u32::from(send);
         let pause = retry_pause(kept.held.pace(), kept.failures);
-        let next = now.after(pause).min(kept.held.valid_until());
-        kept.key = self.wheel.insert(id, now.until(next));
+        let next = read.now.after(pause).min(kept.held.valid_until());
+        kept.key = self.wheel.insert_at(id, read.when(next));
         send.then(|| kept.held.clone())
     }
 
@@ -249,7 +282,7 @@ impl Watchdog {
     }
 
     fn take_in(&mut self, answers: Answers) {
-        let now = self.clock.now();
+        let read = self.read();
         for (id, renewal) in answers.renewals {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.pending = kept.pending.saturating_sub(1);
@@ -264,8 +297,8 @@ impl Watchdog {
                     kept.held.suspect();
                     kept.failures += 1;
                     let pause = retry_pause(kept.held.pace(), kept.failures);
-                    let next = now.after(pause).min(kept.held.valid_until());
-                    self.wheel.reset(&kept.key, now.until(next));
+                    let next = read.now.after(pause).min(kept.held.valid_until());
+                    self.wheel.reset_at(&kept.key, read.when(next));
                     continue;
                 }
             };
@@ -274,12 +307,16 @@ impl Watchdog {
                 let held = kept.held.clone();
                 self.first_due(&held, answers.asked_at)
             } else {
-                now
+                read.now
             };
             if let Some(kept) = self.kept.get(&id) {
-                self.wheel.reset(&kept.key, now.until(due));
+                self.wheel.reset_at(&kept.key, read.when(due));
             }
         }
+    }
+
+    fn read(&self) -> Reading {
+        Reading { now: self.clock.now(), wheel: Instant::now() }
     }
 
     /// When a claim that was confirmed as of `asked_at` is to be looked at next.
@@ -349,6 +386,8 @@ fn runtime_age() -> Duration {
 
 /// The most claims that one tick renews; what is left follows in the next.
 const TICK_MAX: usize = 10_000;
+/// How much earlier than due a claim is renewed, so that it goes out together with others.
+const GATHER: Duration = Duration::from_millis(5);
 /// The most renewals of one claim that wait for an answer at the same time.
 const PENDING_MAX: u32 = 3;
 const RETRY_MIN: Duration = Duration::from_millis(5);
