@@ -4,7 +4,7 @@
 
 use leasehold::core::Liveness;
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
-use leasehold_testkit::{EtcdCluster, MemcachedServer, PostgresServer, ZooKeeperEnsemble};
+use leasehold_testkit::{EtcdCluster, MemcachedServer, PostgresServer, RedisCluster, ZooKeeperEnsemble};
 use leasehold_tests::Store;
 
 const BEGIN: &str = "<!-- profiles:begin";
@@ -43,6 +43,7 @@ async fn table() -> Option<String> {
     .replace("\\n", "\n");
     let file = Store::file();
     let redis = Store::redis().await?;
+    let cluster = RedisCluster::builder().replicas(0).start_or_skip().await?;
     let etcd = EtcdCluster::start_or_skip().await?;
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
     let postgres = PostgresServer::builder().setting("fsync", "on").start_or_skip().await?;
@@ -57,6 +58,7 @@ async fn table() -> Option<String> {
     ] {
         table += &row(url, locks.profile());
     }
+    table += &row("redis+cluster://", Leasehold::open(&cluster.url()).await.unwrap().profile());
     let etcd = Leasehold::open(&etcd.url()).await.unwrap();
     // Which server is installed decides these two promises; the text below the table says which keep them.
     let sound = Profile { safety: Safety::Strict, fencing: Grade::Strict, ..etcd.profile().clone() };

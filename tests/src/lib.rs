@@ -8,14 +8,18 @@
 
 mod actor;
 pub mod campaign;
+mod elected;
 mod ensemble;
 mod load;
+mod primaries;
 mod referee;
 mod store;
 
 pub use actor::{Actor, Outcome, increment};
 pub use campaign::{Campaign, add_one};
+pub use elected::Elected;
 pub use ensemble::Ensemble;
 pub use load::{Load, Seen, TTL};
+pub use primaries::{Missed, kill_primaries};
 pub use referee::{Counts, Referee};
 pub use store::{Store, settled};

@@ -70,11 +70,11 @@ struct Holder {
 }
 
 impl Load {
-    /// Begins with so many tasks of each client, on so many mutexes.
-    pub fn begin(clients: &[Leasehold], tasks: usize, mutexes: usize) -> Load {
-        let site = |n| Site { name: format!("load/{n}"), state: Mutex::default() };
+    /// Begins with so many tasks of each client, on the mutexes of these names.
+    pub fn begin(clients: &[Leasehold], tasks: usize, names: Vec<String>) -> Load {
+        let site = |name| Site { name, state: Mutex::default() };
         let shared = Arc::new(Shared {
-            sites: (0..mutexes).map(site).collect(),
+            sites: names.into_iter().map(site).collect(),
             stopped: AtomicBool::new(false),
             next: AtomicU64::new(0),
             seen: Mutex::default(),

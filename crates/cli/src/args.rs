@@ -52,6 +52,7 @@ pub(crate) struct StoreArgs {
     ///   redis://host:6379/0        a Redis or Valkey server
     ///   rediss://host              the same over TLS
     ///   redis+unix:///a/socket     the same over a Unix socket
+    ///   redis+cluster://h1,h2      a cluster, found by way of any of its servers
     ///
     /// A password in a URL on the command line is seen by everyone on the machine.
     /// Put the URL into LEASEHOLD_URL, or name a file:

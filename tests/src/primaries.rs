@@ -1,19 +1,15 @@
-//! The primary is killed under load again and again: what Sentinels make of it, and what holders are told.
-//!
-//! By default one failover of each kind; `LEASEHOLD_FAILOVERS=20` for the whole campaign, whose figures are in
-//! `docs/track-record.md`.
-
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+//! Primaries that are killed under load, whoever elects the next: what holders and fences see of it.
 
 use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Leasehold};
-use leasehold_testkit::{Data, RedisSentinel};
-use leasehold_tests::{Load, TTL};
+
+use crate::elected::Elected;
+use crate::load::{Load, TTL};
 
 /// What the replicas miss before the primary dies.
 #[derive(Clone, Copy, Debug)]
-enum Missed {
+pub enum Missed {
     /// Nothing but what was on its way.
     Nothing,
     /// Everything for so long, as when they lag behind, or when the machine goes and not the process alone.
@@ -41,31 +37,33 @@ struct Exposed {
     longest: Duration,
 }
 
-/// Runs one campaign and prints what was seen.
-async fn campaign(options: &str, missed: Missed) {
-    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+/// Kills primaries of the group under load, and prints what was seen.
+///
+/// # Panics
+/// Where a fence was not above those before it, a holder was not told, or locking did not go on.
+pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
     let failovers: usize = std::env::var("LEASEHOLD_FAILOVERS").map_or(1, |number| number.parse().unwrap());
     let url = format!("{}?timeout=2s{options}", group.url());
     let mut clients = Vec::new();
     for _ in 0..3 {
         clients.push(Leasehold::open(&url).await.unwrap());
     }
-    let load = Load::begin(&clients, 16, 40);
+    let load = Load::begin(&clients, 16, group.names("load", 40).await);
     let (mut own, mut until_granted, mut told) = (Times::default(), Times::default(), 0);
     let mut exposed = Exposed::default();
     for round in 0..failovers {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let old = group.primary().await.unwrap();
-        let epoch: u64 = group.view(0).await.unwrap()["config-epoch"].parse().unwrap();
-        let watched = watch(&clients[0], round).await;
-        let unheard = kill(&group, old, missed, &clients[2], &mut exposed).await;
+        let old = group.primary().await;
+        let epoch = load.seen().epochs.last_key_value().map_or(0, |(epoch, _)| *epoch);
+        let watched = watch(&clients[0], group.names(&format!("watched/{round}"), 10).await).await;
+        let names = group.names("exposed", EXPOSED).await;
+        let unheard = kill(group, old, missed, &clients[2], &names, &mut exposed).await;
         let killed = Instant::now();
         let rivals = unheard.into_iter().map(|guard| tokio::spawn(rival(clients[1].clone(), guard)));
         let rivals: Vec<_> = rivals.collect();
-        group.promoted(old).await.unwrap();
+        group.promoted(old).await;
         own.0.push(killed.elapsed());
-        // Fences count the epochs of Sentinels from 1.
-        let first = first_grant(&load, epoch + 2).await;
+        let first = first_grant(&load, epoch + 1).await;
         until_granted.0.push(first.saturating_duration_since(killed));
         told += check_told(&clients[1], &watched).await;
         for rival in rivals {
@@ -78,13 +76,12 @@ async fn campaign(options: &str, missed: Missed) {
             // Lost or not: it is given back.
             let _ = guard.release().await;
         }
-        group.restart(old, Data::Lose).await.unwrap();
-        group.settle().await.unwrap();
+        group.restore(old).await;
     }
     let seen = load.end().await;
     println!(
         "{failovers} failovers, replicas missed {missed:?}, options {options:?}: {} grants, {} double grants, the longest for {:.1} s; \
-         {} guards lost, {told} of those watched; {} refusals; {exposed:?}; Sentinels took {}; granted again after {}",
+         {} guards lost, {told} of those watched; {} refusals; {exposed:?}; the failovers took {}; granted again after {}",
         seen.grants,
         seen.doubles,
         seen.longest_double.as_secs_f64(),
@@ -107,10 +104,10 @@ const EXPOSED_TTL: Duration = Duration::from_secs(10);
 const EXPOSED: usize = 5;
 
 /// Takes locks that stay held over the failover.
-async fn watch(client: &Leasehold, round: usize) -> Vec<Guard> {
+async fn watch(client: &Leasehold, names: Vec<String>) -> Vec<Guard> {
     let mut guards = Vec::new();
-    for n in 0..10 {
-        let mutex = client.mutex(&format!("watched/{round}/{n}")).ttl(TTL);
+    for name in names {
+        let mutex = client.mutex(&name).ttl(TTL);
         guards.push(mutex.lock_timeout(Duration::from_secs(10)).await.unwrap());
     }
     guards
@@ -118,23 +115,20 @@ async fn watch(client: &Leasehold, round: usize) -> Vec<Guard> {
 
 /// Kills the primary, and takes some locks before that its replicas miss, if they miss anything.
 async fn kill(
-    group: &RedisSentinel,
+    group: &Elected,
     old: usize,
     missed: Missed,
     client: &Leasehold,
+    names: &[String],
     exposed: &mut Exposed,
 ) -> Vec<Guard> {
-    let replicas: Vec<usize> = (0..group.servers()).filter(|number| *number != old).collect();
-    let mut unheard = Vec::new();
+    let (mut unheard, mut parted) = (Vec::new(), Vec::new());
     if let Missed::All(time) = missed {
-        for replica in &replicas {
-            group.stop(*replica).unwrap();
-        }
-        // What waits in sockets would arrive after all.
-        group.server(old).command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
+        parted = group.replicas(old).await;
+        group.part(old, &parted).await;
         let begun = Instant::now();
-        for n in 0..EXPOSED {
-            let mutex = client.mutex(&format!("exposed/{n}")).ttl(EXPOSED_TTL);
+        for name in names {
+            let mutex = client.mutex(name).ttl(EXPOSED_TTL);
             match tokio::time::timeout(time, mutex.try_lock()).await {
                 Ok(Ok(Some(guard))) => unheard.push(guard),
                 // Where a replica has to confirm.
@@ -144,12 +138,7 @@ async fn kill(
         exposed.granted += unheard.len();
         tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
     }
-    group.kill(old).unwrap();
-    if let Missed::All(_) = missed {
-        for replica in &replicas {
-            group.resume(*replica).unwrap();
-        }
-    }
+    group.kill(old, &parted);
     unheard
 }
 
@@ -202,19 +191,4 @@ async fn is_told(client: &Leasehold, watched: &[Guard]) -> bool {
         }
     }
     true
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_primary() {
-    campaign("", Missed::Nothing).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_dies_with_what_its_replicas_miss() {
-    campaign("", Missed::All(Duration::from_millis(100))).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_when_a_replica_has_to_confirm() {
-    campaign("&replicas=1", Missed::All(Duration::from_millis(100))).await;
 }
