@@ -42,6 +42,7 @@ async fn table() -> Option<String> {
     )
     .replace("\\n", "\n");
     let file = Store::file();
+    let database = tempfile::tempdir().unwrap();
     let redis = Store::redis().await?;
     let cluster = RedisCluster::builder().replicas(0).start_or_skip().await?;
     let etcd = EtcdCluster::start_or_skip().await?;
@@ -50,6 +51,7 @@ async fn table() -> Option<String> {
     for (url, locks) in [
         ("mem:", Leasehold::open("mem:").await.unwrap()),
         ("file:", file.client().await),
+        ("sqlite:", Leasehold::open(&format!("sqlite:{}", database.path().join("l.db").display())).await.unwrap()),
         ("redis://", redis.client().await),
         (
             "redis://…?wait=poll&order=unordered",

@@ -49,6 +49,7 @@ pub(crate) struct StoreArgs {
     ///
     ///   file:                      files of this user, for the processes of this machine
     ///   file:///a/directory        files there
+    ///   sqlite:/a/file.db          a database file of this machine
     ///   redis://host:6379/0        a Redis or Valkey server
     ///   rediss://host              the same over TLS
     ///   redis+unix:///a/socket     the same over a Unix socket

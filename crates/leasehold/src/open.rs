@@ -26,6 +26,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "etcd" | "etcds" => open_etcd(url).await,
         #[cfg(feature = "memcached")]
         "memcached" | "memcacheds" => open_memcached(url).await,
+        #[cfg(feature = "sqlite")]
+        "sqlite" => open_sqlite(url).await,
         #[cfg(feature = "zookeeper")]
         "zk" | "zks" => open_zookeeper(url).await,
         #[cfg(feature = "postgres")]
@@ -101,6 +103,13 @@ async fn open_postgres(url: &str) -> Result<Arc<dyn Backend>> {
     leasehold_postgres::connect(config, Arc::new(crate::SystemClock)).await.map_err(failed)
 }
 
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_sqlite::SqliteConfig::parse(url).map_err(failed)?;
+    leasehold_sqlite::connect(config, Arc::new(crate::clock::SystemClock)).await.map_err(failed)
+}
+
 /// A named memory is shared by all clients of the process that are open at the same time.
 fn memory(name: &str) -> Arc<dyn Backend> {
     static NAMED: Mutex<Option<HashMap<String, Weak<MemoryBackend>>>> = Mutex::new(None);
@@ -154,6 +163,8 @@ pub(crate) const SCHEMES: &[&str] = &[
     "memcached://",
     #[cfg(feature = "memcached")]
     "memcacheds://",
+    #[cfg(feature = "sqlite")]
+    "sqlite:",
     #[cfg(feature = "zookeeper")]
     "zk://",
     #[cfg(feature = "zookeeper")]

@@ -31,6 +31,13 @@ fn on_files() {
 }
 
 #[test]
+fn on_sqlite() {
+    let place = Place::new();
+    let url = format!("sqlite:{}", place.path("locks.db").display());
+    count(&Place { url, ..place });
+}
+
+#[test]
 fn on_redis() {
     let Some(redis) = Redis::start_or_skip() else { return };
     count(&Place::on(&redis.server.url()));

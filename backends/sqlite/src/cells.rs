@@ -1,0 +1,246 @@
+//! One row per resource: the store behind the leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_cell::{
+    Basis, Cell, CellBackend, Cells, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping,
+};
+use leasehold_core::{
+    Admission, Backend, Clock, Failure, Fence, Finding, Liveness, Profile, Resource, Safety, Severity,
+    Waiting,
+};
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
+
+use crate::config::{SqliteConfig, Synchronous};
+use crate::failure::failure;
+use crate::sql::Statements;
+use crate::time;
+use crate::worker::Worker;
+
+/// Opens a database, creates the tables where they are missing, and locks in it. `clock` is the machine's own, and
+/// counts suspend.
+///
+/// # Errors
+/// `Denied` for a file that this user may not write, `Foreign` for one that is no database, `Unsupported` for a network
+/// file system; the text says what to do.
+pub async fn connect(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Arc::new(CellBackend::new(SqliteCells::open(config).await?, clock)))
+}
+
+/// The table of locks in one database.
+#[derive(Debug)]
+pub struct SqliteCells {
+    config: SqliteConfig,
+    profile: Profile,
+    statements: Arc<Statements>,
+    worker: Worker,
+}
+
+impl SqliteCells {
+    /// Opens a database, and creates the tables where they are missing.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub async fn open(config: SqliteConfig) -> Result<SqliteCells, Failure> {
+        let worker = Worker::start(config.clone()).await?;
+        let profile = Profile {
+            name: "sqlite",
+            admission: Admission::Counted,
+            order: config.order,
+            waiting: Waiting::Polls,
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: config.synchronous.grade(),
+            // All holders are processes of this machine: a loss of power ends them too.
+            safety: Safety::Strict,
+            place_ttl: PLACE_TTL,
+            granularity: Duration::from_millis(1),
+            overrun: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+        };
+        Ok(SqliteCells { statements: Arc::new(Statements::of(&config.table)), profile, worker, config })
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        match self.worker.run(self.config.timeout, work).await {
+            Some(outcome) => outcome.map_err(|error| failure(&self.config, error)),
+            None => Err(Failure::unanswered("the thread of the database ended")),
+        }
+    }
+}
+
+#[async_trait]
+impl Cells for SqliteCells {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn timekeeping(&self) -> Timekeeping {
+        Timekeeping::Store
+    }
+
+    fn max_text(&self) -> usize {
+        MAX_TEXT
+    }
+
+    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        let (name, put, statements) = (at.as_str().to_owned(), put.clone(), self.statements.clone());
+        self.run(move |connection| {
+            // The present is that of the attempt which succeeds, and not of one that found the database busy.
+            let now = time::now();
+            let mut seize = connection.prepare_cached(&statements.seize)?;
+            let parameters = (&name, &put.text, signed(put.version), now, micros(put.keep));
+            let seq: Option<i64> = seize.query_row(parameters, |row| row.get(0)).optional()?;
+            if let Some(seq) = seq {
+                return Ok(Seized::Taken { version: put.version, fence: fence(seq) });
+            }
+            let mut read = connection.prepare_cached(&statements.read)?;
+            Ok(Seized::Held(read.query_row([&name], |row| cell(row, 0)).optional()?))
+        })
+        .await
+    }
+
+    async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
+        let names: Vec<String> = at.iter().map(|at| at.as_str().to_owned()).collect();
+        let statements = self.statements.clone();
+        let found = self.run(move |connection| {
+            let mut read = connection.prepare_cached(&statements.read)?;
+            let cells = names.iter().map(|name| read.query_row([name], |row| cell(row, 0)).optional());
+            cells.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        match found.await {
+            Ok(cells) => cells.into_iter().map(Ok).collect(),
+            Err(failure) => at.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        let (many, statements) = (swaps.to_vec(), self.statements.clone());
+        let done = self.run(move |connection| {
+            // One transaction for all of them: one wait for the disk.
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let now = time::now();
+            let mut done = Vec::with_capacity(many.len());
+            {
+                let mut statement = transaction.prepare_cached(&statements.swap)?;
+                for Swap { at, seen, basis, put, .. } in &many {
+                    let parameters = (
+                        at.as_str(),
+                        signed(*seen),
+                        &put.text,
+                        signed(put.version),
+                        signed(put.fence.seq),
+                        *basis == Basis::Renewed,
+                        now,
+                        micros(put.keep),
+                    );
+                    done.push(statement.execute(parameters)? == 1);
+                }
+            }
+            transaction.commit()?;
+            Ok(done)
+        });
+        match done.await {
+            Ok(done) => done.into_iter().map(Ok).collect(),
+            Err(failure) => swaps.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<(Resource, Cell)>, Failure> {
+        let (prefix, after) = (prefix.to_owned(), after.map_or("", Resource::as_str).to_owned());
+        let (statements, limit) = (self.statements.clone(), i64::try_from(limit).unwrap_or(i64::MAX));
+        self.run(move |connection| {
+            let mut list = connection.prepare_cached(&statements.list)?;
+            let mut rows = list.query((&prefix, &after, time::now(), limit))?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                let name: String = row.get(0)?;
+                if !name.starts_with(&prefix) {
+                    break;
+                }
+                // A name that no resource can have is not ours.
+                if let Ok(resource) = Resource::new(&name) {
+                    found.push((resource, cell(row, 1)?));
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+        let facts = self.run(|connection| {
+            let version: String = connection.query_row("SELECT sqlite_version()", [], |row| row.get(0))?;
+            let health: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+            Ok((version, health))
+        });
+        let (version, health) = match facts.await {
+            Ok(facts) => facts,
+            Err(failure) => return vec![Finding::new("database", Severity::Broken, failure.to_string())],
+        };
+        let health = match health.as_str() {
+            "ok" => Finding::new(
+                "database",
+                Severity::Good,
+                format!("{} is sound, by SQLite {version}", self.config),
+            ),
+            other => {
+                Finding::new("database", Severity::Broken, format!("{} is damaged: {other}", self.config))
+                    .meaning("locks in damaged pages cannot be taken")
+                    .advice("restore it; see https://sqlite.org/recovery.html")
+            }
+        };
+        let durable = match self.config.synchronous {
+            Synchronous::Full => Finding::new(
+                "synchronous",
+                Severity::Good,
+                "full: a grant is on the disk before it is answered",
+            ),
+            Synchronous::Normal => Finding::new("synchronous", Severity::Notice, "normal")
+                .meaning("a loss of power can take the last fences back, and they are given out again")
+                .advice("write ?synchronous=full where fences matter"),
+        };
+        vec![health, durable]
+    }
+}
+
+/// A text of a few thousand claims.
+const MAX_TEXT: usize = 1 << 20;
+/// The most claims of one transaction: a few milliseconds of the write lock.
+const RENEW_BATCH_MAX: usize = 500;
+
+/// The cell in the columns from `first` on: claims, version, seq, origin.
+fn cell(row: &Row<'_>, first: usize) -> rusqlite::Result<Cell> {
+    let (version, seq, origin): (i64, i64, i64) =
+        (row.get(first + 1)?, row.get(first + 2)?, row.get(first + 3)?);
+    let age = u64::try_from(time::now().saturating_sub(origin)).unwrap_or(0);
+    Ok(Cell {
+        text: row.get(first)?,
+        version: version.unsigned_abs(),
+        fence: fence(seq),
+        floor: fence(seq),
+        age: Some(Duration::from_micros(age)),
+    })
+}
+
+fn fence(seq: i64) -> Fence {
+    Fence::new(0, seq.unsigned_abs(), 0)
+}
+
+/// Numbers of SQLite have a sign; ours never need the last bit.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
+}

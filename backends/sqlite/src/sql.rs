@@ -1,0 +1,36 @@
+//! The statements. The table's name is checked when the URL is read; everything else is a parameter.
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) seize: String,
+    pub(crate) read: String,
+    pub(crate) swap: String,
+    pub(crate) list: String,
+}
+
+impl Statements {
+    pub(crate) fn of(table: &str) -> Statements {
+        Statements {
+            // A new row's counter begins at the wall clock, so that fences rise even after the loss of the file.
+            seize: format!(
+                "INSERT INTO {table} AS c (name, claims, version, seq, origin, lapses) \
+                 VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?4, ?4 + ?5) \
+                 ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
+                 seq = c.seq + 1, origin = excluded.origin, lapses = excluded.lapses \
+                 WHERE c.lapses <= ?4 RETURNING seq"
+            ),
+            read: format!("SELECT claims, version, seq, origin FROM {table} WHERE name = ?1"),
+            swap: format!(
+                "UPDATE {table} SET claims = ?3, version = ?4, seq = ?5, \
+                 origin = CASE WHEN ?6 THEN ?7 ELSE origin END, \
+                 lapses = CASE WHEN ?6 THEN ?7 ELSE origin END + ?8 \
+                 WHERE name = ?1 AND version = ?2 AND (NOT ?6 OR lapses > ?7)"
+            ),
+            list: format!(
+                "SELECT name, claims, version, seq, origin FROM {table} \
+                 WHERE name >= ?1 AND name > ?2 AND lapses > ?3 AND claims <> '' ORDER BY name LIMIT ?4"
+            ),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The thread that owns the connection.
+//!
+//! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one client: its
+//! requests are carried out one after the other, as the database would do anyway. A request that was handed over is carried out,
+//! also where whoever asked has left.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use leasehold_core::Failure;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use tokio::sync::oneshot;
+
+use crate::config::SqliteConfig;
+use crate::failure::failure;
+use crate::schema;
+
+/// A connection on a thread of its own, which ends with this value.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    jobs: Sender<Job>,
+}
+
+type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+
+impl Worker {
+    /// Opens the database and prepares it.
+    pub(crate) async fn start(config: SqliteConfig) -> Result<Worker, Failure> {
+        let (jobs, asked) = channel::<Job>();
+        let (opened, told) = oneshot::channel();
+        let begun = std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(move || {
+            let mut connection = match open(&config) {
+                Ok(connection) => connection,
+                Err(failure) => return drop(opened.send(Err(failure))),
+            };
+            drop(opened.send(Ok(())));
+            while let Ok(job) = asked.recv() {
+                job(&mut connection);
+            }
+        });
+        begun.map_err(|error| {
+            Failure::unavailable(format!("the operating system gives no thread: {error}"))
+        })?;
+        told.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
+        Ok(Worker { jobs })
+    }
+
+    /// Carries out `work`, again and again while others write, for up to `limit`.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        mut work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Option<rusqlite::Result<T>> {
+        let (done, told) = oneshot::channel();
+        let job: Job = Box::new(move |connection| {
+            let begun = Instant::now();
+            let mut pause = Pause::new();
+            let outcome = loop {
+                match work(connection) {
+                    Err(error) if is_busy(&error) && begun.elapsed() < limit => {
+                        std::thread::sleep(pause.next())
+                    }
+                    outcome => break outcome,
+                }
+            };
+            drop(done.send(outcome));
+        });
+        self.jobs.send(job).ok()?;
+        told.await.ok()
+    }
+}
+
+fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |error| failure(config, error);
+    let mut connection = Connection::open_with_flags(&config.path, flags).map_err(failed)?;
+    // For what comes before the first request; those have pauses of their own.
+    connection.busy_timeout(config.timeout).map_err(failed)?;
+    schema::prepare(&mut connection, config)?;
+    connection.busy_timeout(Duration::ZERO).map_err(failed)?;
+    connection.set_prepared_statement_cache_capacity(16);
+    Ok(connection)
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Pauses of one to four milliseconds. They do not grow: who has waited long must not have a smaller chance than who has
+/// just come.
+struct Pause(u64);
+
+impl Pause {
+    fn new() -> Pause {
+        // Without random bytes two that meet may meet again; that costs time and nothing else.
+        Pause(getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id())))
+    }
+
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_micros(1_000 + (self.0 >> 33) % 3_000)
+    }
+}

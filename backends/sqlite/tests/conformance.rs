@@ -1,0 +1,56 @@
+//! The laws of the seam, in a database file: in line and free, within a process and between processes.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
+use leasehold_core::{Backend, Failure};
+use leasehold_sqlite::SqliteConfig;
+use tempfile::TempDir;
+
+struct Sqlite {
+    directory: TempDir,
+    options: &'static str,
+}
+
+impl Sqlite {
+    fn with(options: &'static str) -> Sqlite {
+        Sqlite { directory: tempfile::tempdir().unwrap(), options }
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}/locks.db{}", self.directory.path().display(), self.options)
+    }
+}
+
+async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
+    leasehold_sqlite::connect(SqliteConfig::parse(url)?, Arc::new(SteadyClock::new())).await
+}
+
+#[async_trait]
+impl Subject for Sqlite {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        Some(connect(&self.url()).await.unwrap())
+    }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        Some(TakerCommand::test("taker", self.url()).unwrap())
+    }
+}
+
+mod fifo {
+    use super::*;
+    leasehold_conformance::suite!(Sqlite::with(""));
+}
+
+mod unordered {
+    use super::*;
+    leasehold_conformance::suite!(Sqlite::with("?order=unordered&synchronous=normal&table=other"));
+}
+
+#[test]
+fn taker() {
+    leasehold_conformance::taker::serve_if_asked(async |url| connect(url).await);
+}

@@ -1,0 +1,185 @@
+//! What can happen to a database file, and to the machine under it.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_conformance::SteadyClock;
+use leasehold_core::{
+    Backend, Claim, ClaimId, Failure, FailureKind, Fence, Note, Patience, Proof, Release, Renew, Renewal,
+    Resource, Severity, Share, Step,
+};
+use leasehold_sqlite::SqliteConfig;
+use rusqlite::Connection;
+
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("locks.db")
+    }
+
+    async fn open(&self, options: &str) -> Result<Arc<dyn Backend>, Failure> {
+        open(&self.file(), options).await
+    }
+
+    /// The database as somebody else sees it.
+    fn other(&self) -> Connection {
+        Connection::open(self.file()).unwrap()
+    }
+}
+
+async fn open(file: &Path, options: &str) -> Result<Arc<dyn Backend>, Failure> {
+    let url = format!("sqlite:{}{options}", file.display());
+    leasehold_sqlite::connect(SqliteConfig::parse(&url)?, Arc::new(SteadyClock::new())).await
+}
+
+fn claim(name: &str) -> Claim {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).unwrap();
+    Claim {
+        id: ClaimId::from_bytes(id),
+        resource: Resource::new(name).unwrap(),
+        share: Share::MUTEX,
+        ttl: Duration::from_secs(30),
+        note: Note::default(),
+    }
+}
+
+async fn try_take(backend: &Arc<dyn Backend>, claim: &Claim) -> Result<Option<Fence>, Failure> {
+    let step = backend.contend(claim, &Patience::none(Arc::new(SteadyClock::new()))).await?;
+    Ok(match step {
+        Step::Granted(grant) => grant.fence,
+        Step::Busy(_) => None,
+    })
+}
+
+async fn renew(backend: &Arc<dyn Backend>, claim: &Claim) -> Renewal {
+    backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.remove(0)
+}
+
+#[tokio::test]
+async fn a_reboot_frees_everything_and_takes_no_fence_back() {
+    let place = Place::new();
+    let before = place.open("").await.unwrap();
+    let held = claim("job");
+    let fence = try_take(&before, &held).await.unwrap().unwrap();
+    drop(before);
+    place.other().execute("UPDATE leasehold_meta SET boot = 'an earlier one'", []).unwrap();
+    let after = place.open("").await.unwrap();
+    let next = try_take(&after, &claim("job")).await.unwrap().expect("nobody lives who held it");
+    assert!(next > fence);
+    assert!(matches!(renew(&after, &held).await, Renewal::Lost));
+    assert!(matches!(after.release(&[&held]).await[0], Release::Gone));
+}
+
+#[tokio::test]
+async fn a_lost_file_is_a_lost_lock_and_fences_rise_all_the_same() {
+    let place = Place::new();
+    let before = place.open("").await.unwrap();
+    let fence = try_take(&before, &claim("job")).await.unwrap().unwrap();
+    drop(before);
+    std::fs::remove_file(place.file()).unwrap();
+    let after = place.open("").await.unwrap();
+    assert!(try_take(&after, &claim("job")).await.unwrap().unwrap() > fence);
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_deletes_is_told_at_the_next_renewal() {
+    let place = Place::new();
+    let backend = place.open("?table=mine").await.unwrap();
+    let held = claim("job");
+    try_take(&backend, &held).await.unwrap().unwrap();
+    assert!(matches!(renew(&backend, &held).await, Renewal::Renewed));
+    place.other().execute("DELETE FROM mine", []).unwrap();
+    assert!(matches!(renew(&backend, &held).await, Renewal::Lost));
+}
+
+#[tokio::test]
+async fn whoever_keeps_the_database_locked_is_waited_for_and_then_told_of() {
+    let place = Place::new();
+    let backend = place.open("?timeout=200ms").await.unwrap();
+    let other = place.other();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refusal = try_take(&backend, &claim("job")).await.unwrap_err();
+    assert_eq!(refusal.kind, FailureKind::Unavailable);
+    assert!(refusal.detail().contains("open transaction"), "{refusal}");
+    let claim = claim("job");
+    let taking = try_take(&backend, &claim);
+    let ending = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        other.execute_batch("COMMIT").unwrap();
+    };
+    assert!(tokio::join!(taking, ending).0.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_refused_with_what_to_do() {
+    let place = Place::new();
+    std::fs::write(place.file(), "this is a text of some length, and by no means a database").unwrap();
+    let refusal = place.open("").await.unwrap_err();
+    assert_eq!(refusal.kind, FailureKind::Foreign, "{refusal}");
+    let missing = open(&place.directory.path().join("no/such/locks.db"), "").await.unwrap_err();
+    assert_eq!(missing.kind, FailureKind::Denied, "{missing}");
+    assert!(missing.detail().contains("directory has to exist"), "{missing}");
+    let text = std::fs::read_to_string(place.file()).unwrap();
+    assert!(text.starts_with("this is a text"), "what is not ours stays as it is");
+}
+
+#[tokio::test]
+async fn tables_for_newer_clients_and_other_times_are_refused() {
+    let place = Place::new();
+    drop(place.open("").await.unwrap());
+    place.other().execute("UPDATE leasehold_meta SET namespace = '1 2 3'", []).unwrap();
+    let refusal = place.open("").await.unwrap_err();
+    assert!(
+        refusal.kind == FailureKind::Unsupported && refusal.detail().contains("time namespace"),
+        "{refusal}"
+    );
+    place.other().execute("UPDATE leasehold_meta SET oldest_client = 99", []).unwrap();
+    let refusal = place.open("").await.unwrap_err();
+    assert!(
+        refusal.kind == FailureKind::Unsupported && refusal.detail().contains("newer leasehold"),
+        "{refusal}"
+    );
+}
+
+#[tokio::test]
+async fn ten_clients_that_write_at_once_all_get_through() {
+    let place = Place::new();
+    let mut clients = Vec::new();
+    for number in 0..10 {
+        let backend = place.open("").await.unwrap();
+        clients.push(tokio::spawn(async move {
+            for round in 0..20 {
+                let claim = claim(&format!("job/{number}/{round}"));
+                assert!(try_take(&backend, &claim).await.unwrap().is_some());
+                assert!(matches!(renew(&backend, &claim).await, Renewal::Renewed));
+                assert!(matches!(backend.release(&[&claim]).await[0], Release::Freed));
+            }
+        }));
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_examination_tells_how_the_file_is() {
+    let place = Place::new();
+    let severity = async |options, topic: &str| {
+        let found = place.open(options).await.unwrap().examine(Duration::from_secs(30)).await;
+        found.iter().find(|finding| finding.topic == topic).unwrap().severity
+    };
+    assert_eq!(severity("", "database").await, Severity::Good);
+    assert_eq!(severity("", "synchronous").await, Severity::Good);
+    assert_eq!(severity("?synchronous=normal", "synchronous").await, Severity::Notice);
+}
