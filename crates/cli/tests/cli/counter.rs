@@ -32,9 +32,8 @@ fn on_files() {
 
 #[test]
 fn on_sqlite() {
-    let place = Place::new();
-    let url = format!("sqlite:{}", place.path("locks.db").display());
-    count(&Place { url, ..place });
+    let store = tempfile::tempdir().unwrap();
+    count(&Place::on(&format!("sqlite:{}", store.path().join("locks.db").display())));
 }
 
 #[test]
