@@ -1,3 +1,5 @@
+//! Locks in a SQLite database. What is promised, and how it works, is in `docs.md`, which follows.
+//!
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
