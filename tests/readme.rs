@@ -51,7 +51,10 @@ async fn table() -> Option<String> {
     for (url, locks) in [
         ("mem:", Leasehold::open("mem:").await.unwrap()),
         ("file:", file.client().await),
-        ("sqlite:", Leasehold::open(&format!("sqlite:{}", database.path().join("l.db").display())).await.unwrap()),
+        (
+            "sqlite:",
+            Leasehold::open(&format!("sqlite:{}", database.path().join("l.db").display())).await.unwrap(),
+        ),
         ("redis://", redis.client().await),
         (
             "redis://…?wait=poll&order=unordered",

@@ -13,3 +13,4 @@ mod worker;
 
 pub use cells::{SqliteCells, connect};
 pub use config::SqliteConfig;
+pub use schema::schema;

@@ -13,6 +13,11 @@ use crate::time;
 /// The form of the tables that this client writes.
 const FORM: i64 = 1;
 
+/// Statements that create the tables, for those who want to see them. Running them again changes nothing.
+pub fn schema(config: &SqliteConfig) -> String {
+    format!("{}\n", statements(&config.table))
+}
+
 /// Prepares the connection and the tables.
 pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Result<(), Failure> {
     let failed = |error| failure(config, error);
@@ -64,20 +69,20 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
 fn statements(table: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {table} (
-            name    TEXT PRIMARY KEY COLLATE BINARY,
-            claims  TEXT NOT NULL,
-            version INTEGER NOT NULL,
-            seq     INTEGER NOT NULL,
-            origin  INTEGER NOT NULL,
-            lapses  INTEGER NOT NULL
-        ) WITHOUT ROWID;
-        CREATE TABLE IF NOT EXISTS {table}_meta (
-            one           INTEGER PRIMARY KEY CHECK (one = 1),
-            form          INTEGER NOT NULL,
-            oldest_client INTEGER NOT NULL,
-            boot          TEXT NOT NULL,
-            namespace     TEXT NOT NULL
-        );"
+    name    TEXT PRIMARY KEY COLLATE BINARY,
+    claims  TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    origin  INTEGER NOT NULL,
+    lapses  INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {table}_meta (
+    one           INTEGER PRIMARY KEY CHECK (one = 1),
+    form          INTEGER NOT NULL,
+    oldest_client INTEGER NOT NULL,
+    boot          TEXT NOT NULL,
+    namespace     TEXT NOT NULL
+);"
     )
 }
 

@@ -163,8 +163,15 @@ fn is_secret(option: &str) -> bool {
 
 /// Where a store is named.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
-/// Variables of the library that hold passwords.
-pub(crate) const SECRET_VARIABLES: &[&str] = &["LEASEHOLD_REDIS_PASSWORD"];
+/// Variables of the library that hold passwords. `PGPASSWORD` is not among them: it is PostgreSQL's own, and a command may need it
+/// for itself.
+pub(crate) const SECRET_VARIABLES: &[&str] = &[
+    "LEASEHOLD_ETCD_PASSWORD",
+    "LEASEHOLD_MEMCACHED_PASSWORD",
+    "LEASEHOLD_REDIS_PASSWORD",
+    "LEASEHOLD_SENTINEL_PASSWORD",
+    "LEASEHOLD_ZOOKEEPER_PASSWORD",
+];
 /// Whoever sees it is most often inside a `run` of his own.
 const PASSWORD_HINT: &str =
     "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path";

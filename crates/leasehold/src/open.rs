@@ -49,6 +49,11 @@ pub fn schema(url: &str) -> Result<String> {
             let config = config.map_err(|failure| Error::failed("schema", failure))?;
             Ok(leasehold_postgres::schema(&config) + &leasehold_postgres::grants(&config))
         }
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let config = leasehold_sqlite::SqliteConfig::parse(url);
+            Ok(leasehold_sqlite::schema(&config.map_err(|failure| Error::failed("schema", failure))?))
+        }
         scheme if SCHEMES.iter().any(|known| known.starts_with(&format!("{scheme}:"))) => {
             let text = format!("the stores of «{scheme}:» have no tables: there is nothing to create");
             Err(Error::new(ErrorKind::Unsupported, "schema", text))

@@ -41,6 +41,16 @@ fn the_command_its_group_and_the_process_list_do_not_have_it() {
 }
 
 #[test]
+fn no_password_of_any_store_is_passed_on() {
+    let names = ["ETCD", "MEMCACHED", "REDIS", "SENTINEL", "ZOOKEEPER"];
+    let place = names
+        .iter()
+        .fold(Place::new(), |place, name| place.with(&format!("LEASEHOLD_{name}_PASSWORD"), PASSWORD));
+    let ended = place.run(&["job"], "env").expect(0);
+    assert!(ended.out.contains("LEASEHOLD_FENCE=") && !ended.out.contains(PASSWORD), "{ended:?}");
+}
+
+#[test]
 fn no_error_shows_it() {
     let Some(redis) = start_or_skip() else { return };
     let wrong = format!("redis://default:hunter2@{}", redis.server.addr());
