@@ -174,7 +174,11 @@ impl RedisBackend {
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
         let limit = self.limit_for(shortest / 3);
         let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
-        let groups = self.wire.together(&held.collect::<Vec<_>>());
+        let groups = match self.config.wait {
+            Wait::Pubsub => self.wire.together(&held.collect::<Vec<_>>()),
+            // A proxy may share the resources out to several servers, by the first key of a request.
+            Wait::Poll => (0..batch.len()).map(|position| vec![position]).collect(),
+        };
         let requests = groups
             .iter()
             .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));

@@ -30,18 +30,19 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
             "dialect=dual: is two locks: open it through leasehold, which holds them as one",
         ));
     }
+    let rules = config.acl_rules();
     let dialect = std::mem::take(&mut config.dialect);
     let key_prefix = config.key_prefix.clone();
     let native = RedisBackend::connect(config).await?;
     let reach = native.reach;
     Ok(match dialect {
         Dialect::Native => Arc::new(native),
-        Dialect::Plain => Arc::new(speaker::Speaker::new(native, text::Text::plain(key_prefix))),
+        Dialect::Plain => Arc::new(speaker::Speaker::new(native, text::Text::plain(key_prefix), rules)),
         Dialect::PythonRedisLock => {
-            Arc::new(speaker::Speaker::new(native, text::Text::python_redis_lock(key_prefix)))
+            Arc::new(speaker::Speaker::new(native, text::Text::python_redis_lock(key_prefix), rules))
         }
         Dialect::Redisson => {
-            Arc::new(speaker::Speaker::new(native, redisson::Redisson::new(key_prefix, reach)))
+            Arc::new(speaker::Speaker::new(native, redisson::Redisson::new(key_prefix, reach), rules))
         }
     })
 }

@@ -19,6 +19,7 @@ mod polling;
 mod refusal;
 mod replicas;
 mod reply;
+mod rights;
 mod scripts;
 mod sentinel;
 mod server;

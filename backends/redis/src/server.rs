@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::{
     Admission, Effect, Failure, FailureKind, Grade, Liveness, Order, Profile, Safety, Waiting,
 };
-use redis::{Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::wire::Wire;
@@ -39,12 +39,12 @@ impl Server {
     pub(crate) async fn ask(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
         wire.connect().await?;
         let mut server = Server::default();
-        if let Some(info) = permitted(wire.command(&cmd("INFO"), limit).await)? {
+        if let Some(info) = answered(wire, &cmd("INFO"), limit).await? {
             server.read_info(&text(info));
         }
         let mut question = cmd("CONFIG");
         question.arg("GET").arg("appendfsync");
-        if let Some(Value::Array(pair)) = permitted(wire.command(&question, limit).await)? {
+        if let Some(Value::Array(pair)) = answered(wire, &question, limit).await? {
             server.appendfsync = pair.into_iter().nth(1).map(text);
         }
         server.check(&wire.address())?;
@@ -179,10 +179,15 @@ pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 pub(crate) const RENEW_BATCH_MAX: usize = 500;
 
 /// `None` where the server does not permit the question, or does not know it.
-fn permitted(answer: Result<Value, Failure>) -> Result<Option<Value>, Failure> {
-    match answer {
+async fn answered(wire: &Wire, question: &Cmd, limit: Duration) -> Result<Option<Value>, Failure> {
+    match wire.command(question, limit).await {
         Ok(value) => Ok(Some(value)),
         Err(failure) if matches!(failure.kind, FailureKind::Denied | FailureKind::Unsupported) => Ok(None),
+        // Some proxies end the connection where they do not know a command. Whoever does so answers on another.
+        Err(failure) if failure.effect == Effect::Unknown => {
+            wire.command(&cmd("PING"), limit).await.map_err(|_| failure)?;
+            Ok(None)
+        }
         Err(failure) => Err(failure),
     }
 }

@@ -29,13 +29,15 @@ pub(crate) struct Speaker<T> {
     native: RedisBackend,
     tongue: T,
     profile: Profile,
+    /// The rights that it needs.
+    rules: String,
 }
 
 impl<T: Tongue> Speaker<T> {
     /// Speaks over the connections of `native`.
-    pub(crate) fn new(native: RedisBackend, tongue: T) -> Speaker<T> {
+    pub(crate) fn new(native: RedisBackend, tongue: T, rules: String) -> Speaker<T> {
         let profile = tongue.profile(native.profile().clone());
-        Speaker { native, tongue, profile }
+        Speaker { native, tongue, profile, rules }
     }
 
     /// Refuses what the dialect cannot do, before anything is sent.
@@ -108,10 +110,16 @@ impl<T: Tongue> Speaker<T> {
 
     /// The failure with what this dialect has to say about it.
     fn explained(&self, failure: Failure) -> Failure {
-        if failure.kind != FailureKind::Foreign {
-            return failure;
-        }
-        Failure::new(failure.kind, failure.effect, self.tongue.foreign()).because(failure)
+        let detail = match failure.kind {
+            FailureKind::Foreign => self.tongue.foreign().to_owned(),
+            FailureKind::Denied => {
+                // What follows is the advice for the native form.
+                let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
+                format!("{refusal}; as an ACL: {}", self.rules)
+            }
+            _ => return failure,
+        };
+        Failure::new(failure.kind, failure.effect, detail).because(failure)
     }
 
     /// Sends each request by itself, together.

@@ -1,0 +1,173 @@
+//! The rights that each way of using a server needs, with a user who has no others; and a proxy that refuses the rest.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::any::{freed, got, renewed, take};
+use common::{claim_of, no_patience, patience};
+use leasehold_core::{Failure, FailureKind, Share};
+use leasehold_redis::RedisConfig;
+use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
+
+const MODES: [&str; 4] = ["wait=poll", "dialect=plain", "dialect=python-redis-lock", "dialect=redisson"];
+
+/// Rights that this test does not need: they are for what only the profile asks, for another database, for a server that
+/// forgets, for one that has become a replica, and for what lasts longer than this.
+const SPARED: [&str; 9] = [
+    "+select",
+    "+info",
+    "+config|get",
+    "+script|load",
+    "+unsubscribe",
+    "+hmget",
+    "+zrank",
+    "+zcard",
+    "+hdel",
+];
+
+/// Takes, is refused, renews, looks, lists, waits and releases.
+async fn works(url: &str, shares: &[Share], listed: bool) -> Result<(), Failure> {
+    let backend = leasehold_redis::connect(RedisConfig::parse(url).unwrap()).await?;
+    let backend = &*backend;
+    for share in shares {
+        let ttl = Duration::from_secs(10);
+        let (holder, waiter) = (claim_of("job", *share, ttl), claim_of("job", Share::MUTEX, ttl));
+        backend.contend(&holder, &no_patience()).await?;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let again = got(backend, &holder).await && renewed(backend, &holder).await;
+        assert!(again && !got(backend, &waiter).await);
+        assert_eq!(backend.inspect(&holder.resource, None, &no_patience()).await?.holders.len(), 1);
+        if listed {
+            assert_eq!(backend.list("job", None, 5).await?.len(), 1);
+        }
+        let limit = patience(Duration::from_secs(8));
+        let releasing = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(freed(backend, &holder).await);
+        };
+        assert!(tokio::join!(take(backend, &waiter, &limit), releasing).0.is_some());
+        assert!(freed(backend, &waiter).await);
+    }
+    Ok(())
+}
+
+fn shares(mode: &str) -> &'static [Share] {
+    if mode == "dialect=redisson" { &[Share::MUTEX, Share::READER, Share::WRITER] } else { &[Share::MUTEX] }
+}
+
+async fn allow(server: &RedisServer, rules: &str) {
+    let words = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"].into_iter().chain(rules.split(' '));
+    server.command(&words.collect::<Vec<_>>()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mode_works_with_its_line_and_with_nothing_less() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for mode in MODES {
+        let url = format!("redis://jobs:secret@{}?timeout=1s&{mode}", server.addr());
+        let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+        allow(&server, &rules).await;
+        works(&url, shares(mode), true).await.unwrap();
+        for right in rules.split(' ').filter(|rule| rule.starts_with('+') && !SPARED.contains(rule)) {
+            server.flushall().await.unwrap();
+            server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+            allow(&server, &rules.replace(&format!(" {right} "), " ")).await;
+            let running = {
+                let url = url.clone();
+                tokio::spawn(async move { works(&url, shares(mode), true).await })
+            };
+            // What is no failure of a call that may fail is one of the test's assertions.
+            let outcome = tokio::time::timeout(Duration::from_secs(12), running).await.unwrap();
+            assert!(!matches!(outcome, Ok(Ok(()))), "{mode}: {right} is not needed");
+            if let Ok(Err(failure)) = outcome {
+                assert_eq!(failure.kind, FailureKind::Denied, "{mode} {right}: {failure}");
+            }
+        }
+        server.flushall().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_is_told_with_the_line_of_the_dialect() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for mode in MODES {
+        let url = format!("redis://jobs:secret@{}?{mode}", server.addr());
+        let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+        allow(&server, &rules.replace(" +set ", " ")).await;
+        let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+        let share = if mode == "dialect=redisson" { Share::READER } else { Share::MUTEX };
+        let claim = claim_of("job", share, Duration::from_secs(10));
+        let failure = backend.contend(&claim, &no_patience()).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+        assert!(failure.detail().contains("+set"), "{failure}");
+        if mode != "wait=poll" {
+            assert!(failure.detail().contains(&rules), "{failure}");
+        }
+    }
+}
+
+/// twemproxy in front of two servers: it knows few commands, and ends the connection at others.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_proxy_that_refuses_and_shards() {
+    let Some(program) = require::or_skip("nutcracker", require::program("nutcracker", "nutcracker")) else {
+        return;
+    };
+    let (Some(one), Some(two)) = (RedisServer::start_or_skip().await, RedisServer::start_or_skip().await)
+    else {
+        return;
+    };
+    let (port, stats) = (Port::take().unwrap(), Port::take().unwrap());
+    let directory = Directory::create("nutcracker").unwrap();
+    let text = format!(
+        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n  servers:\n   - {}:1\n   - {}:1\n",
+        port.addr(),
+        one.addr(),
+        two.addr()
+    );
+    let config = directory.path().join("nutcracker.yml");
+    std::fs::write(&config, text).unwrap();
+    let words = ["-c", config.to_str().unwrap(), "-a", "127.0.0.1", "-s", &stats.number().to_string()]
+        .map(String::from);
+    let proxy = Process::spawn(&program, words, directory).unwrap();
+    for _ in 0..200 {
+        if tokio::net::TcpStream::connect(port.addr()).await.is_ok() {
+            break;
+        }
+        assert!(proxy.exited().is_none());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for mode in ["wait=poll", "wait=poll&order=unordered", "dialect=plain"] {
+        let url = format!("redis://{}?{mode}&timeout=2s", port.addr());
+        works(&url, &[Share::MUTEX], false).await.unwrap();
+        // Resources of both servers, renewed and released together.
+        let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+        let claims: Vec<_> =
+            (0..40).map(|n| claim_of(&format!("r{n}"), Share::MUTEX, Duration::from_secs(10))).collect();
+        for claim in &claims {
+            assert!(got(&*backend, claim).await);
+        }
+        let counts = (keys(&one).await, keys(&two).await);
+        assert!(counts.0 > 0 && counts.1 > 0, "{counts:?}");
+        let proof = leasehold_core::Proof::none();
+        let batch: Vec<_> =
+            claims.iter().map(|claim| leasehold_core::Renew { claim, proof: &proof }).collect();
+        for renewal in backend.renew(&batch).await {
+            assert!(matches!(renewal, leasehold_core::Renewal::Renewed), "{mode}: {renewal:?}");
+        }
+        for release in backend.release(&claims.iter().collect::<Vec<_>>()).await {
+            assert!(matches!(release, leasehold_core::Release::Freed), "{mode}: {release:?}");
+        }
+        one.flushall().await.unwrap();
+        two.flushall().await.unwrap();
+    }
+}
+
+async fn keys(server: &RedisServer) -> i64 {
+    match server.command(&["DBSIZE"]).await.unwrap() {
+        leasehold_testkit::Reply::Int(number) => number,
+        other => panic!("{other:?}"),
+    }
+}
