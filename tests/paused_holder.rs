@@ -11,12 +11,12 @@ const ROUNDS: u32 = 40;
 const TTL: Duration = Duration::from_millis(300);
 
 /// Runs actors, one of which is stopped for longer than its lease all the time; what they acknowledged, each.
-async fn run(store: &Store) -> (Vec<Vec<Outcome>>, u64, u32) {
+async fn run(store: &Store, rounds: u32) -> (Vec<Vec<Outcome>>, u64, u32) {
     let dir = tempfile::tempdir().unwrap();
     let counter = dir.path().join("counter");
     let program = env!("CARGO_BIN_EXE_actor");
     let mut actors: Vec<_> =
-        (0..ACTORS).map(|_| Actor::start(program, &store.url(), &counter, ROUNDS, TTL)).collect();
+        (0..ACTORS).map(|_| Actor::start(program, &store.url(), &counter, rounds, TTL)).collect();
     let mut pauses = 0;
     while actors.iter_mut().any(Actor::is_running) && pauses < 200 {
         let chance = getrandom::u32().unwrap();
@@ -35,23 +35,22 @@ async fn run(store: &Store) -> (Vec<Vec<Outcome>>, u64, u32) {
     (outcomes, total, pauses)
 }
 
-fn check(outcomes: &[Vec<Outcome>], total: u64) {
+fn check(outcomes: &[Vec<Outcome>], total: u64, rounds: u32) {
     for own in outcomes {
         let fences: Vec<_> = own.iter().filter_map(|outcome| outcome.fence()).collect();
-        assert_eq!(fences.len(), ROUNDS as usize);
+        assert_eq!(fences.len(), rounds as usize);
         assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "fences of one process fall: {fences:?}");
     }
     let mut fences: Vec<_> = outcomes.iter().flatten().filter_map(|outcome| outcome.fence()).collect();
     fences.sort_unstable();
     assert!(fences.windows(2).all(|pair| pair[0] != pair[1]), "a fence was given twice");
-    assert_eq!(total, (ACTORS as u64) * u64::from(ROUNDS), "an acknowledged update was lost");
+    assert_eq!(total, (ACTORS as u64) * u64::from(rounds), "an acknowledged update was lost");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_redis_no_acknowledged_update_is_lost() {
-    let Some(store) = Store::redis().await else { return };
-    let (outcomes, total, pauses) = run(&store).await;
-    check(&outcomes, total);
+/// A pause past the lease breaks what exclusion rests on: the fence has to keep every update.
+async fn no_acknowledged_update_is_lost(store: &Store, rounds: u32) {
+    let (outcomes, total, pauses) = run(store, rounds).await;
+    check(&outcomes, total, rounds);
     let refused = outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Refused).count();
     let late = outcomes.iter().flatten().filter(|outcome| matches!(outcome, Outcome::DoneButLost(_))).count();
     println!("{pauses} pauses, {refused} refused by the fence, {late} told of their loss after the write");
@@ -60,10 +59,22 @@ async fn on_redis_no_acknowledged_update_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_no_acknowledged_update_is_lost() {
+    let Some(store) = Store::redis().await else { return };
+    no_acknowledged_update_is_lost(&store, ROUNDS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_five_redis_servers_no_acknowledged_update_is_lost() {
+    let Some(store) = Store::redlock().await else { return };
+    no_acknowledged_update_is_lost(&store, ROUNDS / 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_files_a_paused_holder_keeps_the_lock() {
     let store = Store::file();
-    let (outcomes, total, pauses) = run(&store).await;
-    check(&outcomes, total);
+    let (outcomes, total, pauses) = run(&store, ROUNDS).await;
+    check(&outcomes, total, ROUNDS);
     println!("{pauses} pauses");
     assert!(
         outcomes.iter().flatten().all(|outcome| matches!(outcome, Outcome::Done(_))),

@@ -4,7 +4,9 @@
 
 use leasehold::core::Liveness;
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
-use leasehold_testkit::{EtcdCluster, MemcachedServer, PostgresServer, RedisCluster, ZooKeeperEnsemble};
+use leasehold_testkit::{
+    EtcdCluster, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
+};
 use leasehold_tests::Store;
 
 const BEGIN: &str = "<!-- profiles:begin";
@@ -23,6 +25,7 @@ fn row(url: &str, profile: &Profile) -> String {
         _ => "in the kernel or server",
     };
     let liveness = match profile.liveness {
+        Liveness::Lease { min, max } if max.as_secs() < 3600 => format!("lease of {min:?} to {max:?}"),
         Liveness::Lease { min, max } => format!("lease of {min:?} to {} h", max.as_secs() / 3600),
         Liveness::Heartbeat { .. } => "session, while it is heard of".to_owned(),
         _ => "session".to_owned(),
@@ -64,6 +67,9 @@ async fn table() -> Option<String> {
         table += &row(url, locks.profile());
     }
     table += &row("redis+cluster://", Leasehold::open(&cluster.url()).await.unwrap().profile());
+    let servers = RedisQuorum::start_or_skip(3).await?;
+    let redlock = Leasehold::open(&format!("redlock://{}", servers.hosts())).await.unwrap();
+    table += &row("redlock://", redlock.profile());
     let etcd = Leasehold::open(&etcd.url()).await.unwrap();
     // Which server is installed decides these two promises; the text below the table says which keep them.
     let sound = Profile { safety: Safety::Strict, fencing: Grade::Strict, ..etcd.profile().clone() };

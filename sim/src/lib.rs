@@ -12,5 +12,6 @@ pub mod cancel;
 pub mod epoch;
 pub mod handover;
 pub mod lease;
+pub mod quorum;
 pub mod redlock;
 pub mod search;

@@ -12,6 +12,7 @@ mod elected;
 mod ensemble;
 mod load;
 mod primaries;
+mod redlock;
 mod referee;
 mod store;
 
@@ -21,5 +22,6 @@ pub use elected::Elected;
 pub use ensemble::Ensemble;
 pub use load::{Load, Seen, TTL};
 pub use primaries::{Missed, kill_primaries};
+pub use redlock::{arm, quorum, redlock};
 pub use referee::{Counts, Referee};
 pub use store::{Store, settled};

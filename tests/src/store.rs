@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisQuorum, RedisServer};
 use tempfile::TempDir;
+
+use crate::redlock::arm;
 
 /// A store of its own for one test, removed with it.
 pub enum Store {
     File(TempDir),
     Redis(Box<RedisServer>),
+    Redlock(Box<RedisQuorum>),
 }
 
 impl Store {
@@ -22,10 +25,18 @@ impl Store {
         RedisServer::start_or_skip().await.map(|server| Store::Redis(Box::new(server)))
     }
 
+    /// Five servers that decide together, armed. `None`, with the reason told, where there is no server.
+    pub async fn redlock() -> Option<Store> {
+        let store = Store::Redlock(Box::new(RedisQuorum::start_or_skip(5).await?));
+        arm(&store.client().await).await;
+        Some(store)
+    }
+
     pub fn url(&self) -> String {
         match self {
             Store::File(dir) => format!("file:{}", dir.path().display()),
             Store::Redis(server) => server.url(),
+            Store::Redlock(servers) => format!("redlock://{}", servers.hosts()),
         }
     }
 

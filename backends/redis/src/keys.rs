@@ -60,7 +60,8 @@ impl Keys {
         })
     }
 
-    fn key(&self, part: &str) -> String {
+    /// The key of one part.
+    pub(crate) fn key(&self, part: &str) -> String {
         let mut key = String::with_capacity(self.tag.len() + 1 + part.len());
         key.push_str(&self.tag);
         key.push(':');

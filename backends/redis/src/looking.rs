@@ -134,7 +134,7 @@ impl RedisBackend {
         names: &mut BTreeSet<Resource>,
     ) -> Result<(), Failure> {
         let mut hashed = BTreeSet::new();
-        self.each_key(wire, pattern, None, |key| {
+        each_key(wire, self.config.timeout, pattern, None, |key| {
             if let Some(stored) = stored_name(key, root) {
                 match Resource::from_escaped(stored) {
                     Some(resource) if resource.as_str().starts_with(prefix) => _ = names.insert(resource),
@@ -146,36 +146,6 @@ impl RedisBackend {
         })
         .await?;
         self.resolve(wire, root, &hashed, prefix, names).await
-    }
-
-    /// Shows all keys of a pattern at one server, and of a type where one is named; some of them twice. `see` answers how
-    /// many it keeps.
-    pub(crate) async fn each_key(
-        &self,
-        wire: &Wire,
-        pattern: &str,
-        kind: Option<&str>,
-        mut see: impl FnMut(&[u8]) -> usize,
-    ) -> Result<(), Failure> {
-        let mut cursor = 0u64;
-        for _ in 0..MAX_SCANS {
-            let mut scan = cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
-            if let Some(kind) = kind {
-                scan.arg("TYPE").arg(kind);
-            }
-            let answer = wire.command(&scan, self.config.timeout).await?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
-            let kept = keys.iter().map(|key| see(key)).last().unwrap_or(0);
-            if kept > MAX_NAMES {
-                return Err(too_many("resources", "give a longer prefix"));
-            }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
-        }
-        Err(too_many("keys", "keep locks in a database of their own"))
     }
 
     /// Adds the resources whose keys carry a hash; their names are kept beside their fences.
@@ -201,6 +171,36 @@ impl RedisBackend {
     }
 }
 
+/// Shows all keys of a pattern at one server, and of a type where one is named; some of them twice. `see` answers how
+/// many it keeps.
+pub(crate) async fn each_key(
+    wire: &Wire,
+    limit: Duration,
+    pattern: &str,
+    kind: Option<&str>,
+    mut see: impl FnMut(&[u8]) -> usize,
+) -> Result<(), Failure> {
+    let mut cursor = 0u64;
+    for _ in 0..MAX_SCANS {
+        let mut scan = cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+        if let Some(kind) = kind {
+            scan.arg("TYPE").arg(kind);
+        }
+        let answer = wire.command(&scan, limit).await?;
+        let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
+        let kept = keys.iter().map(|key| see(key)).last().unwrap_or(0);
+        if kept > MAX_NAMES {
+            return Err(too_many("resources", "give a longer prefix"));
+        }
+        cursor = next;
+        if cursor == 0 {
+            return Ok(());
+        }
+    }
+    Err(too_many("keys", "keep locks in a database of their own"))
+}
+
 /// Longest time between two looks of an onlooker who waits for a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -216,7 +216,7 @@ const MAX_NAMES: usize = 1_000_000;
 const HASHED_HEAD: usize = 24;
 
 /// What the stored names to be found begin with.
-fn searched(prefix: &str) -> String {
+pub(crate) fn searched(prefix: &str) -> String {
     let Ok(prefix) = Resource::new(prefix) else { return String::new() };
     let escaped = prefix.escaped(plain, usize::MAX);
     // A hashed name is cut between two characters, so its last two bytes may be missing.

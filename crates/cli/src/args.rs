@@ -39,7 +39,15 @@ pub(crate) enum Verb {
     Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
     Schema(SchemaArgs),
+    /// Look after the servers of a redlock:// store
+    #[command(subcommand)]
+    Redlock(RedlockVerb),
     Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RedlockVerb {
+    Rearm(RearmArgs),
 }
 
 /// Where the locks are kept.
@@ -54,6 +62,7 @@ pub(crate) struct StoreArgs {
     ///   rediss://host              the same over TLS
     ///   redis+unix:///a/socket     the same over a Unix socket
     ///   redis+cluster://h1,h2      a cluster, found by way of any of its servers
+    ///   redlock://h1,h2,h3         the majority of several Redis servers
     ///
     /// A password in a URL on the command line is seen by everyone on the machine.
     /// Put the URL into LEASEHOLD_URL, or name a file:
@@ -254,6 +263,21 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// Put servers to use that are new, or have forgotten what they granted
+///
+/// A server that starts without its data is not counted any more. As long as a majority remembers, it comes back by
+/// itself. When a majority has forgotten, nothing is granted until this is said; and new servers serve a little sooner.
+#[derive(Debug, clap::Args)]
+#[command(after_help = REARM_EXAMPLES)]
+pub(crate) struct RearmArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Do not ask. Required where there is no terminal to ask on
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
@@ -424,6 +448,17 @@ signal that ended it; or as `run` where the store cannot be reached at first.";
 const SCHEMA_EXAMPLES: &str = "\
 Examples:
   leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app";
+
+const REARM_EXAMPLES: &str = "\
+Examples:
+  leasehold redlock rearm --on redlock://a,b,c
+  leasehold redlock rearm --yes --on redlock://a,b,c
+
+A lock that was granted before the servers forgot it may be valid until its
+lease ends. Wait that long, or stop its holder, before you say this: otherwise
+two may hold, and only what checks the fence can tell them apart.
+
+Exits with 0 where a majority serves now, with 1 where you said no.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:

@@ -23,6 +23,7 @@ mod list;
 mod paint;
 mod program;
 mod progress;
+mod redlock;
 mod reentry;
 mod request;
 mod run;
@@ -42,7 +43,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Args, CompletionsArgs, Verb};
+use args::{Args, CompletionsArgs, RedlockVerb, Verb};
 use exit::{Exit, Problem};
 use rustix::process::Signal;
 
@@ -84,6 +85,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Elect(args) => elect::elect(*args).await,
             Verb::Doctor(args) => doctor::doctor(args).await,
             Verb::Schema(args) => schema::schema(&args),
+            Verb::Redlock(RedlockVerb::Rearm(args)) => redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
         }
     });

@@ -143,7 +143,7 @@ fn without_password(url: &str) -> Option<String> {
     if redacted(url) == url {
         return Some(url.to_owned());
     }
-    let mut parsed = Url::parse(url).ok()?;
+    let Ok(mut parsed) = Url::parse(url) else { return without_password_of_many(url) };
     parsed.set_password(None).ok().or_else(|| parsed.password().is_none().then_some(()))?;
     let plain: Vec<_> = parsed
         .query_pairs()
@@ -155,6 +155,22 @@ fn without_password(url: &str) -> Option<String> {
         false => drop(parsed.query_pairs_mut().clear().extend_pairs(plain)),
     }
     Some(parsed.into())
+}
+
+/// The same where several hosts are named, which is no URL to the parser.
+fn without_password_of_many(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (login, hosts) = address.rsplit_once('@').unwrap_or(("", address));
+    if !hosts.contains(',') || query.contains('@') {
+        return None;
+    }
+    let user = login.split(':').next().filter(|user| !user.is_empty());
+    let login = user.map(|user| format!("{user}@")).unwrap_or_default();
+    let is_plain = |option: &&str| !is_secret(option.split('=').next().unwrap_or_default());
+    let plain: Vec<&str> = query.split('&').filter(|option| !option.is_empty()).filter(is_plain).collect();
+    let query = if plain.is_empty() { String::new() } else { format!("?{}", plain.join("&")) };
+    Some(format!("{scheme}://{login}{hosts}{query}"))
 }
 
 fn is_secret(option: &str) -> bool {
@@ -224,6 +240,9 @@ mod tests {
             ("redis+unix:///s?pass=hunter2&db=1", Some("redis+unix:///s?db=1")),
             ("redis+unix:///s?pass=hunter2", Some("redis+unix:///s")),
             ("redis://me:hunter2@h:port", None),
+            ("redlock://me:hunter2@a:1,b:2,c/2?max-ttl=9s", Some("redlock://me@a:1,b:2,c/2?max-ttl=9s")),
+            ("redlock://:hun,ter2@a:1,b:2?pass=hunter2", Some("redlock://a:1,b:2")),
+            ("redlock://me:hun?ter2@a:1,b:2", None),
         ] {
             assert_eq!(without_password(url).as_deref(), passed, "{url}");
         }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Claim, Failure, Finding, Grant, Patience, Profile, Proof, Resource, Snapshot, Summary, Version};
+use crate::{
+    Claim, Failure, Finding, Grant, Patience, Profile, Proof, Resource, Share, Snapshot, Summary, Version,
+};
 
 /// One lock service, seen through four verbs and a look: contend, renew, release, inspect, list.
 ///
@@ -29,6 +31,11 @@ use crate::{Claim, Failure, Finding, Grant, Patience, Profile, Proof, Resource, 
 pub trait Backend: Any + Debug + Send + Sync {
     /// What this connection promises. Constant for its life.
     fn profile(&self) -> &Profile;
+
+    /// Why claims of this share are not admitted, where the profile alone does not tell a person enough.
+    fn why_not(&self, _share: Share) -> Option<&'static str> {
+        None
+    }
 
     /// One step towards holding the claim.
     ///

@@ -21,6 +21,7 @@ mod ledger;
 mod note;
 mod patience;
 mod profile;
+pub mod quorum;
 mod resource;
 mod share;
 mod snapshot;

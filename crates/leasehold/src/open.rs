@@ -7,7 +7,7 @@ use leasehold_core::Backend;
 
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "redis")]
-use crate::layer::Dual;
+use crate::layer::{Dual, Quorum, Terms};
 use crate::local::{FileBackend, FileConfig, MemoryBackend};
 
 #[cfg(feature = "etcd")]
@@ -22,6 +22,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => open_redis(url).await,
+        #[cfg(feature = "redis")]
+        "redlock" | "redlocks" => open_redlock(url).await,
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => open_etcd(url).await,
         #[cfg(feature = "memcached")]
@@ -78,6 +80,14 @@ async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
     let new = leasehold_redis::connect(new).await.map_err(failed)?;
     let old = leasehold_redis::connect(old).await.map_err(failed)?;
     Ok(Arc::new(Dual::of(old, new).map_err(failed)?))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redlock(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_redis::RedlockConfig::parse(url).map_err(failed)?;
+    let terms = Terms { min_ttl: config.min_ttl(), max_ttl: config.max_ttl() };
+    Ok(Arc::new(Quorum::over("redlock", config.members(), terms).await.map_err(failed)?))
 }
 
 #[cfg(feature = "etcd")]
@@ -160,6 +170,10 @@ pub(crate) const SCHEMES: &[&str] = &[
     "redis+cluster://",
     #[cfg(feature = "redis")]
     "rediss+cluster://",
+    #[cfg(feature = "redis")]
+    "redlock://",
+    #[cfg(feature = "redis")]
+    "redlocks://",
     #[cfg(feature = "etcd")]
     "etcd://",
     #[cfg(feature = "etcd")]

@@ -109,7 +109,7 @@ pub use postgres::{PgBouncer, PoolMode, PostgresBuilder, PostgresServer};
 pub use process::Process;
 pub use proxy::{Proxy, Way};
 pub use redis::{
-    Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisSentinel,
+    Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisQuorum, RedisSentinel,
     RedisSentinelBuilder, RedisServer, Reply, SlotMove, Tls,
 };
 pub use zookeeper::ZooKeeperEnsemble;

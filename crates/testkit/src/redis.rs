@@ -8,6 +8,7 @@ mod builder;
 mod cluster;
 mod counts;
 mod nodes;
+mod quorum;
 mod resp;
 mod sentinel;
 mod until;
@@ -15,6 +16,7 @@ mod until;
 pub use builder::{Appendonly, RedisBuilder, Tls};
 pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMove};
 pub use counts::Counts;
+pub use quorum::RedisQuorum;
 pub use resp::Reply;
 pub use sentinel::{RedisSentinel, RedisSentinelBuilder};
 

@@ -34,6 +34,11 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "that it stands still in suspend, while the client's clock does not, is how a suspend is noticed",
     },
     Exception {
+        path: "crates/leasehold/src/layer/quorum/timer.rs",
+        rule: RULE,
+        why: "it says when to go on without the rest, or to try again; whether a lock is held is not decided by it",
+    },
+    Exception {
         path: "backends/redis/src/timer.rs",
         rule: RULE,
         why: "it says when to look or to dial again; whether a lock is held is not decided by it",

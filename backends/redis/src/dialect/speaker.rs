@@ -16,7 +16,7 @@ use leasehold_core::{
 use super::Tongue;
 use super::reading::{self, Look};
 use crate::backend::RedisBackend;
-use crate::looking::{LOOK_AGAIN, glob_escaped};
+use crate::looking::{LOOK_AGAIN, each_key, glob_escaped};
 use crate::polling::{self, LAST_POLL, TICK};
 use crate::reply;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX};
@@ -162,14 +162,14 @@ impl<T: Tongue> Speaker<T> {
         // Locks of leasehold's own form may lie beside these.
         let native = format!("{{{}:", self.native.config.prefix);
         for wire in self.native.wire.each().await? {
-            self.native
-                .each_key(&wire, &pattern, Some(self.tongue.kind()), |key| {
-                    let key = std::str::from_utf8(key).ok().filter(|key| !key.starts_with(&native));
-                    let name = key.and_then(|key| self.tongue.resource(key));
-                    names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
-                    names.len()
-                })
-                .await?;
+            let limit = self.native.config.timeout;
+            each_key(&wire, limit, &pattern, Some(self.tongue.kind()), |key| {
+                let key = std::str::from_utf8(key).ok().filter(|key| !key.starts_with(&native));
+                let name = key.and_then(|key| self.tongue.resource(key));
+                names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
+                names.len()
+            })
+            .await?;
         }
         Ok(names)
     }

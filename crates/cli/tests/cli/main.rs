@@ -19,6 +19,7 @@ mod kinds;
 mod loss;
 mod nested;
 mod redis;
+mod redlock;
 mod schema;
 mod secrets;
 mod signals;

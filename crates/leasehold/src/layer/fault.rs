@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step,
-    Summary, Version,
+    Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Share, Snapshot,
+    Step, Summary, Version,
 };
 use tokio::sync::watch;
 
@@ -158,6 +158,10 @@ fn lost() -> Failure {
 impl Backend for Fault {
     fn profile(&self) -> &Profile {
         self.inner.profile()
+    }
+
+    fn why_not(&self, share: Share) -> Option<&'static str> {
+        self.inner.why_not(share)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -2,6 +2,8 @@
 
 mod dual;
 mod fault;
+mod quorum;
 
 pub use dual::Dual;
 pub use fault::{Fault, Mode, Verb};
+pub use quorum::{Quorum, Rearmed, Terms};

@@ -170,7 +170,13 @@ impl<K> Lock<K> {
     fn want(&self, share: Share) -> Result<Want> {
         let resource = self.name.clone()?;
         let profile = self.engine.profile();
-        profile.admits(share).map_err(|unmet| Error::from(unmet).on(&resource))?;
+        profile.admits(share).map_err(|unmet| {
+            let text = match self.engine.backend().why_not(share) {
+                Some(why) => format!("{unmet}: {why}"),
+                None => unmet.to_string(),
+            };
+            Error::new(ErrorKind::Unsupported, "lock", text).on(&resource)
+        })?;
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
         if let Liveness::Lease { min, max } = profile.liveness
             && !(min..=max).contains(&self.ttl)

@@ -1,0 +1,35 @@
+-- The first round: locks what is free, or the claim's own already.
+--
+-- KEYS  lock record mark
+-- ARGV  id stamp ttl note name channel
+-- Answers what the server remembers of itself, and `yours` with the greatest fence and the claim's own fence or nothing,
+-- or `theirs` with `granted` or nothing, the milliseconds that are left, and how many listen.
+local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
+local id, stamp, ttl, note, name, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+
+local stored, problem = read_mark(mark)
+if not stored then return problem end
+local epoch, seq = read_record(record, name)
+if not epoch then return seq end
+local found = redis.call('HMGET', lock, 'id', 'fence')
+local left = redis.call('PTTL', lock)
+local answer = memory(stored)
+
+if found[1] and found[1] ~= id then
+  local told = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  answer[5], answer[6], answer[7] = 'theirs', found[2] and 'granted' or '', tostring(math.max(left, 0))
+  answer[8] = type(told) == 'table' and told[2] and tostring(told[2]) or '0'
+  return answer
+end
+if found[1] then
+  -- Extending is allowed where memory has run out, and so is what follows it in the same script.
+  redis.call('PEXPIRE', lock, math.max(left, ttl))
+  redis.call('HSET', lock, 'stamp', stamp)
+else
+  local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
+  redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', since, 'note', note)
+  if name ~= '' then redis.call('HSET', lock, 'name', name) end
+  redis.call('PEXPIRE', lock, ttl)
+end
+answer[5], answer[6], answer[7] = 'yours', whole(epoch) .. ' ' .. whole(seq), found[2] or ''
+return answer

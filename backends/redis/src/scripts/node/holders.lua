@@ -1,0 +1,10 @@
+-- Who has each of some locks, with the resource's name where the keys carry only its hash. Changes nothing.
+--
+-- KEYS  locks
+local answers = {}
+for i = 1, #KEYS do
+  local found = redis.pcall('HMGET', KEYS[i], 'id', 'name')
+  local ours = not found.err
+  answers[2 * i - 1], answers[2 * i] = ours and found[1] or '', ours and found[2] or ''
+end
+return answers

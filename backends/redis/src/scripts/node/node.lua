@@ -1,0 +1,46 @@
+-- One member of a quorum: what every script of it begins with.
+--
+-- Ground rules: every key comes in through KEYS. A script reads whatever may hold a foreign type before it writes, and
+-- what it writes first is what may be refused (no memory), so that a refused script has changed nothing.
+--
+--   lock    hash, ends with the lease: id, stamp, since, note; fence `<epoch> <seq>` once a second round was carried
+--           out; name where the keys carry only its hash
+--   record  string: `<epoch> <seq>`, the greatest fence taken, followed by the name where the keys carry only its hash
+--   mark    string, one for all resources: `<epoch> <run id>`
+
+local clock = redis.call('TIME')
+
+-- The running server, by its own name, and for how many seconds it has run.
+local function server()
+  local info = redis.call('INFO', 'server')
+  return string.match(info, 'run_id:(%x+)'), string.match(info, 'uptime_in_seconds:(%d+)')
+end
+
+local function foreign(key) return redis.error_reply('FOREIGN ' .. key .. ' is not of leasehold') end
+
+-- The mark as it is stored, its epoch and its run; or an error.
+local function read_mark(key)
+  local stored = redis.call('GET', key)
+  if not stored then return '' end
+  local epoch, run = string.match(stored, '^(%d+) (%x+)$')
+  if not epoch then return nil, foreign(key) end
+  return stored, tonumber(epoch), run
+end
+
+-- Epoch and number of the greatest fence; or an error.
+local function read_record(key, name)
+  local stored = redis.call('GET', key)
+  if not stored then return 0, 0 end
+  local epoch, seq, whose = string.match(stored, '^(%d+) (%d+) ?(.*)$')
+  if not epoch then return nil, foreign(key) end
+  if whose ~= name then return nil, redis.error_reply('FOREIGN ' .. key .. ' belongs to a resource of another name') end
+  return tonumber(epoch), tonumber(seq)
+end
+
+local function whole(number) return string.format('%.0f', number) end
+
+-- What the server remembers of itself, as four texts.
+local function memory(mark)
+  local run, up = server()
+  return { run, up, mark, clock[1] .. string.format('%06d', clock[2]) }
+end

@@ -1,0 +1,64 @@
+//! `redlock rearm`: puts the servers of a quorum to use again.
+//!
+//! Ground rules: it says what may follow before it asks, and does nothing where it cannot ask.
+
+use std::any::Any;
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use leasehold::Note;
+use leasehold::core::FailureKind;
+use leasehold::layer::Quorum;
+
+use crate::args::RearmArgs;
+use crate::exit::{Exit, Problem};
+use crate::store::Store;
+use crate::voice::complain;
+
+/// # Errors
+/// Usage, where it would have to ask and cannot, and for a store of another kind; as the servers fail; of stdout.
+pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
+    let may_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !args.yes && !may_ask {
+        let text = "there is no terminal to ask on: say --yes if you are sure";
+        return Err(Problem::new(Exit::Usage, text));
+    }
+    let store = Store::named(args.store.on.as_deref())?;
+    let locks = store.open(Note::default()).await?;
+    let backend: &dyn Any = &**locks.backend();
+    let Some(quorum) = backend.downcast_ref::<Quorum>() else {
+        let text =
+            format!("{} is no store of several servers: name one by --on redlock://a,b,c", store.shown());
+        return Err(Problem::new(Exit::Usage, text));
+    };
+    if !args.yes && !is_confirmed()? {
+        complain("nothing was done");
+        return Ok(Exit::NothingBroken);
+    }
+    let rearmed = quorum.rearm().await.map_err(|failure| {
+        let exit = match failure.kind {
+            FailureKind::Unavailable => Exit::Unavailable,
+            _ => Exit::Refused,
+        };
+        Problem::new(exit, format!("rearm: {failure}"))
+    })?;
+    let mut out = io::stdout().lock();
+    writeln!(out, "armed: {}; fences go on in epoch {}", rearmed.armed.join(", "), rearmed.epoch)?;
+    for missed in &rearmed.missed {
+        writeln!(out, "not armed: {missed}; it is counted again by itself once it can be reached")?;
+    }
+    Ok(Exit::Done)
+}
+
+fn is_confirmed() -> Result<bool, Problem> {
+    let mut err = io::stderr().lock();
+    write!(err, "{CONSEQUENCES}\nArm the servers? [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+const CONSEQUENCES: &str = "\
+A lock that was granted before the servers forgot it may be valid until its
+lease ends. If its holder still runs, two will hold; only what checks the fence
+can tell them apart.";

@@ -1,0 +1,274 @@
+//! One of several independent servers that decide together: the seam below a quorum.
+//!
+//! A member keeps, per resource, a **lock** that expires and a **record** that does not: the greatest fence that it
+//! has taken. Beside them it keeps one **mark** for all of its resources: an epoch, and the run of the server under
+//! which the mark was written. A member whose mark is of its present run is *armed*: it has forgotten nothing
+//! since, so a resource without a record of that epoch has had no fence in it.
+//!
+//! Members know nothing of each other. Which answers are enough is decided by a [`Ballot`].
+
+mod ballot;
+
+use std::fmt::{self, Debug};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Claim, ClaimId, Failure, Fence, Note, Resource};
+
+pub use ballot::{Ballot, Counting, Verdict, common_kind, majority};
+
+/// One server of several. Each call is carried out by the server in one step, and has a time limit of the member's own.
+#[async_trait]
+pub trait Member: Debug + Send + Sync {
+    /// Where it is, for a person.
+    fn address(&self) -> String;
+
+    /// What it remembers of itself.
+    ///
+    /// # Errors
+    /// It cannot be reached, or may not be used.
+    async fn recall(&self) -> Result<Memory, Failure>;
+
+    /// Writes a mark of `epoch` under the run that was heard, if both that run and the mark are still what was heard
+    /// and the epoch is greater than the mark's. Whether it did.
+    ///
+    /// # Errors
+    /// As [`Member::recall`]; one of unknown effect may have written it.
+    async fn mark(&self, heard: &Memory, epoch: u64) -> Result<bool, Failure>;
+
+    /// The first round: locks the resource if it is free or the claim's own already, for at least the claim's ttl,
+    /// and gives the lock the value `stamp`.
+    ///
+    /// # Errors
+    /// As [`Member::recall`]; one of unknown effect may have locked it.
+    async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure>;
+
+    /// The second round: takes the fence if the lock still has the value `stamp`, the run is still `run`, the mark is
+    /// of that run and of no greater epoch, and the record holds no greater fence. A mark of a lower epoch is raised
+    /// by the way. Whether the fence is taken now.
+    ///
+    /// # Errors
+    /// As [`Member::recall`]; one of unknown effect may have taken it.
+    async fn write(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure>;
+
+    /// Extends locks; never shortens. Answers in order.
+    ///
+    /// # Errors
+    /// As [`Member::recall`].
+    async fn renew(&self, batch: &[Stay<'_>]) -> Result<Vec<Kept>, Failure>;
+
+    /// Locks a free resource for a claim that is known to hold. The lock gets a value that no second round names.
+    ///
+    /// # Errors
+    /// As [`Member::recall`].
+    async fn seed(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure>;
+
+    /// Ends locks; whether each was there. Answers in order.
+    async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>>;
+
+    /// What is there of a resource.
+    ///
+    /// # Errors
+    /// As [`Member::recall`].
+    async fn look(&self, resource: &Resource) -> Result<Sight, Failure>;
+
+    /// The resources that are locked and whose names begin with `prefix`, and by whom.
+    ///
+    /// # Errors
+    /// As [`Member::recall`].
+    async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure>;
+
+    /// Listens for news of a resource. It comes back when nothing more can be missed, or when it is known that
+    /// nothing can be heard for now.
+    ///
+    /// # Errors
+    /// The server does not permit it.
+    async fn listen(&self, resource: &Resource) -> Result<Box<dyn Ear>, Failure>;
+}
+
+/// Hears the news of one resource from one member.
+#[async_trait]
+pub trait Ear: Send {
+    /// The next news.
+    async fn hear(&mut self) -> News;
+
+    /// Whether news can be heard at present.
+    fn is_hearing(&self) -> bool;
+}
+
+/// What may be heard of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A claim that held was released here.
+    Freed,
+    /// A claim was granted here.
+    Taken,
+    /// Something may have been missed.
+    Unknown,
+}
+
+/// The value of a lock: drawn for each message, so that no message can act in another's place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stamp(u128);
+
+impl Stamp {
+    /// The stamp made of these bytes, which must come from the operating system's random source.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Stamp {
+        Stamp(u128::from_be_bytes(bytes))
+    }
+}
+
+impl fmt::Display for Stamp {
+    /// 32 lower-case hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Debug for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stamp(…)")
+    }
+}
+
+/// What a member remembers of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Names the running server; another one after each restart.
+    pub run: String,
+    /// Its mark, of whatever run.
+    pub mark: Option<Mark>,
+    /// How long it has been running.
+    pub up_for: Duration,
+    /// Its wall clock, in microseconds of the Unix epoch.
+    pub unix_us: u64,
+}
+
+/// What arms a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The epoch of its fences.
+    pub epoch: u64,
+    /// The run under which it was written.
+    pub run: String,
+}
+
+impl Memory {
+    /// The epoch of a member that is armed.
+    pub fn armed(&self) -> Option<u64> {
+        self.mark.as_ref().filter(|mark| mark.run == self.run).map(|mark| mark.epoch)
+    }
+}
+
+/// The answer to the first round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the member remembers of itself.
+    pub memory: Memory,
+    /// Whose the lock is now.
+    pub vote: Vote,
+}
+
+/// Whose a lock is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// The asker's.
+    Yours {
+        /// The greatest fence in the member's record, of whatever epoch; [`NO_FENCE`] without one.
+        last: Fence,
+        /// The fence that this claim has here, where a second round was carried out.
+        fence: Option<Fence>,
+    },
+    /// Another's.
+    Theirs {
+        /// Whether a second round was carried out.
+        granted: bool,
+        /// When the lock ends unless it is extended.
+        ends_in: Duration,
+        /// How many connections listen for news; zero where that is not told.
+        listeners: u32,
+    },
+}
+
+/// Below every fence that is granted.
+pub const NO_FENCE: Fence = Fence::new(0, 0, 0);
+
+/// One claim to be kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Stay<'a> {
+    /// The claim.
+    pub claim: &'a Claim,
+    /// Its fence, where the caller knows that it was granted.
+    pub fence: Option<Fence>,
+}
+
+/// What became of a lock that was to be extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It runs for another ttl.
+    Extended,
+    /// There is none.
+    Free,
+    /// It is another's, or of a claim that was not granted.
+    Refused,
+}
+
+/// What a member shows of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// The greatest fence in its record; [`NO_FENCE`] without one.
+    pub last: Fence,
+    /// Who has the lock.
+    pub holder: Option<Seen>,
+}
+
+/// A claim that has a member's lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The claim.
+    pub id: ClaimId,
+    /// Its fence, where a second round was carried out.
+    pub fence: Option<Fence>,
+    /// Since when, in milliseconds of the Unix epoch.
+    pub since_unix_ms: Option<u64>,
+    /// When the lock ends unless it is extended.
+    pub ends_in: Duration,
+    /// What it says of itself.
+    pub note: Note,
+}
+
+/// The fence of an acquisition that has the locks of these armed members: each with its epoch and the greatest
+/// fence of its record.
+///
+/// The greatest epoch counts, with zero for whoever is behind it: a member that is armed in a lower epoch has
+/// forgotten nothing, so it has taken nothing in the greater one. `None` of no members at all.
+pub fn next_fence(members: impl Iterator<Item = (u64, Fence)> + Clone) -> Option<Fence> {
+    let epoch = members.clone().map(|(epoch, _)| epoch).max()?;
+    let seq = members.filter(|(_, last)| last.epoch == epoch).map(|(_, last)| last.seq).max().unwrap_or(0);
+    Some(Fence::new(epoch, seq + 1, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_of_another_run_does_not_arm() {
+        let mark = |run: &str| Some(Mark { epoch: 4, run: run.to_owned() });
+        let memory =
+            |mark| Memory { run: "new".to_owned(), mark, up_for: Duration::ZERO, unix_us: 0 }.armed();
+        assert_eq!(memory(mark("new")), Some(4));
+        assert_eq!(memory(mark("old")), None);
+        assert_eq!(memory(None), None);
+    }
+
+    #[test]
+    fn records_of_a_lower_epoch_count_for_nothing() {
+        let fence = |members: &[(u64, Fence)]| next_fence(members.iter().copied());
+        assert_eq!(fence(&[]), None);
+        assert_eq!(fence(&[(3, NO_FENCE), (3, NO_FENCE)]), Some(Fence::new(3, 1, 0)));
+        assert_eq!(fence(&[(3, Fence::new(3, 7, 0)), (3, Fence::new(3, 5, 0))]), Some(Fence::new(3, 8, 0)));
+        assert_eq!(fence(&[(3, Fence::new(3, 7, 0)), (4, Fence::new(3, 9, 0))]), Some(Fence::new(4, 1, 0)));
+    }
+}

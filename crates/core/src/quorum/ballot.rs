@@ -1,0 +1,392 @@
+//! What the answers of several members to one question amount to.
+//!
+//! Pure: it is told who answered what, and says as early as it can what follows. Only the locks of *armed* members
+//! count. A member that lost its memory would otherwise vote for a second holder, and for a fence of yesterday.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Answer, Vote, next_fence};
+use crate::{Effect, Failure, FailureKind, Fence};
+
+/// The answers to the first round, as they come in.
+#[derive(Debug)]
+pub struct Ballot {
+    names: Arc<[String]>,
+    members: Vec<Heard>,
+}
+
+#[derive(Debug)]
+enum Heard {
+    Nothing,
+    Answer(Answer),
+    Failed(Failure),
+}
+
+/// Whether more answers may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// They may.
+    Open,
+    /// They come too late.
+    Closed,
+}
+
+/// What follows from the answers.
+#[derive(Debug)]
+pub enum Verdict {
+    /// Nothing yet.
+    Undecided,
+    /// The claim was granted before, with this fence.
+    Held(Fence),
+    /// A majority is locked for the claim. To be granted, this fence is to be written to a majority of these members.
+    Write {
+        /// The fence.
+        fence: Fence,
+        /// The members that may be written to, by their number, with the run that was heard.
+        to: Vec<(usize, String)>,
+    },
+    /// Another claim holds.
+    Busy {
+        /// When a majority is free at the earliest, unless somebody releases.
+        free_in: Duration,
+        /// How many connections listen, the most that a member told.
+        listeners: u32,
+    },
+    /// Several claims have some of the locks each, and none of them is known to hold.
+    Split,
+    /// Too few members can vote.
+    Failed(Failure),
+}
+
+impl Ballot {
+    /// A question to the members of these names.
+    pub fn new(names: Arc<[String]>) -> Ballot {
+        Ballot { members: names.iter().map(|_| Heard::Nothing).collect(), names }
+    }
+
+    /// The fewest members that decide.
+    pub fn majority(&self) -> usize {
+        majority(self.members.len())
+    }
+
+    /// Takes in what came from one member.
+    pub fn hear(&mut self, member: usize, outcome: Result<Answer, Failure>) {
+        if let Some(heard) = self.members.get_mut(member) {
+            *heard = match outcome {
+                Ok(answer) => Heard::Answer(answer),
+                Err(failure) => Heard::Failed(failure),
+            };
+        }
+    }
+
+    /// How many have answered, failures not counted.
+    pub fn answered(&self) -> usize {
+        self.answers().count()
+    }
+
+    /// Whether a member answered that is not armed.
+    pub fn met_unarmed(&self) -> bool {
+        self.answers().any(|(_, answer)| answer.memory.armed().is_none())
+    }
+
+    /// Whether anything came from this member.
+    pub fn was_heard(&self, member: usize) -> bool {
+        self.members.get(member).is_some_and(|heard| !matches!(heard, Heard::Nothing))
+    }
+
+    /// Whether the claim has a fence from before somewhere, so that it may hold whatever the verdict is.
+    pub fn met_a_grant(&self) -> bool {
+        self.granted_before().next().is_some()
+    }
+
+    /// What follows.
+    pub fn verdict(&self, counting: Counting) -> Verdict {
+        let majority = self.majority();
+        let pending = match counting {
+            Counting::Open => self.members.len() - self.answered() - self.failures().count(),
+            Counting::Closed => 0,
+        };
+        let mut best = 0;
+        for fence in self.granted_before() {
+            let same = self.granted_before().filter(|other| *other == fence).count();
+            if same >= majority {
+                return Verdict::Held(fence);
+            }
+            best = best.max(same);
+        }
+        let locked = self.locked();
+        if locked.clone().count() >= majority {
+            if best > 0 && best + pending >= majority {
+                return Verdict::Undecided;
+            }
+            return self.write(locked);
+        }
+        if locked.count() + pending >= majority {
+            return Verdict::Undecided;
+        }
+        self.refusal(counting)
+    }
+
+    fn write<'a>(&'a self, locked: impl Iterator<Item = (usize, &'a Answer, u64, Fence)> + Clone) -> Verdict {
+        match next_fence(locked.clone().map(|(_, _, epoch, last)| (epoch, last))) {
+            Some(fence) => {
+                let to = locked.map(|(member, answer, _, _)| (member, answer.memory.run.clone())).collect();
+                Verdict::Write { fence, to }
+            }
+            None => Verdict::Undecided,
+        }
+    }
+
+    /// Why it cannot be granted.
+    fn refusal(&self, counting: Counting) -> Verdict {
+        let silent = self.members.iter().filter(|heard| matches!(heard, Heard::Nothing)).count();
+        let unarmed = self.answers().filter(|(_, answer)| answer.memory.armed().is_none()).count();
+        let lost = self.failures().count() + unarmed + if counting == Counting::Closed { silent } else { 0 };
+        if self.members.len() - lost < self.majority() {
+            // Nothing is gained by haste here, and the report is better with all answers.
+            let all = silent == 0 || counting == Counting::Closed;
+            return if all { Verdict::Failed(self.failure()) } else { Verdict::Undecided };
+        }
+        let theirs = || {
+            self.answers().filter_map(|(_, answer)| match answer.vote {
+                Vote::Theirs { granted, ends_in, listeners } => Some((granted, ends_in, listeners)),
+                Vote::Yours { .. } => None,
+            })
+        };
+        if !theirs().any(|(granted, ..)| granted) {
+            return Verdict::Split;
+        }
+        let mut ends: Vec<Duration> = theirs().map(|(_, ends_in, _)| ends_in).collect();
+        ends.sort_unstable();
+        let yours = self.locked().count();
+        let free_in = ends.get(self.majority().saturating_sub(yours + 1)).or(ends.last()).copied();
+        let listeners = theirs().map(|(.., listeners)| listeners).max().unwrap_or(0);
+        Verdict::Busy { free_in: free_in.unwrap_or_default(), listeners }
+    }
+
+    /// What to tell where too few can vote: which member said what.
+    fn failure(&self) -> Failure {
+        let needed = self.majority();
+        let count = self.members.len();
+        let failed = count - self.answered();
+        let unsure = |heard: &Heard| match heard {
+            Heard::Nothing => true,
+            Heard::Answer(_) => false,
+            Heard::Failed(failure) => failure.effect == Effect::Unknown,
+        };
+        let effect = if self.members.iter().any(unsure) { Effect::Unknown } else { Effect::None };
+        let report = self.report();
+        let unarmed =
+            || self.answers().map(|(_, answer)| &answer.memory).filter(|memory| memory.armed().is_none());
+        let armed = self.answered() - unarmed().count();
+        if unarmed().next().is_none() {
+            let kind = common_kind(self.failures());
+            let text =
+                format!("{} of {count} servers answered, {needed} are needed: {report}", self.answered());
+            return Failure::new(kind, effect, text);
+        }
+        let text = format!("no fence can be had: {armed} of {count} servers are armed, {needed} are needed");
+        // What is known to have served before could have forgotten anything.
+        let unused = armed == 0 && unarmed().all(|memory| memory.mark.is_none());
+        let advice = if unused {
+            "servers that never served are armed once all of them answer and have run for longer than any lease; to \
+             begin at once: leasehold redlock rearm"
+        } else if armed + failed >= needed {
+            "it passes when those come back that do not answer"
+        } else {
+            "a majority may have forgotten what was granted: when no lock of before is held any more, arm the servers \
+             by leasehold redlock rearm"
+        };
+        let kind = if unused || armed + failed >= needed {
+            FailureKind::Unavailable
+        } else {
+            FailureKind::Unsupported
+        };
+        Failure::new(kind, effect, format!("{text}: {report}; {advice}"))
+    }
+
+    /// Which member said what.
+    fn report(&self) -> String {
+        let told = self.names.iter().zip(&self.members).map(|(name, heard)| match heard {
+            Heard::Nothing => format!("{name} is silent"),
+            Heard::Failed(failure) => failure.detail().to_owned(),
+            Heard::Answer(answer) => match answer.memory.armed() {
+                Some(_) => format!("{name} is armed"),
+                None => format!("{name} is not armed, and runs for {} s", answer.memory.up_for.as_secs()),
+            },
+        });
+        told.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The armed members whose lock the claim has: number, answer, epoch, and greatest fence.
+    fn locked(&self) -> impl Iterator<Item = (usize, &Answer, u64, Fence)> + Clone {
+        self.answers().filter_map(|(member, answer)| match answer.vote {
+            Vote::Yours { last, .. } => Some((member, answer, answer.memory.armed()?, last)),
+            Vote::Theirs { .. } => None,
+        })
+    }
+
+    fn granted_before(&self) -> impl Iterator<Item = Fence> {
+        self.answers().filter_map(|(_, answer)| match answer.vote {
+            Vote::Yours { fence, .. } => fence,
+            Vote::Theirs { .. } => None,
+        })
+    }
+
+    fn answers(&self) -> impl Iterator<Item = (usize, &Answer)> + Clone {
+        self.members.iter().enumerate().filter_map(|(member, heard)| match heard {
+            Heard::Answer(answer) => Some((member, answer)),
+            _ => None,
+        })
+    }
+
+    fn failures(&self) -> impl Iterator<Item = &Failure> {
+        self.members.iter().filter_map(|heard| match heard {
+            Heard::Failed(failure) => Some(failure),
+            _ => None,
+        })
+    }
+}
+
+/// The fewest of so many members that decide: any two such groups have a member in common.
+pub const fn majority(members: usize) -> usize {
+    members / 2 + 1
+}
+
+/// The kind that all failures share; where they differ, or one may pass, the whole may pass.
+pub fn common_kind<'a>(mut failures: impl Iterator<Item = &'a Failure>) -> FailureKind {
+    let first = failures.next().map_or(FailureKind::Unavailable, |failure| failure.kind);
+    if failures.all(|failure| failure.kind == first) { first } else { FailureKind::Unavailable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Mark, Memory, NO_FENCE};
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(7);
+
+    fn memory(armed: Option<u64>) -> Memory {
+        let mark = armed.map(|epoch| Mark { epoch, run: "run".to_owned() });
+        Memory { run: "run".to_owned(), mark, up_for: SOON, unix_us: 0 }
+    }
+
+    fn yours(seq: u64) -> Answer {
+        let last = if seq == 0 { NO_FENCE } else { Fence::new(1, seq, 0) };
+        Answer { memory: memory(Some(1)), vote: Vote::Yours { last, fence: None } }
+    }
+
+    fn held(seq: u64) -> Answer {
+        let fence = Fence::new(1, seq, 0);
+        Answer { memory: memory(Some(1)), vote: Vote::Yours { last: fence, fence: Some(fence) } }
+    }
+
+    fn theirs(granted: bool, millis: u64) -> Answer {
+        let ends_in = Duration::from_millis(millis);
+        Answer { memory: memory(Some(1)), vote: Vote::Theirs { granted, ends_in, listeners: 3 } }
+    }
+
+    fn forgot(mut answer: Answer, mark: Option<Mark>) -> Answer {
+        answer.memory.mark = mark;
+        answer
+    }
+
+    fn silent() -> Failure {
+        Failure::unanswered("x did not answer")
+    }
+
+    fn ballot(answers: Vec<Option<Result<Answer, Failure>>>) -> Ballot {
+        let names: Vec<String> = (0..answers.len()).map(|member| format!("m{member}")).collect();
+        let mut ballot = Ballot::new(names.into());
+        for (member, answer) in answers.into_iter().enumerate() {
+            if let Some(answer) = answer {
+                ballot.hear(member, answer);
+            }
+        }
+        ballot
+    }
+
+    fn verdict(answers: Vec<Option<Result<Answer, Failure>>>) -> Verdict {
+        ballot(answers).verdict(Counting::Open)
+    }
+
+    #[test]
+    fn a_majority_decides_without_the_rest() {
+        let Verdict::Write { fence, to } =
+            verdict(vec![Some(Ok(yours(4))), None, Some(Ok(yours(6))), None, Some(Ok(yours(0)))])
+        else {
+            panic!()
+        };
+        assert_eq!(fence, Fence::new(1, 7, 0));
+        assert_eq!(to.iter().map(|(member, _)| *member).collect::<Vec<_>>(), [0, 2, 4]);
+        assert!(matches!(verdict(vec![Some(Ok(yours(4))), None, None]), Verdict::Undecided));
+    }
+
+    #[test]
+    fn one_that_has_forgotten_does_not_vote() {
+        let old = Some(Mark { epoch: 9, run: "before".to_owned() });
+        for mark in [None, old] {
+            let answers = || vec![Some(Ok(yours(1))), Some(Ok(forgot(yours(0), mark.clone()))), None];
+            assert!(matches!(verdict(answers()), Verdict::Undecided));
+            let Verdict::Failed(failure) = ballot(answers()).verdict(Counting::Closed) else { panic!() };
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown));
+            assert!(
+                failure.detail().contains("m1 is not armed") && failure.detail().contains("m2 is silent")
+            );
+        }
+    }
+
+    #[test]
+    fn a_majority_without_memory_is_for_an_operator_unless_none_ever_served() {
+        let old = || Some(Mark { epoch: 9, run: "before".to_owned() });
+        let lost = verdict(vec![
+            Some(Ok(yours(1))),
+            Some(Ok(forgot(yours(0), None))),
+            Some(Ok(forgot(yours(0), old()))),
+        ]);
+        let Verdict::Failed(failure) = lost else { panic!("{lost:?}") };
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unsupported, Effect::None));
+        let fresh = || Some(Ok(forgot(yours(0), None)));
+        let Verdict::Failed(failure) = verdict(vec![fresh(), fresh(), fresh()]) else { panic!() };
+        assert_eq!(failure.kind, FailureKind::Unavailable);
+        let Verdict::Failed(failure) = verdict(vec![fresh(), fresh(), Some(Ok(forgot(yours(0), old())))])
+        else {
+            panic!()
+        };
+        assert_eq!(failure.kind, FailureKind::Unsupported);
+    }
+
+    #[test]
+    fn what_was_granted_before_is_found_again_before_anything_new_is_decided() {
+        let answers = vec![Some(Ok(held(5))), Some(Ok(yours(4))), Some(Ok(yours(0))), None, None];
+        let ballot = ballot(answers);
+        assert!(matches!(ballot.verdict(Counting::Open), Verdict::Undecided));
+        assert!(matches!(ballot.verdict(Counting::Closed), Verdict::Write { .. }));
+        let answers = vec![Some(Ok(held(5))), Some(Ok(held(5))), None];
+        assert!(matches!(verdict(answers), Verdict::Held(fence) if fence == Fence::new(1, 5, 0)));
+    }
+
+    #[test]
+    fn a_holder_is_told_from_rivals() {
+        let busy = verdict(vec![
+            Some(Ok(theirs(true, 30))),
+            Some(Ok(theirs(false, 10))),
+            Some(Ok(theirs(true, 20))),
+        ]);
+        let Verdict::Busy { free_in, listeners } = busy else { panic!("{busy:?}") };
+        assert_eq!((free_in, listeners), (Duration::from_millis(20), 3));
+        let split = verdict(vec![Some(Ok(theirs(false, 30))), Some(Ok(theirs(false, 9))), None]);
+        assert!(matches!(split, Verdict::Split));
+        let some = verdict(vec![Some(Ok(yours(1))), Some(Ok(theirs(false, 9))), None]);
+        assert!(matches!(some, Verdict::Undecided));
+    }
+
+    #[test]
+    fn too_many_failures_are_told_one_by_one() {
+        let lost = verdict(vec![Some(Err(silent())), Some(Ok(yours(1))), Some(Err(silent()))]);
+        let Verdict::Failed(failure) = lost else { panic!("{lost:?}") };
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown));
+        assert!(failure.detail().starts_with("1 of 3 servers answered, 2 are needed: x did not answer; m1"));
+    }
+}

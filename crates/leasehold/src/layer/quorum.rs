@@ -1,0 +1,183 @@
+//! Several independent servers as one backend: a majority of them decides (Redlock), with a fence.
+//!
+//! An acquisition has two rounds. In the first, all members are asked for their locks at once; a majority of armed ones
+//! makes the claim the only candidate, and their records say which fence is the next. In the second, that fence is
+//! written to the members that were heard before the decision; a majority of these makes the grant. What each
+//! rule is for, and what breaks without it, is searched state by state in the model `quorum` of the `sim` crate.
+//!
+//! Ground rules: nothing here knows what a member is. Every call to a member runs in a task of its own, so a slow one
+//! delays nobody; what comes too late is ended where it should not stay.
+
+mod arming;
+mod attempt;
+mod examining;
+mod keeping;
+mod looking;
+mod seats;
+mod timer;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::quorum::Member;
+use leasehold_core::{
+    Admission, Backend, Claim, Effect, Failure, FailureKind, Finding, Grade, Liveness, Order, Patience,
+    Profile, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Step, Summary, Version, Waiting,
+};
+
+use arming::Arming;
+use seats::Seats;
+use waiting::Crowd;
+
+pub use arming::Rearmed;
+
+/// A majority of independent members as a backend of one holder at a time.
+///
+/// # Promises
+/// - Two claims are never valid at once, and fences rise strictly, while the assumptions of the members' kind hold;
+///   for Redis they are in the documentation of `leasehold-redis` and in `docs/safety.md`.
+/// - A minority that fails or is slow delays no grant, no renewal and no release.
+/// - A member that has lost its memory is not counted, neither for locks nor for fences, before it is armed again.
+///   A minority is armed again by itself; a majority by an operator, see [`Quorum::rearm`].
+/// - Every grant has a fence. Where none can be had, nothing is granted, whether a fence was demanded or not.
+///
+/// # Does not promise
+/// - Counted permits and readers: see [`Backend::why_not`].
+/// - Any order among those who wait.
+#[derive(Debug)]
+pub struct Quorum {
+    seats: Seats,
+    arming: Arc<Arming>,
+    crowd: Crowd,
+    profile: Profile,
+}
+
+/// The bounds of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The shortest lease.
+    pub min_ttl: Duration,
+    /// The longest lease. A member that has lost its memory is not armed before it has run for longer.
+    pub max_ttl: Duration,
+}
+
+impl Quorum {
+    /// Asks all members what they remember of themselves, and needs the answers of a majority.
+    ///
+    /// # Errors
+    /// `Invalid` where two names lead to one server, or a majority has nothing to say for another reason that does
+    /// not pass; `Unavailable` where a majority does not answer. The text says which member said what.
+    pub async fn over(
+        name: &'static str,
+        members: Vec<Arc<dyn Member>>,
+        terms: Terms,
+    ) -> Result<Quorum, Failure> {
+        let seats = Seats::new(members);
+        let arming = Arc::new(Arming::new(seats.clone(), terms.max_ttl));
+        arming.greet().await?;
+        let profile = Profile {
+            name,
+            admission: Admission::Exclusive,
+            order: Order::Unordered,
+            waiting: Waiting::Notifies,
+            liveness: Liveness::Lease { min: terms.min_ttl, max: terms.max_ttl },
+            fencing: Grade::AcrossFailover,
+            safety: Safety::LostOnFailover,
+            place_ttl: Duration::ZERO,
+            granularity: Duration::from_millis(2),
+            overrun: Duration::ZERO,
+            renew_batch_max: keeping::RENEW_BATCH_MAX,
+        };
+        Ok(Quorum { seats, arming, crowd: Crowd::default(), profile })
+    }
+
+    /// Arms the members anew, in an epoch above all that were ever used, so that fences go on rising.
+    ///
+    /// For an operator, where fewer than a majority are armed, or to put new servers to use at once.
+    ///
+    /// # Promises
+    /// Fences go on above all that were granted, as long as the members' wall clocks were not set back since.
+    ///
+    /// # Does not promise
+    /// That nobody holds. A lock that was granted before the members lost their memory may be valid for as long as the
+    /// longest lease: whoever calls this earlier may let a second holder in, whom only the fence tells apart.
+    ///
+    /// # Errors
+    /// Fewer than a majority could be reached, or let themselves be armed. Nothing is harmed; call it again.
+    pub async fn rearm(&self) -> Result<Rearmed, Failure> {
+        self.arming.rearm().await
+    }
+
+    fn refuse(&self, claim: &Claim) -> Result<(), Failure> {
+        if let Err(unmet) = self.profile.admits(claim.share) {
+            let why = self.why_not(claim.share).unwrap_or_default();
+            return Err(Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: {why}")));
+        }
+        if let Liveness::Lease { min, max } = self.profile.liveness
+            && !(min..=max).contains(&claim.ttl)
+        {
+            let text = format!("a ttl of {:?} cannot be kept: choose {min:?} to {max:?}", claim.ttl);
+            return Err(Failure::new(FailureKind::Invalid, Effect::None, text));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Backend for Quorum {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn why_not(&self, share: Share) -> Option<&'static str> {
+        let counted = "a majority excludes a second holder, but it does not count: of three servers with two permits \
+                       each, three claims can have two servers each, and all of them a majority";
+        let readers = "a fence is kept by one lock on each server, which readers would share: two of them could be \
+                       given the same one";
+        if self.profile.admits(share).is_ok() {
+            None
+        } else {
+            Some(if share.is_counted() { counted } else { readers })
+        }
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.refuse(claim)?;
+        self.step(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.renew_all(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.release_all(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.observe(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.summarize(prefix, after, limit).await
+    }
+
+    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+        self.findings().await
+    }
+}
+
+/// How long the rest is waited for once a majority has answered and nothing is decided yet.
+const LATE: Duration = Duration::from_millis(50);

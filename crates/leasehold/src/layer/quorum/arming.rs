@@ -1,0 +1,208 @@
+//! Members that have lost their memory, and how they come to be counted again.
+//!
+//! A member is armed by a mark of its present run. Nobody but itself could know what it has forgotten, so it comes back in an
+//! **epoch that is new to it**, in which there is nothing to be forgotten yet:
+//!
+//! - *A majority is armed.* Whoever notices raises it to the next epoch, each member only from what was heard of it. If a
+//!   majority took the step, nobody else did, and whoever decided in an older epoch is refused by a majority from
+//!   now on. Then those that had been heard without memory, before that, are marked in the new epoch.
+//! - *None was ever marked, and all answer.* They are new; or all have lost everything, which nobody can tell apart.
+//!   Therefore the first epoch is the latest of their wall clocks.
+//! - *Anything else* is for an operator: [`rearm`](super::Quorum::rearm).
+//!
+//! By itself a member is armed only after it has run for longer than any lease: by then what it had locked before has
+//! ended, or was locked on it again by a renewal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold_core::quorum::{Member, Memory};
+use leasehold_core::{Effect, Failure, FailureKind};
+
+use super::seats::{Outcomes, Seats, some_of};
+
+/// Arms members.
+#[derive(Debug)]
+pub(super) struct Arming {
+    seats: Seats,
+    quarantine: Duration,
+    busy: AtomicBool,
+}
+
+/// What came of arming all members by an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rearmed {
+    /// The epoch in which fences go on.
+    pub epoch: u64,
+    /// The servers that are armed now.
+    pub armed: Vec<String>,
+    /// The servers that are not, each with the reason; they come back by themselves.
+    pub missed: Vec<String>,
+}
+
+impl Arming {
+    pub(super) fn new(seats: Seats, max_ttl: Duration) -> Arming {
+        // The server tells whole seconds; and its clock may run a little faster than that of a holder.
+        let quarantine = max_ttl + max_ttl / 50 + Duration::from_secs(1);
+        Arming { seats, quarantine, busy: AtomicBool::new(false) }
+    }
+
+    /// Meets all members for the first time.
+    pub(super) async fn greet(self: &Arc<Self>) -> Result<(), Failure> {
+        let majority = self.seats.majority();
+        let outcomes = self.recall_all().await;
+        if heard(&outcomes).count() < majority {
+            return Err(self.seats.failure(&outcomes));
+        }
+        let mut runs: Vec<&str> = heard(&outcomes).map(|(_, memory)| memory.run.as_str()).collect();
+        runs.sort_unstable();
+        if runs.windows(2).any(|pair| pair[0] == pair[1]) {
+            let text =
+                "two of the names lead to one server, which would have two votes: name each server once";
+            return Err(Failure::new(FailureKind::Invalid, Effect::None, text));
+        }
+        for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().err()) {
+            tracing::warn!(%failure, "a server of the quorum does not serve");
+        }
+        if heard(&outcomes).any(|(_, memory)| memory.armed().is_none()) {
+            self.arm(&outcomes).await;
+        }
+        Ok(())
+    }
+
+    /// A member was heard that is not armed. Looks after it in the background, one at a time.
+    pub(super) fn notice(self: &Arc<Self>) {
+        if self.busy.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let arming = self.clone();
+        tokio::spawn(async move {
+            let outcomes = arming.recall_all().await;
+            arming.arm(&outcomes).await;
+            // All clients notice, and one of them is enough.
+            tokio::time::sleep(PAUSE / 2 + some_of(PAUSE)).await;
+            arming.busy.store(false, Ordering::SeqCst);
+        });
+    }
+
+    /// Arms whom it may.
+    async fn arm(&self, outcomes: &Outcomes<Memory>) {
+        let armed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
+        let unarmed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
+        let ready: Vec<_> =
+            unarmed.iter().copied().filter(|(_, memory)| memory.up_for >= self.quarantine).collect();
+        if armed.len() >= self.seats.majority() && !ready.is_empty() {
+            let Some(epoch) = armed.iter().filter_map(|(_, memory)| memory.armed()).max() else { return };
+            let raised = self.mark_all(&armed, epoch + 1).await;
+            // Invariant: only whoever raised a majority to an epoch brings anybody back in it.
+            if raised.iter().filter(|(_, marked)| matches!(marked, Ok(true))).count() >= self.seats.majority()
+            {
+                self.mark_all(&ready, epoch + 1).await;
+                tracing::info!(
+                    epoch = epoch + 1,
+                    count = ready.len(),
+                    "servers of the quorum are counted again"
+                );
+            }
+            return;
+        }
+        let is_new = unarmed.len() == self.seats.count()
+            && ready.len() == unarmed.len()
+            && unarmed.iter().all(|(_, memory)| memory.mark.is_none());
+        if is_new {
+            let again = self.recall_unchanged(outcomes).await;
+            let all: Vec<_> = heard(&again).collect();
+            let Some(epoch) = all.iter().map(|(_, memory)| memory.unix_us).max() else { return };
+            if all.len() == self.seats.count() {
+                self.mark_all(&all, epoch).await;
+            }
+        }
+    }
+
+    /// Arms all that can be reached.
+    pub(super) async fn rearm(&self) -> Result<Rearmed, Failure> {
+        let first = self.recall_all().await;
+        let outcomes = self.recall_unchanged(&first).await;
+        let majority = self.seats.majority();
+        let all: Vec<_> = heard(&outcomes).collect();
+        if all.len() < majority {
+            return Err(self.seats.failure(&outcomes));
+        }
+        let marked = all.iter().filter_map(|(_, memory)| memory.mark.as_ref()).map(|mark| mark.epoch + 1);
+        let clocks = all.iter().map(|(_, memory)| memory.unix_us);
+        // Those who are not heard may have been in a greater epoch than any that is left. Epochs begin at the wall
+        // clock and rise by one, so it is ahead of all of them.
+        let epoch = marked.chain(clocks).max().unwrap_or(1);
+        let names = self.seats.names();
+        let outcomes = self.mark_all(&all, epoch).await;
+        let mut rearmed = Rearmed { epoch, armed: Vec::new(), missed: Vec::new() };
+        for (number, name) in names.iter().enumerate() {
+            match outcomes.iter().find(|(marked, _)| *marked == number).map(|(_, marked)| marked) {
+                Some(Ok(true)) => rearmed.armed.push(name.clone()),
+                Some(Ok(false)) => rearmed.missed.push(format!("{name}: it changed meanwhile")),
+                Some(Err(failure)) => rearmed.missed.push(failure.detail().to_owned()),
+                None => rearmed.missed.push(format!("{name} did not answer")),
+            }
+        }
+        if rearmed.armed.len() < majority {
+            let text = format!(
+                "{} of {} servers were armed, {majority} are needed: {}; try again",
+                rearmed.armed.len(),
+                names.len(),
+                rearmed.missed.join("; ")
+            );
+            return Err(Failure::unanswered(text));
+        }
+        Ok(rearmed)
+    }
+
+    /// All that answer before the rest is late.
+    pub(super) async fn recall_all(&self) -> Outcomes<Memory> {
+        let enough = |outcomes: &Outcomes<Memory>| outcomes.iter().all(Option::is_some);
+        self.seats.gather(|member: Arc<dyn Member>| async move { member.recall().await }, enough).await
+    }
+
+    /// Hears all once more, and keeps those that are as they were. One that was heard before the others may have served
+    /// with them and forgotten it; so nobody is marked whose run began after another was heard.
+    async fn recall_unchanged(&self, first: &Outcomes<Memory>) -> Outcomes<Memory> {
+        let mut again = self.recall_all().await;
+        for (number, outcome) in again.iter_mut().enumerate() {
+            let before = first.get(number).and_then(|outcome| outcome.as_ref()?.as_ref().ok());
+            if let Some(Ok(now)) = outcome
+                && before.is_none_or(|before| before.run != now.run || before.mark != now.mark)
+            {
+                *outcome = None;
+            }
+        }
+        again
+    }
+
+    /// Marks each of these, as it was heard.
+    async fn mark_all(&self, whom: &[(usize, &Memory)], epoch: u64) -> Vec<(usize, Result<bool, Failure>)> {
+        let mut marking = tokio::task::JoinSet::new();
+        for (number, memory) in whom {
+            let (number, memory, seats) = (*number, (*memory).clone(), self.seats.clone());
+            marking.spawn(async move {
+                let Some(member) = seats.member(number) else { return (number, Ok(false)) };
+                (number, member.mark(&memory, epoch).await)
+            });
+        }
+        let mut outcomes = Vec::with_capacity(whom.len());
+        while let Some(joined) = marking.join_next().await {
+            outcomes.extend(joined.ok());
+        }
+        outcomes
+    }
+}
+
+/// The members that were heard.
+fn heard(outcomes: &Outcomes<Memory>) -> impl Iterator<Item = (usize, &Memory)> {
+    outcomes
+        .iter()
+        .enumerate()
+        .filter_map(|(number, outcome)| Some((number, outcome.as_ref()?.as_ref().ok()?)))
+}
+
+/// About how long a client leaves members alone that it could not arm.
+const PAUSE: Duration = Duration::from_millis(500);

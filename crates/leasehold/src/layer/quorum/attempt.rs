@@ -1,0 +1,196 @@
+//! One acquisition: ask everybody, decide, write to those who were heard.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold_core::quorum::{Ballot, Counting, Member, Stamp, Verdict};
+use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Patience, Proof};
+use tokio::sync::mpsc;
+
+use super::seats::at;
+use super::timer::after;
+use super::{LATE, Quorum};
+
+/// What came of one acquisition.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It holds.
+    Granted(Grant),
+    /// Another holds; nothing of this attempt is left.
+    Busy {
+        /// When a majority is free at the earliest, unless somebody releases.
+        free_in: Duration,
+        /// How many connections listen.
+        listeners: u32,
+    },
+    /// Nobody has a majority; nothing of this attempt is left.
+    Split,
+    /// It cannot be decided.
+    Failed(Failure),
+}
+
+/// The fence of a grant, kept with it: a renewal may tell it to members that locked without hearing of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted(pub(super) Fence);
+
+impl Quorum {
+    /// Asks until the outcome is clear. A second round that a member lost is not the end: the claim has its locks and asks again.
+    pub(super) async fn attempt(&self, claim: &Arc<Claim>, patience: &Patience) -> Outcome {
+        for _ in 0..ROUNDS_MAX {
+            let asked_at = patience.now();
+            let granted =
+                |fence| Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::of(Granted(fence)) };
+            let round = match self.ask(claim).await {
+                Ok(round) => round,
+                Err(failure) => return Outcome::Failed(failure),
+            };
+            match round.verdict {
+                Verdict::Held(fence) => return Outcome::Granted(granted(fence)),
+                Verdict::Write { fence, to } => {
+                    let to = to.into_iter().filter_map(|(member, run)| {
+                        let stamp = *round.stamps.get(member)?;
+                        Some((member, stamp, run))
+                    });
+                    if self.write(claim, fence, to.collect()).await {
+                        return Outcome::Granted(granted(fence));
+                    }
+                }
+                Verdict::Busy { free_in, listeners } => {
+                    self.withdraw(claim, &round.dropped).await;
+                    return Outcome::Busy { free_in, listeners };
+                }
+                Verdict::Failed(mut failure) => {
+                    // Where it may hold from before, its locks stay: it asks again, or is released.
+                    if !round.met_a_grant && self.withdraw(claim, &round.dropped).await {
+                        failure.effect = Effect::None;
+                    }
+                    return Outcome::Failed(failure);
+                }
+                Verdict::Split | Verdict::Undecided => {
+                    self.withdraw(claim, &round.dropped).await;
+                    return Outcome::Split;
+                }
+            }
+        }
+        self.withdraw(claim, &AtomicBool::new(true)).await;
+        Outcome::Split
+    }
+
+    /// The first round: until the answers decide, or what is missing comes too late.
+    async fn ask(&self, claim: &Arc<Claim>) -> Result<Round, Failure> {
+        let count = self.seats.count();
+        let stamps = (0..count).map(|_| draw()).collect::<Result<Vec<Stamp>, Failure>>()?;
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (sender, mut inbox) = mpsc::channel(count.max(1));
+        for (number, stamp) in stamps.iter().copied().enumerate() {
+            let (claim, sender, dropped) = (claim.clone(), sender.clone(), dropped.clone());
+            let (leave, seats) = (self.seats.leave(number), self.seats.clone());
+            self.seats.spawn(number, async move |member: Arc<dyn Member>| {
+                let outcome = match leave {
+                    Ok(_leave) => member.ask(&claim, stamp).await,
+                    Err(failure) => Err(failure),
+                };
+                seats.note(number, &outcome);
+                // What is late changes no decision. The lock that it may have given stays with a claim that holds.
+                if sender.send((number, outcome)).await.is_err() && dropped.load(Ordering::SeqCst) {
+                    member.release(&[&claim]).await;
+                }
+            });
+        }
+        drop(sender);
+        let mut ballot = Ballot::new(self.seats.names());
+        let end = after(claim.ttl / 2);
+        let mut late = None;
+        let verdict = loop {
+            match ballot.verdict(Counting::Open) {
+                Verdict::Undecided => {}
+                verdict => break verdict,
+            }
+            if ballot.answered() >= ballot.majority() {
+                late.get_or_insert_with(|| after(LATE));
+                if (0..count).all(|number| ballot.was_heard(number) || !self.seats.is_expected(number)) {
+                    break ballot.verdict(Counting::Closed);
+                }
+            }
+            tokio::select! {
+                told = inbox.recv() => match told {
+                    Some((number, outcome)) => ballot.hear(number, outcome),
+                    None => break ballot.verdict(Counting::Closed),
+                },
+                () = at(Some(late.unwrap_or(end).min(end))) => break ballot.verdict(Counting::Closed),
+            }
+        };
+        if ballot.met_unarmed() {
+            self.arming.notice();
+        }
+        Ok(Round { verdict, stamps, met_a_grant: ballot.met_a_grant(), dropped })
+    }
+
+    /// The second round: whether a majority has the fence now.
+    async fn write(&self, claim: &Arc<Claim>, fence: Fence, to: Vec<(usize, Stamp, String)>) -> bool {
+        let majority = self.seats.majority();
+        let (sender, mut inbox) = mpsc::channel(to.len().max(1));
+        let mut pending = to.len();
+        for (number, stamp, run) in to {
+            let (claim, sender, leave) = (claim.clone(), sender.clone(), self.seats.leave(number));
+            self.seats.spawn(number, async move |member: Arc<dyn Member>| {
+                let taken = match leave {
+                    Ok(_leave) => member.write(&claim, stamp, &run, fence).await,
+                    Err(failure) => Err(failure),
+                };
+                // Whoever asked may have heard enough.
+                let _ = sender.send(matches!(taken, Ok(true))).await;
+            });
+        }
+        drop(sender);
+        let mut taken = 0;
+        let mut late = None;
+        while taken < majority && taken + pending >= majority {
+            if taken > 0 {
+                late.get_or_insert_with(|| after(LATE * 2));
+            }
+            tokio::select! {
+                told = inbox.recv() => match told {
+                    Some(took) => (taken, pending) = (taken + usize::from(took), pending - 1),
+                    None => break,
+                },
+                () = at(late) => break,
+            }
+        }
+        taken >= majority
+    }
+
+    /// Ends what the attempt has left on any member, and waits for those that answer soon. Whether all of them did.
+    async fn withdraw(&self, claim: &Arc<Claim>, dropped: &AtomicBool) -> bool {
+        dropped.store(true, Ordering::SeqCst);
+        let enough = |outcomes: &Vec<_>| outcomes.iter().all(Option::is_some);
+        let release = |member: Arc<dyn Member>| {
+            let claim = claim.clone();
+            async move { member.release(&[&claim]).await.pop().unwrap_or(Ok(false)) }
+        };
+        let outcomes = self.seats.gather(release, enough).await;
+        outcomes.iter().all(|outcome| matches!(outcome, Some(Ok(_))))
+    }
+}
+
+/// What came of a first round.
+struct Round {
+    verdict: Verdict,
+    /// What each member was asked with.
+    stamps: Vec<Stamp>,
+    /// Whether the claim has a fence from before somewhere.
+    met_a_grant: bool,
+    /// Set once the attempt has come to nothing: a lock that is given after that is given back.
+    dropped: Arc<AtomicBool>,
+}
+
+fn draw() -> Result<Stamp, Failure> {
+    let mut bytes = [0; 16];
+    let drawn = getrandom::fill(&mut bytes);
+    drawn.map_err(|error| Failure::unavailable(format!("the system gives no random numbers: {error}")))?;
+    Ok(Stamp::from_bytes(bytes))
+}
+
+/// How often a claim that has its locks and no fence tries to get one before it lets others try.
+const ROUNDS_MAX: u32 = 3;

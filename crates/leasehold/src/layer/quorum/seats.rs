@@ -1,0 +1,184 @@
+//! The members, each asked in a task of its own.
+//!
+//! Ground rules: nobody waits for a member that is slow once the others have decided; its task goes on alone. A
+//! member that does not answer is asked no more than so many things at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold_core::quorum::{Member, common_kind, majority};
+use leasehold_core::{Effect, Failure};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::LATE;
+use super::timer::after;
+
+/// The members.
+#[derive(Clone, Debug)]
+pub(super) struct Seats {
+    seats: Arc<[Seat]>,
+    names: Arc<[String]>,
+}
+
+/// One member, and how much may still be asked of it.
+#[derive(Debug)]
+struct Seat {
+    member: Arc<dyn Member>,
+    room: Arc<Semaphore>,
+    /// Whether the last that was asked of it came to nothing: it is asked again, but not waited for.
+    silent: AtomicBool,
+}
+
+/// What came from each member; `None` where nothing came in time.
+pub(super) type Outcomes<T> = Vec<Option<Result<T, Failure>>>;
+
+impl Seats {
+    pub(super) fn new(members: Vec<Arc<dyn Member>>) -> Seats {
+        let names = members.iter().map(|member| member.address()).collect();
+        let room = || Arc::new(Semaphore::new(UNANSWERED_MAX));
+        let seat = |member| Seat { member, room: room(), silent: AtomicBool::new(false) };
+        Seats { seats: members.into_iter().map(seat).collect(), names }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        majority(self.count())
+    }
+
+    /// One member, to be asked alone.
+    pub(super) fn member(&self, number: usize) -> Option<Arc<dyn Member>> {
+        self.seats.get(number).map(|seat| seat.member.clone())
+    }
+
+    /// Where the members are, for a person.
+    pub(super) fn names(&self) -> Arc<[String]> {
+        self.names.clone()
+    }
+
+    /// Notes whether a member answered.
+    pub(super) fn note<T>(&self, number: usize, outcome: &Result<T, Failure>) {
+        if let Some(seat) = self.seats.get(number) {
+            seat.silent.store(outcome.is_err(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a member that has not answered yet is worth a moment's wait.
+    pub(super) fn is_expected(&self, number: usize) -> bool {
+        self.seats.get(number).is_some_and(|seat| !seat.silent.load(Ordering::Relaxed))
+    }
+
+    /// Runs one call to a member in a task of its own.
+    pub(super) fn spawn<F>(&self, number: usize, call: impl FnOnce(Arc<dyn Member>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if let Some(member) = self.member(number) {
+            tokio::spawn(call(member));
+        }
+    }
+
+    /// Leave to ask a member something; a failure where too much is unanswered.
+    pub(super) fn leave(&self, number: usize) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
+        let seat = self.seats.get(number).ok_or_else(|| Failure::unavailable("there is no such member"))?;
+        seat.room.clone().try_acquire_owned().map_err(|_| {
+            let name = seat.member.address();
+            Failure::unavailable(format!(
+                "{name} has {UNANSWERED_MAX} unanswered requests: it is asked no more for now"
+            ))
+        })
+    }
+
+    /// Asks all members at once, until what came is `enough`, or a majority has come and the rest is late.
+    pub(super) async fn gather<T, F>(
+        &self,
+        call: impl Fn(Arc<dyn Member>) -> F,
+        enough: impl Fn(&Outcomes<T>) -> bool,
+    ) -> Outcomes<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let (sender, mut inbox) = mpsc::channel(self.count().max(1));
+        for number in 0..self.count() {
+            let (sender, leave, seats) = (sender.clone(), self.leave(number), self.clone());
+            let asking = self.seats.get(number).map(|seat| call(seat.member.clone()));
+            tokio::spawn(async move {
+                let outcome = match (leave, asking) {
+                    (Ok(_leave), Some(asking)) => asking.await,
+                    (Err(failure), _) => Err(failure),
+                    (Ok(_), None) => return,
+                };
+                seats.note(number, &outcome);
+                // Whoever asked may have heard enough.
+                let _ = sender.send((number, outcome)).await;
+            });
+        }
+        drop(sender);
+        let mut outcomes: Outcomes<T> = (0..self.count()).map(|_| None).collect();
+        let mut late = None;
+        while !enough(&outcomes) {
+            let answered = outcomes.iter().filter(|outcome| matches!(outcome, Some(Ok(_)))).count();
+            if answered >= self.majority() {
+                late.get_or_insert_with(|| after(LATE));
+                if (0..self.count()).all(|number| outcomes[number].is_some() || !self.is_expected(number)) {
+                    break;
+                }
+            }
+            tokio::select! {
+                told = inbox.recv() => match told {
+                    Some((number, outcome)) => outcomes[number] = Some(outcome),
+                    None => break,
+                },
+                () = at(late) => break,
+            }
+        }
+        outcomes
+    }
+
+    /// What to tell where too few have answered: which member said what.
+    pub(super) fn failure<T>(&self, outcomes: &Outcomes<T>) -> Failure {
+        let failures = || outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().err());
+        let answered = outcomes.iter().filter(|outcome| matches!(outcome, Some(Ok(_)))).count();
+        let unsure = outcomes.iter().any(Option::is_none) || failures().any(|f| f.effect == Effect::Unknown);
+        let report: Vec<String> = self
+            .names
+            .iter()
+            .zip(outcomes)
+            .filter_map(|(name, outcome)| match outcome {
+                None => Some(format!("{name} is silent")),
+                Some(Err(failure)) => Some(failure.detail().to_owned()),
+                Some(Ok(_)) => None,
+            })
+            .collect();
+        let text = format!(
+            "{answered} of {} servers answered, {} are needed: {}",
+            self.count(),
+            self.majority(),
+            report.join("; ")
+        );
+        let effect = if unsure { Effect::Unknown } else { Effect::None };
+        Failure::new(common_kind(failures()), effect, text)
+    }
+}
+
+/// Sleeps until then; for ever where there is no then.
+pub(super) async fn at(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A part of `ceiling`, by chance.
+pub(super) fn some_of(ceiling: Duration) -> Duration {
+    let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
+    ceiling.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+}
+
+/// The most requests to one member that wait for an answer.
+const UNANSWERED_MAX: usize = 4096;

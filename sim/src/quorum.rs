@@ -1,0 +1,617 @@
+//! The fencing token of [`redlock`](crate::redlock), with a mark for each node in place of one for each record.
+//!
+//! # The protocol
+//!
+//! A node keeps a **mark** beside its records: an epoch, valid for the node's present run only. With a valid mark it is
+//! *armed*; then a resource that has no record of that epoch has had no token in it. A token is `(epoch, counter)`.
+//!
+//! 1. **Ask.** As in `redlock`. The asker waits for the armed answers of a majority, takes the greatest epoch among
+//!    them, and the token `1 + the greatest counter` of that epoch; for whoever is behind, the counter is zero.
+//! 2. **Write.** A node takes the token iff its lock still has the value of that answer, its run is the same, its mark is
+//!    valid and of no greater epoch, and its record is no greater. A mark that is behind is raised by the way.
+//!
+//! Nobody is mended. A node that has forgotten comes back in an epoch that is new to it:
+//!
+//! - **Join.** Somebody hears a majority of armed nodes, and some without memory. He *raises* the armed ones to the next
+//!   epoch, each only from the epoch that he heard, and once a majority took that step he marks the others in the new epoch, each
+//!   only in the run that he heard.
+//! - **Begin.** Where no node was ever marked: somebody hears all nodes, hears all of them once more, and marks
+//!   those that are unchanged, in an epoch of his own. Whoever begins at the same time may choose a lower one.
+//!
+//! # The adversary
+//!
+//! That of `redlock`. In addition, marks are heard, raised and written at any time and in any order, any of them may be lost, and several
+//! join at once.
+
+use stateright::{Model, Property};
+
+/// The rules that the protocol needs, each of which a variant leaves out.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Only answers of armed nodes count.
+    pub armed: bool,
+    /// A node refuses to write if its run has changed since it was asked.
+    pub run_id: bool,
+    /// A node refuses to write if its lock has another value than when it was asked.
+    pub lock: bool,
+    /// A node refuses to write in an epoch below its own.
+    pub epoch: bool,
+    /// Nodes come back in the next epoch, not in the present one.
+    pub raises: bool,
+    /// Nodes come back only once a majority was raised by the one who brings them back.
+    pub majority_first: bool,
+    /// A node is raised only from the epoch that was heard of it.
+    pub from_heard: bool,
+    /// A node is marked only in the run that was heard of it.
+    pub same_run: bool,
+    /// Before a beginning, all nodes are heard twice.
+    pub hears_twice: bool,
+}
+
+impl Rules {
+    /// The protocol as described above.
+    pub const SOUND: Rules = Rules {
+        armed: true,
+        run_id: true,
+        lock: true,
+        epoch: true,
+        raises: true,
+        majority_first: true,
+        from_heard: true,
+        same_run: true,
+        hears_twice: true,
+    };
+}
+
+/// A token: the epoch, and the counter in it.
+pub type Token = (u8, u8);
+
+/// What one node answers to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Answer {
+    /// The greatest token of the record.
+    pub record: Token,
+    /// The run of the node.
+    pub run: u8,
+    /// The epoch of its mark; zero without a valid one.
+    pub epoch: u8,
+}
+
+/// One node's share in one resource, and its mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node {
+    /// The greatest token that the node remembers.
+    pub record: Token,
+    /// Another one after each restart.
+    pub run: u8,
+    /// The epoch of its mark; zero without a valid one.
+    pub epoch: u8,
+    /// Whose value the lock has.
+    pub lock: u8,
+}
+
+/// A value of the lock that no writer will name any more.
+pub const NOBODY: u8 = u8::MAX;
+
+impl Node {
+    /// A node that has served nobody, in this epoch; zero where it is not armed.
+    pub const fn fresh(epoch: u8) -> Node {
+        Node { record: (0, 0), run: 0, epoch, lock: NOBODY }
+    }
+
+    /// The first round. That the lock may be taken is the adversary's choice.
+    pub fn ask(&mut self, value: u8) -> Answer {
+        self.lock = value;
+        Answer { record: self.record, run: self.run, epoch: self.epoch }
+    }
+
+    /// The second round, in one step of the node. Whether the token is in the node now.
+    pub fn write(&mut self, value: u8, run: u8, token: Token, rules: &Rules) -> bool {
+        let still_locked = !rules.lock || self.lock == value;
+        let same_run = !rules.run_id || self.run == run;
+        let armed = !rules.armed || self.epoch > 0;
+        let in_time = !rules.epoch || self.epoch <= token.0;
+        let takes = still_locked && same_run && armed && in_time && self.record <= token;
+        if takes {
+            self.record = token;
+            self.epoch = self.epoch.max(token.0);
+        }
+        takes
+    }
+
+    /// Marks the node, if it is as it was heard. Whether it did.
+    pub fn mark(&mut self, run: u8, heard: u8, epoch: u8, rules: &Rules) -> bool {
+        let same = (self.run == run || !rules.same_run) && (self.epoch == heard || !rules.from_heard);
+        let takes = same && (self.epoch < epoch || !rules.raises);
+        if takes {
+            self.epoch = self.epoch.max(epoch);
+        }
+        takes
+    }
+
+    /// Restarts without memory.
+    pub fn crash(&mut self, lock: u8) {
+        *self = Node { record: (0, 0), run: self.run + 1, epoch: 0, lock };
+    }
+}
+
+/// The token that these answers of `nodes` allow, if they are enough.
+pub fn decide(answers: impl Iterator<Item = Answer> + Clone, nodes: usize, rules: &Rules) -> Option<Token> {
+    let counted = answers.filter(|answer| answer.epoch > 0 || !rules.armed);
+    if counted.clone().count() <= nodes / 2 {
+        return None;
+    }
+    let epoch = counted.clone().map(|answer| answer.epoch).max()?;
+    let counts = counted.filter(|answer| answer.record.0 == epoch);
+    Some((epoch, 1 + counts.map(|answer| answer.record.1).max().unwrap_or(0)))
+}
+
+/// How far one acquisition has come at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reach {
+    /// Not there, or not heard.
+    Nothing,
+    /// It has asked; the answer may be heard.
+    Asked(Answer),
+    /// It has heard the answer, of this run, and decided.
+    Heard(u8),
+    /// The node has taken the token.
+    Written,
+    /// The node refuses whatever may still come.
+    Over,
+}
+
+/// How far one who arms has come at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Arm {
+    /// It was not heard.
+    Nothing,
+    /// It was heard a first time, in this run.
+    Met(u8),
+    /// It was heard in this run and this epoch.
+    Heard(u8, u8),
+    /// It was raised.
+    Raised,
+    /// Nothing more is sent to it, or it refuses what may come.
+    Over,
+}
+
+/// A node, and how far everybody has come there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Column<const K: usize, const J: usize> {
+    node: Node,
+    reach: [Reach; K],
+    arms: [Arm; J],
+}
+
+/// How far one acquisition has come as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// It has not begun.
+    Idle,
+    /// It asks, and began when `floor` was the greatest token of those who had finished.
+    Asking {
+        /// That token.
+        floor: Token,
+    },
+    /// It has decided on its token.
+    Decided {
+        /// As above.
+        floor: Token,
+        /// Its token.
+        token: Token,
+    },
+    /// It was granted.
+    Granted {
+        /// Its token.
+        token: Token,
+    },
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// One token was granted twice.
+    Twice,
+    /// A token is below one that was granted before its acquisition began.
+    Regress,
+}
+
+/// All nodes, acquisitions, and those who arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State<const N: usize, const K: usize, const J: usize> {
+    columns: [Column<K, J>; N],
+    phases: [Phase; K],
+    /// The epoch that each who arms has chosen; zero before.
+    chosen: [u8; J],
+    crashes: u8,
+    fault: Option<Fault>,
+}
+
+/// One step of the adversary's choice: who, and which node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Asks a node, and hears the answer.
+    Ask(u8, u8),
+    /// The same, and with that answer it decides on its token.
+    AskAndDecide(u8, u8),
+    /// Writes to a node; it is granted if that makes a majority.
+    Write(u8, u8),
+    /// One who arms hears a node for the first time, where he hears all twice.
+    Meet(u8, u8),
+    /// One who arms hears a node.
+    Recall(u8, u8),
+    /// One who arms has heard enough, and chooses his epoch.
+    Choose(u8),
+    /// One who arms marks a node: raises it, or brings it back.
+    Mark(u8, u8),
+    /// The node of the first number restarts, with a lock of the second number's value.
+    Crash(u8, u8),
+}
+
+/// What those do who arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arming {
+    /// All nodes are armed at first, and those that forget are brought back.
+    Join,
+    /// No node was ever marked; each who arms begins in the epoch of this number.
+    Begin([u8; 2]),
+}
+
+/// The model: `N` nodes, `K` acquisitions of one attempt each, and `J` who arm, once each.
+#[derive(Clone, Copy, Debug)]
+pub struct Quorum<const N: usize, const K: usize, const J: usize> {
+    /// What the parties do.
+    pub rules: Rules,
+    /// How often a node may forget.
+    pub crashes: u8,
+    /// What those do who arm.
+    pub arming: Arming,
+    /// The counter that a failed acquisition of former times has left in one node.
+    pub leftover: u8,
+    /// Whether it is noted what each acquisition has to be greater than.
+    pub order: bool,
+}
+
+impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
+    fn acquire(&self, state: &State<N, K, J>, attempt: usize, actions: &mut Vec<Step>) {
+        // Acquisitions are alike, so they begin in the order of their numbers.
+        let may_ask = match state.phases[attempt] {
+            Phase::Idle => attempt == 0 || state.phases[attempt - 1] != Phase::Idle,
+            Phase::Asking { .. } => true,
+            Phase::Decided { .. } | Phase::Granted { .. } => false,
+        };
+        for (index, column) in state.columns.iter().enumerate() {
+            let (who, node) = (attempt as u8, index as u8);
+            match column.reach[attempt] {
+                Reach::Nothing if may_ask => {
+                    actions.extend([Step::Ask(who, node), Step::AskAndDecide(who, node)]);
+                }
+                Reach::Asked(_) if may_ask => actions.push(Step::AskAndDecide(who, node)),
+                Reach::Heard(_) => actions.push(Step::Write(who, node)),
+                _ => {}
+            }
+        }
+    }
+
+    fn arm(&self, state: &State<N, K, J>, who: usize, actions: &mut Vec<Step>) {
+        // Those who join are alike as well.
+        let touched = |who: usize| state.columns.iter().any(|column| column.arms[who] != Arm::Nothing);
+        if self.arming == Arming::Join && who > 0 && !touched(who - 1) {
+            return;
+        }
+        if state.chosen[who] == 0 && self.choice(state, who).is_some() {
+            actions.push(Step::Choose(who as u8));
+        }
+        let twice = self.rules.hears_twice && self.arming != Arming::Join;
+        let all_met = state.columns.iter().all(|column| column.arms[who] != Arm::Nothing);
+        for (index, column) in state.columns.iter().enumerate() {
+            let (number, node) = (who as u8, index as u8);
+            match column.arms[who] {
+                Arm::Nothing if state.chosen[who] == 0 && twice => actions.push(Step::Meet(number, node)),
+                Arm::Nothing if state.chosen[who] == 0 => actions.push(Step::Recall(number, node)),
+                Arm::Met(_) if state.chosen[who] == 0 && all_met => actions.push(Step::Recall(number, node)),
+                Arm::Heard(..) if state.chosen[who] > 0 => actions.push(Step::Mark(number, node)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The epoch that one who arms would choose by what he has heard.
+    fn choice(&self, state: &State<N, K, J>, who: usize) -> Option<u8> {
+        let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
+            Arm::Heard(_, epoch) => Some(epoch),
+            _ => None,
+        });
+        let (armed, forgot) = heard.fold((0, 0), |(armed, forgot), epoch| match epoch {
+            0 => (armed, forgot + 1),
+            _ => (armed + 1, forgot),
+        });
+        match self.arming {
+            Arming::Join if armed > N / 2 && forgot > 0 => {
+                let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
+                    Arm::Heard(_, epoch) => Some(epoch),
+                    _ => None,
+                });
+                heard.max().map(|epoch| epoch + u8::from(self.rules.raises))
+            }
+            Arming::Begin(epochs) if forgot == N => Some(epochs[who]),
+            _ => None,
+        }
+    }
+
+    fn mark(&self, state: &mut State<N, K, J>, who: usize, node: usize) -> Option<()> {
+        let raised = state.columns.iter().filter(|column| column.arms[who] == Arm::Raised).count();
+        let epoch = state.chosen[who];
+        let column = &mut state.columns[node];
+        let Arm::Heard(run, heard) = column.arms[who] else { return None };
+        let joins = heard == 0 && self.arming == Arming::Join;
+        if joins && self.rules.majority_first && raised <= N / 2 {
+            return None;
+        }
+        // A refusal changes nothing: it is as if the message had been lost.
+        if !column.node.mark(run, heard, epoch, &self.rules) {
+            return None;
+        }
+        // A message that brings a node back may be repeated.
+        if !joins {
+            column.arms[who] = Arm::Raised;
+        }
+        Some(())
+    }
+
+    fn decide(&self, state: &mut State<N, K, J>, attempt: usize) -> Option<()> {
+        let Phase::Asking { floor } = state.phases[attempt] else { return None };
+        let answers = state.columns.iter().filter_map(|column| match column.reach[attempt] {
+            Reach::Asked(answer) => Some(answer),
+            _ => None,
+        });
+        let token = decide(answers, N, &self.rules)?;
+        for column in &mut state.columns {
+            column.reach[attempt] = match column.reach[attempt] {
+                Reach::Asked(Answer { run, .. }) => Reach::Heard(run),
+                // What comes after the decision takes a lock from somebody, which is no more than a write that is lost.
+                _ => Reach::Over,
+            };
+        }
+        state.phases[attempt] = Phase::Decided { floor, token };
+        Some(())
+    }
+
+    /// Drops what can have no effect any more, so that states which differ in it only are one.
+    fn forget(&self, column: &mut Column<K, J>) {
+        for (value, reach) in column.reach.iter_mut().enumerate() {
+            let Reach::Heard(run) = *reach else { continue };
+            let restarted = self.rules.run_id && run != column.node.run;
+            let robbed = self.rules.lock && self.rules.run_id && column.node.lock != value as u8;
+            if restarted || robbed {
+                *reach = Reach::Over;
+            }
+        }
+        let writer = column.reach.get(usize::from(column.node.lock));
+        if !matches!(writer, Some(Reach::Asked(_) | Reach::Heard(_))) {
+            column.node.lock = NOBODY;
+        }
+    }
+}
+
+impl<const N: usize, const K: usize, const J: usize> State<N, K, J> {
+    fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.phases.iter().filter_map(|phase| match phase {
+            Phase::Granted { token } => Some(*token),
+            _ => None,
+        })
+    }
+
+    fn grant(&mut self, attempt: usize, floor: Token, token: Token) {
+        if self.tokens().any(|other| other == token) {
+            self.fault = Some(Fault::Twice);
+        } else if token <= floor {
+            self.fault = Some(Fault::Regress);
+        }
+        self.phases[attempt] = Phase::Granted { token };
+    }
+}
+
+impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
+    type State = State<N, K, J>;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<Self::State> {
+        let epoch = u8::from(self.arming == Arming::Join);
+        let fresh = Column { node: Node::fresh(epoch), reach: [Reach::Nothing; K], arms: [Arm::Nothing; J] };
+        let mut columns = [fresh; N];
+        if self.leftover > 0 {
+            columns[0].node.record = (epoch, self.leftover);
+        }
+        columns.sort_unstable();
+        vec![State { columns, phases: [Phase::Idle; K], chosen: [0; J], crashes: 0, fault: None }]
+    }
+
+    fn actions(&self, state: &Self::State, actions: &mut Vec<Step>) {
+        if state.fault.is_some() {
+            return;
+        }
+        for attempt in 0..K {
+            self.acquire(state, attempt, actions);
+        }
+        for who in 0..J {
+            self.arm(state, who, actions);
+        }
+        if state.crashes < self.crashes {
+            let begun = state.phases.iter().filter(|phase| **phase != Phase::Idle).count() as u8;
+            for node in 0..N as u8 {
+                // With run ids, a lock that survives serves nobody: whoever may write knows of another run.
+                let locks = if self.rules.run_id { 0 } else { begun };
+                actions.extend((0..locks).chain([NOBODY]).map(|lock| Step::Crash(node, lock)));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &Self::State, step: Step) -> Option<Self::State> {
+        let mut state = *last;
+        match step {
+            Step::Ask(who, node) | Step::AskAndDecide(who, node) => {
+                let attempt = usize::from(who);
+                if state.phases[attempt] == Phase::Idle {
+                    let floor = if self.order { state.tokens().max().unwrap_or((0, 0)) } else { (0, 0) };
+                    state.phases[attempt] = Phase::Asking { floor };
+                }
+                let column = &mut state.columns[usize::from(node)];
+                column.reach[attempt] = Reach::Asked(column.node.ask(who));
+                if matches!(step, Step::AskAndDecide(..)) {
+                    self.decide(&mut state, attempt)?;
+                }
+            }
+            Step::Write(who, node) => {
+                let attempt = usize::from(who);
+                let (Phase::Decided { token, .. } | Phase::Granted { token }) = state.phases[attempt] else {
+                    return None;
+                };
+                let column = &mut state.columns[usize::from(node)];
+                let Reach::Heard(run) = column.reach[attempt] else { return None };
+                // A refusal changes nothing: it is as if the message had been lost.
+                if !column.node.write(who, run, token, &self.rules) {
+                    return None;
+                }
+                column.reach[attempt] = Reach::Written;
+                let written = state.columns.iter().filter(|column| column.reach[attempt] == Reach::Written);
+                if let Phase::Decided { floor, token } = state.phases[attempt]
+                    && written.count() > N / 2
+                {
+                    state.grant(attempt, floor, token);
+                }
+            }
+            Step::Meet(who, node) => {
+                let column = &mut state.columns[usize::from(node)];
+                column.arms[usize::from(who)] = Arm::Met(column.node.run);
+            }
+            Step::Recall(who, node) => {
+                let column = &mut state.columns[usize::from(node)];
+                let Node { run, epoch, .. } = column.node;
+                // One that has changed in between ends the attempt.
+                let same = !matches!(column.arms[usize::from(who)], Arm::Met(met) if met != run);
+                column.arms[usize::from(who)] = if same { Arm::Heard(run, epoch) } else { Arm::Over };
+            }
+            Step::Choose(who) => {
+                let who = usize::from(who);
+                state.chosen[who] = self.choice(&state, who)?;
+            }
+            Step::Mark(who, node) => self.mark(&mut state, usize::from(who), usize::from(node))?,
+            Step::Crash(node, lock) => {
+                state.crashes += 1;
+                state.columns[usize::from(node)].node.crash(lock);
+            }
+        }
+        for column in &mut state.columns {
+            self.forget(column);
+        }
+        // Nodes are alike: states that differ in their order only are one.
+        state.columns.sort_unstable();
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(UNIQUE, |_, state: &Self::State| state.fault != Some(Fault::Twice)),
+            Property::always(RISING, |_, state: &Self::State| state.fault != Some(Fault::Regress)),
+            Property::sometimes("every acquisition is granted", |_, state: &Self::State| {
+                state.tokens().count() == K
+            }),
+            Property::sometimes(
+                "a token of a later epoch is granted",
+                |model: &Self, state: &Self::State| {
+                    let first = if model.arming == Arming::Join && model.crashes > 0 { 1 } else { 0 };
+                    state.tokens().any(|token| token.0 > first)
+                },
+            ),
+        ]
+    }
+}
+
+/// No token is granted twice.
+pub const UNIQUE: &str = "no token is granted twice";
+/// Every token is greater than all that were granted before its acquisition began.
+pub const RISING: &str = "a token is greater than all granted before its acquisition began";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::{breaks_somehow, holds};
+
+    const SOUND: Rules = Rules::SOUND;
+
+    /// Three nodes, some of which forget and are brought back.
+    fn join<const K: usize, const J: usize>(rules: Rules, crashes: u8) -> Quorum<3, K, J> {
+        Quorum { rules, crashes, arming: Arming::Join, leftover: 0, order: true }
+    }
+
+    /// Three nodes that were never marked.
+    fn begin<const K: usize>(rules: Rules, crashes: u8, epochs: [u8; 2]) -> Quorum<3, K, 2> {
+        Quorum { rules, crashes, arming: Arming::Begin(epochs), leftover: 0, order: true }
+    }
+
+    #[test]
+    fn holds_with_a_node_that_forgets_and_is_brought_back() {
+        holds(join::<2, 1>(SOUND, 1));
+    }
+
+    #[test]
+    fn holds_from_a_beginning_of_two_at_once() {
+        holds(begin::<2>(SOUND, 0, [1, 2]));
+    }
+
+    #[test]
+    fn each_rule_is_needed() {
+        for (rules, crashes) in [
+            (Rules { armed: false, ..SOUND }, 2),
+            (Rules { raises: false, majority_first: false, ..SOUND }, 1),
+            (Rules { epoch: false, ..SOUND }, 1),
+            (Rules { lock: false, ..SOUND }, 1),
+            (Rules { same_run: false, ..SOUND }, 2),
+        ] {
+            breaks_somehow(Quorum { order: false, ..join::<2, 1>(rules, crashes) }, UNIQUE);
+        }
+        // Two have to come back, brought by two, before one is brought back in an epoch that it has forgotten.
+        let rules = Rules { majority_first: false, ..SOUND };
+        breaks_somehow(Quorum { order: false, ..join::<2, 2>(rules, 2) }, UNIQUE);
+    }
+
+    #[test]
+    fn a_beginning_by_one_hearing_breaks_it() {
+        let rules = Rules { hears_twice: false, ..SOUND };
+        breaks_somehow(Quorum { order: false, ..begin::<2>(rules, 1, [2, 1]) }, UNIQUE);
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn two_rules_may_be_softer() {
+        holds(join::<2, 1>(Rules { run_id: false, ..SOUND }, 2));
+        holds(join::<2, 2>(Rules { from_heard: false, ..SOUND }, 2));
+        holds(begin::<2>(Rules { from_heard: false, ..SOUND }, 1, [2, 1]));
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn holds_with_several_that_forget() {
+        holds(join::<2, 1>(SOUND, 2));
+        holds(Quorum { leftover: 1, ..join::<2, 1>(SOUND, 2) });
+        holds(join::<3, 1>(SOUND, 1));
+        holds(join::<2, 2>(SOUND, 2));
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn holds_from_any_beginning() {
+        holds(begin::<2>(SOUND, 1, [2, 1]));
+        holds(begin::<2>(SOUND, 1, [1, 2]));
+        // By one clock, at one instant.
+        holds(begin::<2>(SOUND, 1, [1, 1]));
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn holds_with_five_nodes() {
+        holds(Quorum::<5, 2, 1> { rules: SOUND, crashes: 1, arming: Arming::Join, leftover: 0, order: true });
+    }
+}

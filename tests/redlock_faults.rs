@@ -1,0 +1,224 @@
+//! Redis servers of a quorum that die, hang, are cut off or forget, while locks are held and waited for.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::time::{Duration, Instant};
+
+use leasehold::fenced::FenceGate;
+use leasehold::{ErrorKind, Grade, Leasehold, LossCause, Severity, Tuning};
+use leasehold_testkit::{Data, RedisQuorum, RedisServer, Reply};
+use leasehold_tests::{arm, quorum, redlock};
+
+/// How long a server that has forgotten is not counted: this and a second, and the rest of one.
+const SHORT: &str = "?max-ttl=900ms&timeout=300ms";
+const TTL: Duration = Duration::from_millis(900);
+
+async fn servers(count: usize) -> Option<RedisQuorum> {
+    let servers = RedisQuorum::start_or_skip(count).await?;
+    arm(&redlock(&servers.hosts(), "").await).await;
+    Some(servers)
+}
+
+/// A client that does not put up with an outage for long.
+async fn impatient(servers: &RedisQuorum, options: &str) -> Leasehold {
+    let tuning = Tuning { outage: Duration::from_millis(200), ..Tuning::default() };
+    let url = format!("redlock://{}{options}", servers.hosts());
+    Leasehold::builder().tuning(tuning).open(&url).await.unwrap()
+}
+
+/// Whether the server has a lock of this resource.
+async fn is_locked(server: &RedisServer, name: &str) -> bool {
+    server.command(&["EXISTS".to_owned(), format!("{{lh:{name}}}:vote")]).await.unwrap() == Reply::Int(1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_that_hangs_or_is_dead_slows_no_grant() {
+    let Some(servers) = servers(5).await else { return };
+    let locks = redlock(&servers.hosts(), "").await;
+    servers.server(0).stop().unwrap();
+    servers.server(3).kill().unwrap();
+    let mut took = Vec::new();
+    for n in 0..15 {
+        let began = Instant::now();
+        let guard = locks.mutex(&format!("job/{n}")).lock().await.unwrap();
+        took.push(began.elapsed());
+        guard.release().await.unwrap();
+    }
+    took.sort_unstable();
+    servers.server(0).resume().unwrap();
+    // A client that waited for those that are silent would take its time limit, a second, each time.
+    assert!(took[7] < Duration::from_millis(100), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_each_server_is_named_with_what_it_said() {
+    let Some(servers) = servers(5).await else { return };
+    let locks = impatient(&servers, "?timeout=300ms").await;
+    servers.server(0).kill().unwrap();
+    servers.server(1).kill().unwrap();
+    servers.server(2).stop().unwrap();
+    let error = locks.mutex("job").lock().await.unwrap_err();
+    servers.server(2).resume().unwrap();
+    let text = error.to_string();
+    assert!(matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::Unavailable), "{error}");
+    assert!(text.contains("of 5 servers answered, 3 are needed"), "{text}");
+    for number in 0..3 {
+        assert!(text.contains(&servers.server(number).port().to_string()), "{text}");
+    }
+    let guard = locks.mutex("job").lock().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_minority_forgot_is_there_again_after_a_renewal() {
+    let Some(servers) = servers(5).await else { return };
+    let locks = redlock(&servers.hosts(), "").await;
+    let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    for number in [1, 4] {
+        servers.server(number).restart(Data::Lose).await.unwrap();
+    }
+    let end = Instant::now() + TTL * 4;
+    while !(is_locked(servers.server(1), "job").await && is_locked(servers.server(4), "job").await) {
+        assert!(Instant::now() < end, "it is not locked again on those that forgot it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+    for number in 0..5 {
+        assert!(!is_locked(servers.server(number), "job").await, "server {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_majority_forgot_is_told_and_nobody_follows_before_an_operator_says_so() {
+    let Some(servers) = servers(5).await else { return };
+    let locks = impatient(&servers, "").await;
+    let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    let fence = guard.fence();
+    for number in 0..3 {
+        servers.server(number).restart(Data::Lose).await.unwrap();
+    }
+    let cause = tokio::time::timeout(TTL * 3, guard.lost()).await.unwrap();
+    assert!(matches!(cause, LossCause::Gone | LossCause::Expired), "{cause:?}");
+    let error = locks.mutex("job").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("leasehold redlock rearm"), "{error}");
+    let findings = locks.examine(TTL).await;
+    assert!(findings.iter().any(|found| found.topic == "servers" && found.severity == Severity::Broken));
+    let rearmed = arm(&locks).await;
+    assert_eq!((rearmed.armed.len(), rearmed.missed.len()), (5, 0));
+    let next = locks.mutex("job").fenced(Grade::AcrossFailover).unwrap().lock().await.unwrap();
+    assert!(next.fence() > fence, "{:?} after {fence:?}", next.fence());
+    assert_eq!(next.fence().unwrap().epoch, rearmed.epoch);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_forgot_one_after_the_other_come_back_by_themselves() {
+    let Some(servers) = servers(3).await else { return };
+    let locks = redlock(&servers.hosts(), SHORT).await;
+    let mut last = None;
+    for number in 0..3 {
+        servers.server(number).restart(Data::Lose).await.unwrap();
+        // It counts again once it has run for longer than any lease, and somebody has asked.
+        let mut epochs = std::collections::BTreeSet::new();
+        let end = Instant::now() + Duration::from_secs(20);
+        while epochs.len() < 2 {
+            assert!(Instant::now() < end, "server {number} does not come back: {epochs:?}");
+            let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
+            assert!(guard.fence() > last, "{:?} after {last:?}", guard.fence());
+            last = guard.fence();
+            epochs.extend(last.map(|fence| fence.epoch));
+            guard.release().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // The raise and the return are two steps; the next server must not fall between them.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_servers_are_put_to_use_without_an_operator_once_no_lease_could_be_older() {
+    let Some(servers) = RedisQuorum::start_or_skip(3).await else { return };
+    let locks = redlock(&servers.hosts(), SHORT).await;
+    let error = impatient(&servers, SHORT).await.mutex("job").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("never served"), "{error}");
+    let guard = locks.mutex("job").ttl(TTL).lock_timeout(Duration::from_secs(14)).await.unwrap();
+    assert!(guard.fence().unwrap().epoch > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_server_has_forgotten_although_it_did_not_start_anew() {
+    let Some(servers) = servers(3).await else { return };
+    let locks = impatient(&servers, "").await;
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    servers.server(0).flushall().await.unwrap();
+    servers.server(1).kill().unwrap();
+    let error = locks.mutex("job").lock().await.unwrap_err();
+    assert!(error.to_string().contains("is not armed"), "{error}");
+    servers.server(1).restart(Data::Lose).await.unwrap();
+    arm(&locks).await;
+    assert!(locks.mutex("job").lock().await.unwrap().fence() > fence);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_may_forget_single_keys_or_have_two_names_are_refused() {
+    let builder = RedisServer::builder().arg("--maxmemory-policy").arg("allkeys-lru");
+    if RedisQuorum::start_or_skip(1).await.is_none() {
+        return;
+    }
+    let servers = RedisQuorum::start_with(3, builder).await.unwrap();
+    let error = Leasehold::open(&format!("redlock://{}", servers.hosts())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("noeviction"), "{error}");
+    let servers = RedisQuorum::start(2).await.unwrap();
+    let (one, two) = (servers.server(0).port(), servers.server(1).port());
+    let url = format!("redlock://127.0.0.1:{one},localhost:{one},127.0.0.1:{two}");
+    let error = Leasehold::open(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("two votes"), "{error}");
+}
+
+/// The assumption that nobody arms servers while a lock of before may be valid, broken on purpose.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_holders_by_a_hasty_operator_are_told_apart_by_the_fence() {
+    let Some(servers) = servers(5).await else { return };
+    let (one, two) = (redlock(&servers.hosts(), "").await, redlock(&servers.hosts(), "").await);
+    let gate = FenceGate::new(0u32);
+    let old = one.mutex("job").ttl(Duration::from_secs(50)).lock().await.unwrap();
+    let pass = gate.open(old.fence().unwrap()).unwrap();
+    pass.access(|value| *value += 1).unwrap();
+    for number in 0..5 {
+        servers.server(number).restart(Data::Lose).await.unwrap();
+    }
+    quorum(&two).rearm().await.unwrap();
+    let new = two.mutex("job").lock().await.unwrap();
+    assert!(old.check().is_ok() && new.check().is_ok(), "the violation that this test is about");
+    let entered = gate.open(new.fence().unwrap()).unwrap();
+    assert!(pass.access(|value| *value += 1).is_err(), "the old holder is let in beside the new one");
+    entered.access(|value| *value += 1).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let page = include_str!("../backends/redis/src/redlock.md");
+    let rules = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER jobs on >secret ")).unwrap();
+    if RedisQuorum::start_or_skip(1).await.is_none() {
+        return;
+    }
+    let builder = RedisServer::builder().acl_user("jobs", "secret", rules);
+    let servers = RedisQuorum::start_with(3, builder).await.unwrap();
+    let hosts = format!("jobs:secret@{}", servers.hosts());
+    let (one, two) = (redlock(&hosts, "").await, redlock(&hosts, "").await);
+    arm(&one).await;
+    let guard = one.mutex("job").ttl(TTL).lock().await.unwrap();
+    let waiter = tokio::spawn(async move { two.mutex("job").lock().await.map(drop) });
+    // Long enough for a renewal, and for the other to listen.
+    tokio::time::sleep(TTL).await;
+    assert_eq!(one.inspect("job").await.unwrap().holders.len(), 1);
+    assert_eq!(one.list("", None, 10).await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), waiter).await.unwrap().unwrap().unwrap();
+}

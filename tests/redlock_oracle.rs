@@ -1,0 +1,160 @@
+//! The scripts of one server of a quorum, step by step beside the node of the model.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::time::Duration;
+
+use leasehold::core::quorum::{Member, Memory, Stamp, Vote};
+use leasehold::core::{Claim, ClaimId, Fence, Note};
+use leasehold::{Resource, Share};
+use leasehold_redis::{RedisConfig, RedisNode};
+use leasehold_sim::quorum::{Answer, Node, Rules};
+use leasehold_testkit::{Data, RedisServer};
+
+const STEPS: usize = 1500;
+const CLAIMS: usize = 4;
+
+/// One question that was answered, by the model and by the server.
+struct Asked {
+    who: usize,
+    value: u8,
+    stamp: Stamp,
+    model: Answer,
+    run: String,
+}
+
+/// The server beside the model.
+struct Twins {
+    server: RedisServer,
+    member: RedisNode,
+    node: Node,
+    claims: Vec<Claim>,
+    asked: Vec<Asked>,
+    heard: Vec<(u8, u8, Memory)>,
+    asks: u32,
+}
+
+fn bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).unwrap();
+    bytes
+}
+
+fn below(n: usize) -> usize {
+    getrandom::u32().unwrap() as usize % n
+}
+
+impl Twins {
+    async fn start() -> Option<Twins> {
+        let server = RedisServer::start_or_skip().await?;
+        let member = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
+        let claim = || Claim {
+            id: ClaimId::from_bytes(bytes()),
+            resource: Resource::new("twin").unwrap(),
+            share: Share::MUTEX,
+            ttl: Duration::from_secs(600),
+            note: Note::default(),
+        };
+        let claims = (0..CLAIMS).map(|_| claim()).collect();
+        let node = Node::fresh(0);
+        Some(Twins { server, member, node, claims, asked: Vec::new(), heard: Vec::new(), asks: 0 })
+    }
+
+    /// Somebody asks; whoever has the lock has let it run out before.
+    async fn ask(&mut self) {
+        let who = below(CLAIMS);
+        self.server.command(&["DEL", "{lh:twin}:vote"]).await.unwrap();
+        let stamp = Stamp::from_bytes(bytes());
+        let answer = self.member.ask(&self.claims[who], stamp).await.unwrap();
+        // The model knows values apart by a small number; long before it is used again, its question is forgotten.
+        self.asks += 1;
+        let value = (self.asks % 200) as u8;
+        let model = self.node.ask(value);
+        assert_eq!(answer.memory.armed().unwrap_or(0), u64::from(model.epoch));
+        let Vote::Yours { last, fence } = answer.vote else { panic!("{answer:?}") };
+        assert_eq!(last, fence_of(model.record));
+        assert_eq!(fence, None, "the lock ran out, and its fence with it");
+        self.asked.push(Asked { who, value, stamp, model, run: answer.memory.run });
+        if self.asked.len() > 12 {
+            self.asked.remove(0);
+        }
+    }
+
+    /// Somebody writes after a question of now or of long ago, with a token that he may have come to.
+    async fn write(&mut self) -> bool {
+        let last = self.asked.len().saturating_sub(1);
+        // Half of them in time, the others late.
+        let which = if below(2) == 0 { last } else { below(last + 1) };
+        let Some(asked) = self.asked.get(which) else { return false };
+        let epoch = asked.model.epoch.max(1) + below(2) as u8;
+        let token = (epoch, (asked.model.record.1 + below(3) as u8).max(1));
+        let took = self.node.write(asked.value, asked.model.run, token, &Rules::SOUND);
+        let fence = fence_of(token);
+        let claim = &self.claims[asked.who];
+        let answer = self.member.write(claim, asked.stamp, &asked.run, fence).await.unwrap();
+        assert_eq!(answer, took, "{token:?} after {:?} into {:?}", asked.model, self.node);
+        took
+    }
+
+    async fn recall(&mut self) {
+        let memory = self.member.recall().await.unwrap();
+        assert_eq!(memory.armed().unwrap_or(0), u64::from(self.node.epoch));
+        self.heard.push((self.node.run, self.node.epoch, memory));
+        if self.heard.len() > 6 {
+            self.heard.remove(0);
+        }
+    }
+
+    /// Somebody marks the node by what was heard of it, now or long ago.
+    async fn mark(&mut self) -> bool {
+        let Some((run, heard, memory)) = self.heard.get(below(self.heard.len().max(1))) else { return false };
+        let epoch = heard + 1 + below(2) as u8;
+        let took = self.node.mark(*run, *heard, epoch, &Rules::SOUND);
+        let answer = self.member.mark(memory, u64::from(epoch)).await.unwrap();
+        assert_eq!(answer, took, "{epoch} over {heard} of run {run} into {:?}", self.node);
+        took
+    }
+
+    async fn crash(&mut self) {
+        self.server.restart(Data::Lose).await.unwrap();
+        self.node.crash(leasehold_sim::quorum::NOBODY);
+        // The first requests may meet the end of the old connection.
+        while self.member.recall().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn fence_of((epoch, counter): (u8, u8)) -> Fence {
+    Fence::new(epoch.into(), counter.into(), 0)
+}
+
+#[tokio::test]
+async fn the_scripts_do_what_the_model_does() {
+    let Some(mut twins) = Twins::start().await else { return };
+    let (mut taken, mut marked, mut refused) = (0, 0, 0);
+    for step in 0..STEPS {
+        if step % 150 == 149 || twins.node.epoch > 200 || twins.node.record.1 > 200 {
+            twins.crash().await;
+            continue;
+        }
+        let took = match below(10) {
+            0..4 => {
+                twins.ask().await;
+                continue;
+            }
+            4..8 => twins.write().await.then(|| taken += 1),
+            8 => {
+                twins.recall().await;
+                continue;
+            }
+            _ => twins.mark().await.then(|| marked += 1),
+        };
+        refused += u32::from(took.is_none());
+    }
+    println!("{taken} tokens taken, {marked} marks, {refused} refusals");
+    assert!(
+        taken > 20 && marked > 5 && refused > 100,
+        "{taken} {marked} {refused}: too few to show anything"
+    );
+}
