@@ -119,7 +119,11 @@ impl Quorum {
             failure.effect = Effect::Unknown;
             return Release::Unknown(failure);
         }
-        if answers().any(|freed| *freed) { Release::Freed } else { Release::Gone }
+        // What a few members still have is left of an ask that came late: it never held, or holds no more. Those that did not
+        // answer may have been the others of its majority.
+        let freed = answers().filter(|freed| **freed).count();
+        let silent = outcomes.len() - answers().count();
+        if freed > 0 && freed + silent >= self.seats.majority() { Release::Freed } else { Release::Gone }
     }
 }
 
