@@ -134,17 +134,20 @@ async fn who_waits_asks_for_nothing() {
         try_take(&holder, &mutex(&name)).await.unwrap();
         waits.push(waiting(&backend, &mutex(&name), LONG));
     }
-    for n in [0, 199] {
+    for n in 0..200 {
         stand(&backend, &format!("idle/{n}"), 1).await;
     }
-    // Where the server may have kept silent about a delete, each looks once more after three seconds.
-    tokio::time::sleep(Duration::from_millis(4_500)).await;
     let messages = async || server.metric(0, "grpc_server_msg_received_total").await.unwrap().unwrap();
-    let before = messages().await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let cost = messages().await - before;
-    println!("200 waiters sent {cost} messages in three seconds");
-    assert!(cost <= 40.0, "{cost} messages of 200 idle waiters in three seconds");
+    // Where the server may have kept silent about a delete, each looks once more, three seconds after it came into line, and
+    // then not for long. On a busy machine those looks are spread, so the silence after them is waited for.
+    let mut costs = Vec::new();
+    while costs.last().is_none_or(|cost| *cost > 40.0) {
+        assert!(costs.len() < 6, "messages of 200 idle waiters in three seconds, again and again: {costs:?}");
+        let before = messages().await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        costs.push(messages().await - before);
+    }
+    println!("messages of 200 idle waiters in three seconds each: {costs:?}");
     for wait in waits {
         assert!(!wait.is_finished(), "granted although it is held");
         wait.abort();
