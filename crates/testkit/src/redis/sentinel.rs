@@ -199,11 +199,22 @@ impl RedisSentinel {
     pub async fn failover(&self) -> Result<usize, Error> {
         let old = self.primary().await?;
         let command = ["SENTINEL", "FAILOVER", Self::NAME];
-        // Refused while replicas are not known well enough, and right after another one.
-        let begun =
-            || -> Asking<'_, _> { Box::pin(async { Ok(self.sentinel(0).command(&command).await.ok()) }) };
-        self.until("the begin of a failover", begun).await?;
-        self.promoted(old).await
+        let port = self.addr(old).port().to_string();
+        let done = || -> Asking<'_, _> {
+            let (command, port) = (&command, &port);
+            Box::pin(async move {
+                if let Some(primary) = self.named_by_all().await?.filter(|primary| *primary != old) {
+                    return Ok(Some(primary));
+                }
+                // Refused while one is under way, right after another, and while replicas are not known well enough. One that is
+                // given up, because another Sentinel made the chosen replica follow again, has to be asked for again.
+                if self.view(0).await?.get("port") == Some(port) {
+                    drop(self.sentinel(0).command(command).await);
+                }
+                Ok(None)
+            })
+        };
+        self.until(&format!("another primary than server {old}, which was asked to step down"), done).await
     }
 
     /// Waits up to a minute until all running servers are in step with the primary, and the Sentinels know them and each other.
