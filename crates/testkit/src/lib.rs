@@ -46,7 +46,7 @@
 //! | PostgreSQL hangs, crashes, comes back with or without its data | [`PostgresServer::stop`], [`PostgresServer::kill`], [`PostgresServer::restart`] |
 //! | a standby of PostgreSQL takes over | [`PostgresServer::standby`], [`PostgresServer::promote`] |
 //! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
-//! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::cut_off`] with [`RedisSentinel::primary`] |
+//! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::proxy`] with [`RedisSentinel::primary`] |
 //! | Sentinels fail over in order | [`RedisSentinel::failover`] |
 //! | a replica takes over in order | [`RedisCluster::hand_over`] |
 //! | a slot moves to another server | [`RedisCluster::move_slot`], or its steps from [`RedisCluster::begin_move`] on |
