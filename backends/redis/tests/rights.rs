@@ -36,9 +36,10 @@ async fn works(url: &str, shares: &[Share], listed: bool) -> Result<(), Failure>
         let ttl = Duration::from_secs(10);
         let (holder, waiter) = (claim_of("job", *share, ttl), claim_of("job", Share::MUTEX, ttl));
         backend.contend(&holder, &no_patience()).await?;
+        assert!(got(backend, &holder).await);
+        // A renewal in the very millisecond of the grant has nothing to extend, and needs fewer rights.
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let again = got(backend, &holder).await && renewed(backend, &holder).await;
-        assert!(again && !got(backend, &waiter).await);
+        assert!(renewed(backend, &holder).await && !got(backend, &waiter).await);
         assert_eq!(backend.inspect(&holder.resource, None, &no_patience()).await?.holders.len(), 1);
         if listed {
             assert_eq!(backend.list("job", None, 5).await?.len(), 1);
