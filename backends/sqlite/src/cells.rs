@@ -90,16 +90,24 @@ impl Cells for SqliteCells {
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
         let (name, put, statements) = (at.as_str().to_owned(), put.clone(), self.statements.clone());
         self.run(move |connection| {
+            // In a transaction of its own, because a row that is returned comes before the commit: only an explicit commit tells
+            // that it failed, and a grant must not be told then.
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             // The present is that of the attempt which succeeds, and not of one that found the database busy.
-            let now = time::now();
-            let mut seize = connection.prepare_cached(&statements.seize)?;
-            let parameters = (&name, &put.text, signed(put.version), now, micros(put.keep));
-            let seq: Option<i64> = seize.query_row(parameters, |row| row.get(0)).optional()?;
-            if let Some(seq) = seq {
-                return Ok(Seized::Taken { version: put.version, fence: fence(seq) });
-            }
-            let mut read = connection.prepare_cached(&statements.read)?;
-            Ok(Seized::Held(read.query_row([&name], |row| cell(row, 0)).optional()?))
+            let parameters = (&name, &put.text, signed(put.version), time::now(), micros(put.keep));
+            let seq: Option<i64> = transaction
+                .prepare_cached(&statements.seize)?
+                .query_row(parameters, |row| row.get(0))
+                .optional()?;
+            let seized = match seq {
+                Some(seq) => Seized::Taken { version: put.version, fence: fence(seq) },
+                None => {
+                    let mut read = transaction.prepare_cached(&statements.read)?;
+                    Seized::Held(read.query_row([&name], |row| cell(row, 0)).optional()?)
+                }
+            };
+            transaction.commit()?;
+            Ok(seized)
         })
         .await
     }
