@@ -46,6 +46,10 @@ impl Leasehold {
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server |
     /// | `etcd://host:2379,host:2379`, `etcds://…` (feature `etcd`) | an etcd cluster |
+    /// | `zk://host:2181,host:2181`, `zks://…` (feature `zookeeper`) | a ZooKeeper ensemble |
+    /// | `postgres://user@host/database` (feature `postgres`) | a PostgreSQL database |
+    /// | `sqlite:/a/file.db` (feature `sqlite`) | a database file, for all processes of one machine |
+    /// | `memcached://host:11211`, `memcacheds://…` (feature `memcached`) | memcached servers |
     ///
     /// # Errors
     /// `Invalid` where the URL cannot be understood, `Unavailable` where the server does not answer, `Denied`
