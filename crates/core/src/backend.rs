@@ -11,7 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Claim, Failure, Finding, Grant, Patience, Profile, Proof, Resource, Share, Snapshot, Summary, Version,
+    Claim, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource, Share, Snapshot, Summary,
+    Version,
 };
 
 /// One lock service, seen through four verbs and a look: contend, renew, release, inspect, list.
@@ -34,6 +35,11 @@ pub trait Backend: Any + Debug + Send + Sync {
 
     /// Why claims of this share are not admitted, where the profile alone does not tell a person enough.
     fn why_not(&self, _share: Share) -> Option<&'static str> {
+        None
+    }
+
+    /// The registers of the same store, where it has them; see [`Registers`].
+    fn registers(&self) -> Option<&dyn Registers> {
         None
     }
 

@@ -22,6 +22,7 @@ mod note;
 mod patience;
 mod profile;
 pub mod quorum;
+mod register;
 mod resource;
 mod share;
 mod snapshot;
@@ -37,6 +38,7 @@ pub use ledger::{Ask, CALL_GRACE, DamagedLedger, Entry, Ledger, MAX_LINE, Verdic
 pub use note::{Note, NoteTooLong};
 pub use patience::Patience;
 pub use profile::{Admission, Liveness, Order, Profile, Safety, Unmet, Waiting};
+pub use register::{Put, RegisterPromise, Registered, Registers, Stamp};
 pub use resource::{InvalidResource, Resource};
 pub use share::{InvalidShare, Share};
 pub use snapshot::{Snapshot, Standing, Summary, Version};

@@ -8,7 +8,7 @@ use leasehold_core::{
 };
 
 use crate::clock::SystemClock;
-use crate::coord::{Election, MultiLock, Segmented};
+use crate::coord::{Election, MultiLock, Segmented, Versioned};
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
@@ -109,6 +109,11 @@ impl Leasehold {
     /// An election: one of many leads, and all know who.
     pub fn election(&self, name: &str) -> Election {
         Election::new(self.mutex(name), self.rwlock(&Election::board_of(name)))
+    }
+
+    /// A value that whoever saw it last may change.
+    pub fn versioned(&self, name: &str) -> Versioned {
+        Versioned::new(self.engine.clone(), name, self.mutex(&Versioned::gate_of(name)))
     }
 
     fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {

@@ -43,7 +43,7 @@ pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
 pub use coord::{
     Election, Leader, Leadership, Loss, MultiGuard, MultiLock, Observer, Segment, SegmentReport, SegmentUse,
-    Segmented,
+    Segmented, Update, Versioned, Versioning,
 };
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};

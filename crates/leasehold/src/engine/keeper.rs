@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 
-use super::contender::jittered;
 use super::held::{Held, State};
+use super::outage::jittered;
 use super::{Engine, Tuning};
 
 /// The engine's end of the watchdog.

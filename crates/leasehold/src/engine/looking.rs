@@ -37,7 +37,7 @@ impl Engine {
 }
 
 /// Whoever leaves does not want the answer any more.
-struct EndOnDrop(Patience);
+pub(super) struct EndOnDrop(pub(super) Patience);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {

@@ -19,9 +19,11 @@ mod held;
 mod hold;
 mod keeper;
 mod looking;
+mod outage;
 mod owner;
 mod queue;
 mod reaper;
+mod register;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub use held::State;
 pub(crate) use hold::Hold;
 pub use owner::Owner;
 pub use reaper::Released;
+pub(crate) use register::{Change, Register, Seen};
 
 use keeper::Keeper;
 use owner::Owners;

@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::Engine;
-use super::contender::jittered;
 use super::held::{Held, State};
+use super::outage::jittered;
 use super::queue::Lines;
 
 /// What became of a release.

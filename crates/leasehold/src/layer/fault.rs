@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Share, Snapshot,
-    Step, Summary, Version,
+    Backend, Claim, Effect, Failure, FailureKind, Finding, Patience, Profile, Put, RegisterPromise,
+    Registered, Registers, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Stamp, Step, Summary,
+    Version, Waiting,
 };
 use tokio::sync::watch;
 
@@ -47,11 +48,16 @@ pub enum Verb {
     Release,
     /// Looking, and listing.
     Inspect,
+    /// Reading a register, and waiting for its change.
+    Read,
+    /// Writing a register.
+    Swap,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Verb; 4] = [Verb::Contend, Verb::Renew, Verb::Release, Verb::Inspect];
+    pub const ALL: [Verb; 6] =
+        [Verb::Contend, Verb::Renew, Verb::Release, Verb::Inspect, Verb::Read, Verb::Swap];
 }
 
 /// What happens to the requests of one verb.
@@ -82,7 +88,7 @@ impl Fault {
     /// Around `inner`, with no fault yet.
     pub fn over(inner: Arc<dyn Backend>) -> Self {
         let wire = || Wire { mode: watch::Sender::new(Mode::Pass), calls: AtomicU64::new(0) };
-        Fault { inner, verbs: [wire(), wire(), wire(), wire()] }
+        Fault { inner, verbs: Verb::ALL.map(|_| wire()) }
     }
 
     /// What happens to requests of this verb from now on, also to those that hang.
@@ -164,6 +170,10 @@ impl Backend for Fault {
         self.inner.why_not(share)
     }
 
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.inner.registers().map(|_| self as &dyn Registers)
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let answer = self.pass(Verb::Contend, Some(patience)).await?;
         answer.deliver(self.inner.contend(claim, patience).await?).await
@@ -207,5 +217,38 @@ impl Backend for Fault {
 
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         self.inner.examine(ttl).await
+    }
+}
+
+/// Registers of a backend that has none: they are never handed out.
+const NONE: RegisterPromise =
+    RegisterPromise { max_bytes: 0, waiting: Waiting::Polls, safety: Safety::Evictable, forgets: false };
+
+impl Fault {
+    fn inner_registers(&self) -> Result<&dyn Registers, Failure> {
+        let none = || Failure::new(FailureKind::Unsupported, Effect::None, "this store has no registers");
+        self.inner.registers().ok_or_else(none)
+    }
+}
+
+#[async_trait]
+impl Registers for Fault {
+    fn promise(&self) -> &RegisterPromise {
+        self.inner.registers().map_or(&NONE, Registers::promise)
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        let answer = self.pass(Verb::Read, None).await?;
+        answer.deliver(self.inner_registers()?.read(at).await?).await
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        let answer = self.pass(Verb::Swap, None).await?;
+        answer.deliver(self.inner_registers()?.swap(at, seen, put).await?).await
+    }
+
+    async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
+        let answer = self.pass(Verb::Read, Some(patience)).await?;
+        answer.deliver(self.inner_registers()?.changed(at, seen, patience).await?).await
     }
 }

@@ -4,6 +4,7 @@
 //! await. Who waits sleeps on a bell of its own, listens *before* it looks, and is woken only when the ledger
 //! calls its claim.
 
+mod registers;
 mod store;
 
 use std::fmt;
@@ -14,12 +15,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use leasehold_core::{
     Admission, Ask, Backend, Claim, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant, Hint,
-    Liveness, MAX_LINE, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal, Resource, Safety,
-    Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+    Liveness, MAX_LINE, Moment, Order, Patience, Profile, Proof, Registers, Release, Renew, Renewal,
+    Resource, Safety, Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
 };
 use tokio::sync::Notify;
 
 use crate::SystemClock;
+use registers::Slots;
 use store::{At, Store};
 
 /// Locks between the tasks of one process, kept in its memory: `mem:`.
@@ -62,6 +64,7 @@ pub struct MemoryBackend {
     profile: Profile,
     clock: Arc<dyn Clock>,
     store: Mutex<Store>,
+    registers: Slots,
 }
 
 impl MemoryBackend {
@@ -89,7 +92,7 @@ impl MemoryBackend {
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
         };
-        MemoryBackend { profile, clock, store: Mutex::new(Store::default()) }
+        MemoryBackend { profile, clock, store: Mutex::new(Store::default()), registers: Slots::default() }
     }
 
     /// The same store for callers that must not be kept waiting: `contend` answers at once and says when to ask again.
@@ -188,6 +191,10 @@ impl MemoryBackend {
 impl Backend for MemoryBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -1,0 +1,162 @@
+//! Optimistic update: compare and set, again and again, and a lock when that does not end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Resource, Stamp};
+
+use crate::engine::{Change, Engine, Register, Seen};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::Mutex;
+
+/// A value that is changed by whoever saw it last.
+///
+/// Nobody waits for anybody as long as few change it: each reads, thinks, and writes if nobody else has. After
+/// [`Versioned::escalate_after`] conflicts an update takes a lock among those who had as many, so that it ends even where
+/// many want the same value.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let stock = locks.versioned("stock/42");
+/// let count = |old: Option<&[u8]>| old.map_or(0, |old| old.len());
+/// let done = stock.update(|old| Some(vec![b'x'; count(old) + 1])).await?;
+/// assert_eq!((done.value.as_deref(), done.conflicts), (Some(&b"x"[..]), 0));
+/// assert_eq!(stock.read().await?.value(), Some(&b"x"[..]));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Of several updates that saw the same value, one is written and the others are asked again with what it wrote: no
+/// update is lost. An update whose answer is lost on the way is found again by a mark that it left with the value.
+///
+/// # Does not promise
+/// An order among those who update. A value where the store itself may lose what was written, see
+/// [`Safety`](crate::Safety) of the store. That other programs find the bare value in the store: it stands behind up to 129 bytes that
+/// tell who wrote last.
+#[derive(Clone, Debug)]
+pub struct Versioned {
+    engine: Arc<Engine>,
+    name: Result<Resource>,
+    /// What those take whose conflicts do not end.
+    gate: Mutex,
+    escalate_after: u32,
+}
+
+/// A value as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioning {
+    value: Option<Vec<u8>>,
+    stamp: Stamp,
+}
+
+/// What became of an update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Update {
+    /// What stands there now by this update; `None` where it was removed, or where there was nothing and nothing was
+    /// written.
+    pub value: Option<Vec<u8>>,
+    /// How often somebody else was first.
+    pub conflicts: u32,
+    /// Whether it took the lock in the end.
+    pub escalated: bool,
+}
+
+impl Versioned {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str, gate: Mutex) -> Versioned {
+        let name = Resource::new(name).map_err(Error::from);
+        Versioned { engine, name, gate, escalate_after: ESCALATE_AFTER }
+    }
+
+    /// The name of the lock that updates take whose conflicts do not end.
+    pub(crate) fn gate_of(name: &str) -> String {
+        format!("{name}!updating")
+    }
+
+    /// After how many conflicts in a row an update takes the lock. Eight unless set; zero takes it at once, which is the
+    /// pessimistic way.
+    #[must_use]
+    pub fn escalate_after(mut self, conflicts: u32) -> Self {
+        self.escalate_after = conflicts;
+        self
+    }
+
+    /// What stands there.
+    ///
+    /// # Errors
+    /// `Unsupported` where the store keeps no values; else as the store failed.
+    pub async fn read(&self) -> Result<Versioning> {
+        self.register("read")?.read().await.map(Versioning::from)
+    }
+
+    /// Waits up to `limit` until something else stands there than `seen`, and tells what does.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Versioned::read`].
+    pub async fn changed(&self, seen: &Versioning, limit: Duration) -> Result<Versioning> {
+        self.register("read")?.changed(&seen.stamp, limit).await.map(Versioning::from)
+    }
+
+    /// Writes what `new` makes of the present value; `None` removes it, or leaves nothing where there is nothing.
+    ///
+    /// `new` is asked again whenever somebody else was first, so it must have no effect of its own.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the update may be made or not.
+    ///
+    /// # Errors
+    /// `Unsupported` where the store keeps no values; `Invalid` for a value that is too long for it; `OutcomeUnknown`
+    /// where it cannot be told whether it was written; `Timeout` after ten thousand conflicts behind the lock, with nothing
+    /// written; else as the store, or [`Mutex::lock`](crate::Mutex::lock), failed.
+    pub async fn update(&self, mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Update> {
+        let register = self.register("update")?;
+        let mut change = |old: Option<&[u8]>| {
+            Ok(match (old, new(old)) {
+                (_, Some(value)) => Change::Write(value.clone(), None, Some(value)),
+                (None, None) => Change::Leave(None),
+                (Some(_), None) => Change::Remove(None),
+            })
+        };
+        let mut conflicts = 0;
+        if self.escalate_after > 0 {
+            match register.update(self.escalate_after - 1, &mut change).await {
+                Ok(done) => {
+                    return Ok(Update { value: done.told, conflicts: done.conflicts, escalated: false });
+                }
+                Err(error) if error.kind() != ErrorKind::Timeout => return Err(error),
+                Err(_) => conflicts = self.escalate_after,
+            }
+        }
+        let guard = self.gate.lock().await?;
+        let done = register.update(LAST_CONFLICTS, &mut change).await?;
+        drop(guard);
+        Ok(Update { value: done.told, conflicts: conflicts + done.conflicts, escalated: true })
+    }
+
+    fn register(&self, op: &'static str) -> Result<Register> {
+        Register::open(&self.engine, self.name.clone()?, op)
+    }
+}
+
+impl Versioning {
+    /// The value; `None` where there is none.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+}
+
+impl From<Seen> for Versioning {
+    fn from(seen: Seen) -> Self {
+        Versioning { value: seen.value, stamp: seen.stamp }
+    }
+}
+
+const ESCALATE_AFTER: u32 = 8;
+/// Behind the lock only newcomers are in the way, each of them a few times at most.
+const LAST_CONFLICTS: u32 = 10_000;

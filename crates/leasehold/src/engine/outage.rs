@@ -1,0 +1,52 @@
+//! How long the engine puts up with a store that does not answer, and the pauses before it asks again.
+
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, Moment};
+
+use super::Engine;
+
+/// A row of failures without an answer in between.
+pub(super) struct Outage {
+    began: Option<Moment>,
+    failures: u32,
+    /// One of them was not answered, so the claim may stand on the server.
+    pub(super) unanswered: bool,
+}
+
+impl Outage {
+    pub(super) fn none() -> Self {
+        Outage { began: None, failures: 0, unanswered: false }
+    }
+
+    /// The failure as it is to be told: that the last attempt had no effect says nothing about those before it.
+    pub(super) fn honest(&mut self, mut failure: Failure) -> Failure {
+        self.unanswered |= failure.effect == Effect::Unknown;
+        if self.unanswered {
+            failure.effect = Effect::Unknown;
+        }
+        failure
+    }
+
+    /// Counts one failure; the pause before the next try, or `None` where it is time to give up.
+    pub(super) fn goes_on(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
+        let now = engine.clock.now();
+        let began = *self.began.get_or_insert(now);
+        self.failures += 1;
+        if !failure.is_transient() || now.since(began) >= engine.tuning.outage {
+            return None;
+        }
+        // Grows from 20 ms to 1 s. Half of it is chance, so that a fleet does not come back in step.
+        let ceiling = RETRY_FIRST.saturating_mul(1 << self.failures.min(6)).min(RETRY_LAST);
+        Some(jittered(ceiling))
+    }
+}
+
+/// Between half of `ceiling` and all of it.
+pub(super) fn jittered(ceiling: Duration) -> Duration {
+    let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
+    ceiling.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX))
+}
+
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LAST: Duration = Duration::from_secs(1);

@@ -1,0 +1,138 @@
+//! Optimistic updates: none is lost, whatever is lost on the way.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::Store;
+use futures_util::FutureExt;
+use leasehold::core::{Put, Resource};
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Leasehold, Tuning, Versioned};
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), work).await.unwrap_or_else(|_| panic!("it takes too long"))
+}
+
+fn number(bytes: Option<&[u8]>) -> u64 {
+    bytes.map_or(0, |bytes| String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap())
+}
+
+async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::Update> {
+    value.update(|old| Some((number(old) + 1).to_string().into_bytes())).await
+}
+
+#[tokio::test]
+async fn no_update_is_lost_among_many_and_each_tells_its_conflicts() {
+    let store = Store::new();
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let (locks, _) = store.client();
+        tasks.push(tokio::spawn(async move {
+            let value = locks.versioned("stock");
+            let mut conflicts = 0;
+            for _ in 0..50 {
+                conflicts += add_one(&value).await.unwrap().conflicts;
+            }
+            conflicts
+        }));
+    }
+    let mut conflicts = 0;
+    for task in tasks {
+        conflicts += task.await.unwrap();
+    }
+    let (locks, fault) = store.client();
+    assert_eq!(number(locks.versioned("stock").read().await.unwrap().value()), 400);
+    // Each conflict costs the writer one more request; a lone one has none.
+    assert_eq!(add_one(&locks.versioned("stock")).await.unwrap().conflicts, 0);
+    assert_eq!((fault.calls(Verb::Read), fault.calls(Verb::Swap)), (2, 1));
+    assert!(conflicts > 0, "eight writers never met");
+}
+
+#[tokio::test]
+async fn an_update_whose_answer_is_lost_is_made_once() {
+    let store = Store::new();
+    let (locks, fault) = store.client();
+    let (others, _) = store.client();
+    let (value, other) = (locks.versioned("stock"), others.versioned("stock"));
+    add_one(&value).await.unwrap();
+    fault.set(Verb::Swap, Mode::LoseReply);
+    let updating = tokio::spawn({
+        let value = value.clone();
+        async move { add_one(&value).await }
+    });
+    // It took effect, and others go on from there before the writer finds out.
+    let mut seen = other.read().await.unwrap();
+    while number(seen.value()) < 2 {
+        seen = other.changed(&seen, Duration::from_secs(10)).await.unwrap();
+    }
+    add_one(&other).await.unwrap();
+    fault.set(Verb::Swap, Mode::Pass);
+    let done = updating.await.unwrap().unwrap();
+    assert_eq!(number(done.value.as_deref()), 2);
+    assert_eq!(number(other.read().await.unwrap().value()), 3);
+}
+
+#[tokio::test]
+async fn what_never_was_answered_is_told_as_unknown() {
+    let store = Store::new();
+    let (locks, fault) = store.tuned(Tuning { outage: Duration::from_millis(100), ..Tuning::default() });
+    fault.set(Verb::Swap, Mode::LoseRequest);
+    let error = add_one(&locks.versioned("stock")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    fault.set(Verb::Swap, Mode::Refuse);
+    let error = add_one(&locks.versioned("stock")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn after_so_many_conflicts_it_takes_the_lock() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (others, _) = store.client();
+    let value = locks.versioned("stock").escalate_after(3);
+    let holder = others.mutex("stock!updating").lock().await.unwrap();
+    let mut asked = 0;
+    let updating = value.update(|old| {
+        asked += 1;
+        if asked <= 3 {
+            write_first(&others).now_or_never().unwrap();
+        }
+        Some((number(old) + 1).to_string().into_bytes())
+    });
+    let (done, ()) = tokio::join!(
+        soon(updating),
+        soon(async {
+            while locks.inspect("stock!updating").await.unwrap().waiting.is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            holder.release().await.unwrap();
+        })
+    );
+    let done = done.unwrap();
+    assert!(done.escalated);
+    assert_eq!(done.conflicts, 3);
+}
+
+/// Changes the value below the feet of whoever is about to write.
+async fn write_first(locks: &Leasehold) {
+    let (registers, at) = (locks.backend().registers().unwrap(), Resource::new("stock").unwrap());
+    let seen = registers.read(&at).await.unwrap();
+    let put = Put { value: seen.value.or(Some(vec![0, b'5'])), keep: None };
+    assert!(registers.swap(&at, &seen.stamp, &put).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_value_goes_when_it_is_removed_and_comes_back() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let value = locks.versioned("stock");
+    assert_eq!(value.update(|_| None).await.unwrap().value, None);
+    add_one(&value).await.unwrap();
+    let seen = value.read().await.unwrap();
+    value.update(|_| None).await.unwrap();
+    assert_eq!(value.changed(&seen, Duration::from_secs(10)).await.unwrap().value(), None);
+    add_one(&value).await.unwrap();
+    assert_ne!(value.read().await.unwrap(), seen, "another writing of the same value is another state");
+}
