@@ -49,5 +49,6 @@ mod turns;
 pub use backend::CellBackend;
 pub use bells::{Bells, address};
 pub use cells::{Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
-pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, check};
+pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, check, ended};
 pub use pollers::{Pollers, pause};
+pub use turns::{Turn, Turns};

@@ -64,7 +64,10 @@ pub(crate) async fn before_retry(tries: u32) {
 }
 
 /// Comes back when patience has ended, by word or by the clock.
-pub(crate) async fn ended(patience: &Patience) {
+///
+/// # Cancel safety
+/// Dropping the future loses nothing.
+pub async fn ended(patience: &Patience) {
     let left = patience.left();
     if left == Duration::MAX {
         return patience.ended().await;

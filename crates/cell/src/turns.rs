@@ -1,6 +1,6 @@
-//! One at a time of this client at one cell: those who would only make each other lose take turns instead.
+//! One at a time of this client at one resource: those who would only make each other lose take turns instead.
 //!
-//! Ground rules: a turn is for contending. Renewals and releases take none, because others wait for them.
+//! Ground rules: in a cell a turn is for contending. Renewals and releases take none, because others wait for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The turns of one client.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
+pub struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
 
 /// Somebody's turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub struct Turn<'a> {
     turns: &'a Turns,
     resource: &'a Resource,
     /// `None` only while it is given back.
@@ -26,7 +26,7 @@ impl Turns {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place, and may leave a name behind until the next turn at it ends.
-    pub(crate) async fn take<'a>(&'a self, resource: &'a Resource) -> Turn<'a> {
+    pub async fn take<'a>(&'a self, resource: &'a Resource) -> Turn<'a> {
         let turn =
             self.turns().entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
         // It is never closed, so there is always a permit in the end.

@@ -64,7 +64,7 @@ impl Role {
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
-            ["crates", "address" | "cell"] => Some(Self::Support),
+            ["crates", "address" | "cell" | "session"] => Some(Self::Support),
             ["backends", _] => Some(Self::Backend),
             ["tests" | "sim" | "fuzz" | "xtask"] | ["bench", _] => Some(Self::Free),
             _ => None,
@@ -84,11 +84,12 @@ impl Role {
             (Self::Leasehold | Self::Backend | Self::Support | Self::Conformance | Self::Cli, Self::Core) => {
                 None
             }
-            (Self::Backend, Self::Support) => None,
+            // Cargo itself refuses a circle of them.
+            (Self::Backend | Self::Support, Self::Support) => None,
             (Self::Cli, Self::Leasehold) => None,
             (Self::Leasehold, _) => Some("leasehold depends on core, and on backends behind features, only"),
             (Self::Backend, _) => Some("a backend depends on core, and on what backends share, only"),
-            (Self::Support, _) => Some("what backends share depends on core only"),
+            (Self::Support, _) => Some("what backends share depends on core, and on each other, only"),
             (Self::Conformance, _) => {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }

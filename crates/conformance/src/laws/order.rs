@@ -38,16 +38,17 @@ pub(crate) async fn fences_rise_among_holders_together(trial: &Trial) -> Checked
         let (mut held, mut last) = (Vec::new(), None);
         for n in 0..30 {
             if held.len() == 3 {
-                let leaves: leasehold_core::Claim = held.remove(n % 3);
-                trial.client(n).free(&leaves).await?;
+                // By the connection that took it, since that may be what holds it.
+                let (taker, leaves): (usize, leasehold_core::Claim) = held.remove(n % 3);
+                trial.client(taker).free(&leaves).await?;
             }
             let claim = trial.claim(&resource, share)?;
             let grant = trial.client(n).hold(&claim).await?;
             rises(trial, &grant, &mut last)?;
-            held.push(claim);
+            held.push((n, claim));
         }
-        for claim in &held {
-            trial.client(0).free(claim).await?;
+        for (taker, claim) in &held {
+            trial.client(*taker).free(claim).await?;
         }
     }
     Ok(())

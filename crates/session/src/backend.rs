@@ -1,0 +1,87 @@
+//! The backend: the calls of the seam, and what they share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_cell::{Pollers, Turns};
+use leasehold_core::{
+    Backend, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot,
+    Step, Summary, Version,
+};
+
+use crate::roster::Roster;
+use crate::sessions::Sessions;
+
+/// Locks that a connection holds.
+///
+/// # Promises
+/// What the server's [`Profile`] says. The end of a connection is told to every holder of it at once; its silence after the
+/// heartbeat's `valid` at the latest, which is before the server ends it.
+///
+/// # Cancel safety
+/// Dropping a future of [`Backend::contend`] while the server is asked closes the connection, and with it ends every lock
+/// that the connection holds.
+#[derive(Debug)]
+pub struct SessionBackend<C: Sessions> {
+    pub(crate) roster: Roster<C>,
+    pub(crate) pollers: Pollers,
+    pub(crate) turns: Turns,
+}
+
+impl<C: Sessions> SessionBackend<C> {
+    /// A backend over this server. `clock` is the machine's own, and counts suspend.
+    pub fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
+        let roster = Roster::new(sessions, clock);
+        SessionBackend { roster, pollers: Pollers::default(), turns: Turns::default() }
+    }
+
+    /// The server.
+    pub fn sessions(&self) -> &C {
+        &self.roster.sessions
+    }
+}
+
+#[async_trait]
+impl<C: Sessions> Backend for SessionBackend<C> {
+    fn profile(&self) -> &Profile {
+        self.roster.sessions.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.step(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.confirm(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.end(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.observe(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        match limit {
+            0 => Ok(Vec::new()),
+            limit => self.roster.sessions.list(prefix, after, limit).await,
+        }
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        self.roster.sessions.examine(ttl).await
+    }
+}

@@ -1,0 +1,163 @@
+//! What a server brings: sessions that can be opened, and locks that a session holds.
+//!
+//! Ground rules: nothing here decides who of one client may ask; that is done before a session is asked. A session
+//! answers one question at a time as it is, and leaves nothing behind where it says that it did not happen.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Resource, Standing, Summary};
+
+/// A server whose sessions hold locks: a lock lives as long as the connection that took it, and no longer.
+///
+/// # What the implementer promises
+/// - Dropping a [`Session`] closes its connection, and the server ends all of its locks then.
+/// - The server keeps a session that it does not hear of for longer than the `valid` of the profile's
+///   [`Liveness::Heartbeat`](leasehold_core::Liveness), counted from the last statement that it answered. What makes the
+///   server give up sooner, such as its own settings for dead connections, is set for each session when it is opened.
+///   The profile's `place_ttl` is how long it keeps one at most.
+/// - Fences are drawn *after* the lock was given, and are not taken back with a transaction.
+#[async_trait]
+pub trait Sessions: Any + Debug + Send + Sync {
+    /// One open session.
+    type Session: Session;
+
+    /// What this connection promises. Its liveness is a heartbeat.
+    fn profile(&self) -> &Profile;
+
+    /// How many locks one session may hold.
+    fn room(&self) -> Room;
+
+    /// What the server knows the lock of this resource by. Where two resources have the same key, whoever asks for one
+    /// while the other is held is told so.
+    fn key(&self, resource: &Resource) -> String;
+
+    /// Opens one session, with all that must be set for it.
+    ///
+    /// # Errors
+    /// A [`Failure`] without effect: nothing was asked yet.
+    async fn open(&self) -> Result<Self::Session, Failure>;
+
+    /// Who holds the resource now, in the order of grants.
+    ///
+    /// # Errors
+    /// A [`Failure`]; looking changes nothing.
+    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure>;
+
+    /// Resources whose name begins with `prefix` and that are held, in the order of their names, beginning behind
+    /// `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// A [`Failure`]; looking changes nothing.
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure>;
+
+    /// As [`Backend::examine`](leasehold_core::Backend::examine).
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        _ = ttl;
+        Vec::new()
+    }
+}
+
+/// How many locks one session may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Any number: all locks of a client share one connection.
+    Many,
+    /// One: each lock, and each that waits in the server, has a connection of its own.
+    One {
+        /// Connections of one client at most. Whoever would need one more is refused at once.
+        sessions: usize,
+        /// The option of the URL that sets this number, for the person who is refused.
+        option: &'static str,
+    },
+}
+
+/// One open session. Dropping it closes the connection.
+#[async_trait]
+pub trait Session: Debug + Send + Sync + 'static {
+    /// Asks for a lock, once.
+    ///
+    /// A deadlock, or a race that was lost, is [`Answer::Busy`]: whoever asks again may be luckier.
+    ///
+    /// # Errors
+    /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After one whose
+    /// effect is not known the session is closed. It must come, by the session's own limit of time, also where the server
+    /// does not answer; for one that waits that is after `wait` and the limit.
+    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure>;
+
+    /// Gives a lock back; `false` where the server says that the session did not have it, which is never right.
+    ///
+    /// # Errors
+    /// A failure after which the session is closed.
+    async fn unlock(&self, claim: &Claim, beside: Beside) -> Result<bool, Failure>;
+
+    /// Asks for anything, so that each side hears of the other.
+    ///
+    /// # Errors
+    /// A failure after which the session is closed.
+    async fn ping(&self) -> Result<(), Failure>;
+
+    /// Makes a [`Session::lock`] that waits come back soon, whatever it answers. Without effect where none does.
+    async fn cancel(&self);
+
+    /// Comes back when the connection has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    async fn closed(&self);
+
+    /// Whether the connection has not ended yet, as far as is known here.
+    fn is_open(&self) -> bool;
+}
+
+/// One question for a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// For whom. Its share is exclusive or a reader's.
+    pub claim: &'a Claim,
+    /// How long the server may let it wait; zero where it must answer at once. Never longer than [`LONGEST_WAIT`].
+    pub wait: Duration,
+    /// Who holds it in this session already.
+    pub beside: Beside,
+}
+
+/// Which other claims hold the same lock in the same session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// None: the server decides.
+    Nobody,
+    /// Readers, beside a reader: the server has given the lock to the session already, and keeps it for the others.
+    Readers,
+}
+
+/// What a session answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The lock is the session's, with this fence where there are fences.
+    Taken(Option<Fence>),
+    /// Somebody else has it.
+    Busy,
+}
+
+/// The longest that one question waits in a server. It is asked again afterwards: so a connection that is dead without
+/// anybody having been told is noticed.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Says that two names cannot be told apart on this server, as long as one of them is held.
+pub fn collision(wanted: &Resource, held: &str) -> Failure {
+    Failure::new(
+        leasehold_core::FailureKind::Foreign,
+        leasehold_core::Effect::None,
+        format!(
+            "{wanted:?} and {held:?}, which is held, have the same key on this server, so they would exclude each other \
+             without anybody having meant it: rename one of them"
+        ),
+    )
+}
