@@ -47,6 +47,8 @@ pub enum ErrorKind {
     Closed,
     /// The owner waits for itself.
     Deadlock,
+    /// Another thread ended the wait. Nothing is held.
+    Interrupted,
 }
 
 impl Error {

@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod client;
 mod clock;
 mod coord;

@@ -214,11 +214,18 @@ pub(crate) struct Changes(watch::Receiver<Health>);
 impl Changes {
     /// Waits until the claim is lost; forever where it is released before.
     pub(crate) async fn lost(&mut self) -> LossCause {
+        match self.ended().await {
+            Some(cause) => cause,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until the claim is lost, or given back (`None`).
+    pub(crate) async fn ended(&mut self) -> Option<LossCause> {
         let lost = |health: &Health| matches!(health.state, State::Lost(_));
-        let state = self.0.wait_for(lost).await.ok().map(|health| health.state);
-        match state {
-            Some(State::Lost(cause)) => cause,
-            _ => std::future::pending().await,
+        match self.0.wait_for(lost).await.ok().map(|health| health.state) {
+            Some(State::Lost(cause)) => Some(cause),
+            _ => None,
         }
     }
 

@@ -114,6 +114,18 @@ impl Guard {
         self.hold().held().watch().lost().await
     }
 
+    /// How it ends: lost, or given back (`None`). It does not keep the lock held.
+    pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
+        let cause = self.cause();
+        let mut changes = self.hold().held().watch();
+        async move {
+            match cause {
+                Some(cause) => Some(cause),
+                None => changes.ended().await,
+            }
+        }
+    }
+
     /// Waits until the state is another one than `seen`.
     ///
     /// # Cancel safety

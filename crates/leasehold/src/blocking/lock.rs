@@ -1,0 +1,259 @@
+//! The locks, for threads that block.
+
+use std::future::Future;
+use std::time::Duration;
+
+use leasehold_core::{Grade, Note, Order, Safety};
+
+use super::runtime::wait;
+use super::{Guard, Interrupt};
+use crate::engine::Owner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::kind::{Counted, Exclusive, Shared};
+
+/// A lock by name, with its settings, as [`leasehold::Lock`](crate::Lock).
+#[derive(Clone, Debug)]
+pub struct Lock<K> {
+    lock: crate::lock::Lock<K>,
+    is_reentrant: bool,
+    interrupt: Option<Interrupt>,
+}
+
+/// A lock for one holder at a time.
+pub type Mutex = Lock<Exclusive>;
+/// A lock for many readers or one writer.
+pub type RwLock = Lock<Shared>;
+/// A lock for up to a number of holders at a time.
+pub type Semaphore = Lock<Counted>;
+
+thread_local! {
+    static OF_THIS_THREAD: Owner = Owner::new();
+}
+
+impl<K: Clone + Send + Sync + 'static> Lock<K> {
+    pub(super) fn new(lock: crate::lock::Lock<K>) -> Lock<K> {
+        Lock { lock, is_reentrant: false, interrupt: None }
+    }
+
+    fn map(self, setting: impl FnOnce(crate::lock::Lock<K>) -> crate::lock::Lock<K>) -> Lock<K> {
+        Lock { lock: setting(self.lock), ..self }
+    }
+
+    /// As [`Lock::ttl`](crate::Lock::ttl).
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.map(|lock| lock.ttl(ttl))
+    }
+
+    /// As [`Lock::max_hold`](crate::Lock::max_hold).
+    #[must_use]
+    pub fn max_hold(self, limit: Duration) -> Self {
+        self.map(|lock| lock.max_hold(limit))
+    }
+
+    /// As [`Lock::at_least`](crate::Lock::at_least).
+    #[must_use]
+    pub fn at_least(self, time: Duration) -> Self {
+        self.map(|lock| lock.at_least(time))
+    }
+
+    /// As [`Lock::note`](crate::Lock::note).
+    #[must_use]
+    pub fn note(self, note: Note) -> Self {
+        self.map(|lock| lock.note(note))
+    }
+
+    /// As [`Lock::owner`](crate::Lock::owner): reentrant for whoever has this owner.
+    #[must_use]
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.is_reentrant = false;
+        self.map(|lock| lock.owner(owner))
+    }
+
+    /// Reentrant for the thread that asks, as `java.util.concurrent`'s `ReentrantLock`: a thread that holds it is granted
+    /// it again at once, and the last guard gives it back. To ask for more than one holds, to write while one
+    /// reads, is refused as `Deadlock`.
+    #[must_use]
+    pub fn reentrant(mut self) -> Self {
+        self.is_reentrant = true;
+        self
+    }
+
+    /// Waits of this lock end with `Interrupted` when the interrupt is used.
+    #[must_use]
+    pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// As [`Lock::fenced`](crate::Lock::fenced).
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it.
+    pub fn fenced(self, grade: Grade) -> Result<Self> {
+        Ok(Lock { lock: self.lock.fenced(grade)?, ..self })
+    }
+
+    /// As [`Lock::require`](crate::Lock::require).
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it.
+    pub fn require(self, order: Order) -> Result<Self> {
+        Ok(Lock { lock: self.lock.require(order)?, ..self })
+    }
+
+    /// As [`Lock::kept`](crate::Lock::kept).
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it.
+    pub fn kept(self, safety: Safety) -> Result<Self> {
+        Ok(Lock { lock: self.lock.kept(safety)?, ..self })
+    }
+
+    /// Asks, in the name of this thread where the lock is reentrant, and blocks for the answer.
+    fn ask<T, F>(&self, how: impl FnOnce(crate::lock::Lock<K>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let lock = self.lock.clone();
+        let lock = if self.is_reentrant { OF_THIS_THREAD.with(|owner| lock.owner(owner)) } else { lock };
+        let asking = how(lock);
+        let Some(interrupt) = self.interrupt.clone() else { return wait("lock", asking)? };
+        wait("lock", async move {
+            tokio::select! {
+                biased;
+                () = interrupt.interrupted() => {
+                    Err(Error::new(ErrorKind::Interrupted, "lock", "the wait was interrupted; nothing is held"))
+                }
+                outcome = asking => outcome,
+            }
+        })?
+    }
+}
+
+impl Lock<Exclusive> {
+    /// Blocks until it is granted, as [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn lock(&self) -> Result<Guard> {
+        self.ask(|lock| async move { lock.lock().await }).map(Guard::new)
+    }
+
+    /// Takes it if it is free now, as [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_lock(&self) -> Result<Option<Guard>> {
+        Ok(self.ask(|lock| async move { lock.try_lock().await })?.map(Guard::new))
+    }
+
+    /// Blocks for up to `limit`, as [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.ask(move |lock| async move { lock.lock_timeout(limit).await }).map(Guard::new)
+    }
+}
+
+impl Lock<Shared> {
+    /// Blocks until it may read, as [`RwLock::read`](crate::RwLock::read).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn read(&self) -> Result<Guard> {
+        self.ask(|lock| async move { lock.read().await }).map(Guard::new)
+    }
+
+    /// As [`RwLock::try_read`](crate::RwLock::try_read).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_read(&self) -> Result<Option<Guard>> {
+        Ok(self.ask(|lock| async move { lock.try_read().await })?.map(Guard::new))
+    }
+
+    /// As [`RwLock::read_timeout`](crate::RwLock::read_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn read_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.ask(move |lock| async move { lock.read_timeout(limit).await }).map(Guard::new)
+    }
+
+    /// Blocks until it may write, as [`RwLock::write`](crate::RwLock::write).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn write(&self) -> Result<Guard> {
+        self.ask(|lock| async move { lock.write().await }).map(Guard::new)
+    }
+
+    /// As [`RwLock::try_write`](crate::RwLock::try_write).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_write(&self) -> Result<Option<Guard>> {
+        Ok(self.ask(|lock| async move { lock.try_write().await })?.map(Guard::new))
+    }
+
+    /// As [`RwLock::write_timeout`](crate::RwLock::write_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn write_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.ask(move |lock| async move { lock.write_timeout(limit).await }).map(Guard::new)
+    }
+}
+
+impl Lock<Counted> {
+    /// Blocks until it has one permit, as [`Semaphore::acquire`](crate::Semaphore::acquire).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn acquire(&self) -> Result<Guard> {
+        self.acquire_many(1)
+    }
+
+    /// As [`Semaphore::try_acquire`](crate::Semaphore::try_acquire).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_acquire(&self) -> Result<Option<Guard>> {
+        self.try_acquire_many(1)
+    }
+
+    /// As [`Semaphore::acquire_timeout`](crate::Semaphore::acquire_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn acquire_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.acquire_many_timeout(1, limit)
+    }
+
+    /// As [`Semaphore::acquire_many`](crate::Semaphore::acquire_many).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn acquire_many(&self, permits: u32) -> Result<Guard> {
+        self.ask(move |lock| async move { lock.acquire_many(permits).await }).map(Guard::new)
+    }
+
+    /// As [`Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>> {
+        Ok(self.ask(move |lock| async move { lock.try_acquire_many(permits).await })?.map(Guard::new))
+    }
+
+    /// As [`Semaphore::acquire_many_timeout`](crate::Semaphore::acquire_many_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn acquire_many_timeout(&self, permits: u32, limit: Duration) -> Result<Guard> {
+        self.ask(move |lock| async move { lock.acquire_many_timeout(permits, limit).await }).map(Guard::new)
+    }
+}

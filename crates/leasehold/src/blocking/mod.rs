@@ -1,0 +1,40 @@
+//! The same locks for threads that block.
+//!
+//! ```
+//! use leasehold::blocking::Leasehold;
+//!
+//! # fn main() -> leasehold::Result<()> {
+//! let locks = Leasehold::open("mem:")?;
+//! let mutex = locks.mutex("orders/42").reentrant();
+//! let outer = mutex.lock()?;
+//! let inner = mutex.lock()?; // the same thread: granted at once
+//! assert_eq!(outer.fence(), inner.fence());
+//! inner.release()?;
+//! outer.release()?; // the last one gives it back
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! There is no second engine: each call is carried out by the asynchronous client, on a runtime that all blocking clients
+//! of a process share and that lives as long as the process. Leases are therefore renewed while your threads compute.
+//!
+//! # Inside an asynchronous runtime
+//! It works there as well and does not panic, but it blocks the thread that calls it, and with it every other task
+//! of that thread. Use [`tokio::task::spawn_blocking`], or better [the asynchronous API](crate::Leasehold).
+//!
+//! # After a fork
+//! A child process has none of the threads that carry out the calls: it is told so by `Closed`, and everything that its
+//! parent holds counts as lost in it.
+//!
+//! Promises, limits and errors are those of the asynchronous locks of the same names.
+
+mod client;
+mod guard;
+mod interrupt;
+mod lock;
+mod runtime;
+
+pub use client::Leasehold;
+pub use guard::Guard;
+pub use interrupt::Interrupt;
+pub use lock::{Lock, Mutex, RwLock, Semaphore};

@@ -1,0 +1,46 @@
+//! Where the calls of blocking threads are carried out.
+//!
+//! Ground rules: the runtime is made with the first call and never ends, so that dropping a guard always finds somebody who
+//! gives the lock back. Whoever waits for an answer waits on a plain channel, which no asynchronous runtime forbids.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError, mpsc};
+
+use tokio::runtime::{Builder, Handle};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Carries out a future and blocks until it is done.
+pub(super) fn wait<T: Send + 'static>(
+    op: &'static str,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T> {
+    let (done, told) = mpsc::sync_channel(1);
+    handle(op)?.spawn(async move {
+        // Nobody is left to be told only where the waiting thread was ended with its process.
+        drop(done.send(work.await));
+    });
+    told.recv().map_err(|_| Error::closed(op))
+}
+
+fn handle(op: &'static str) -> Result<Handle> {
+    static SHARED: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((process, handle)) = &*shared {
+        if *process == std::process::id() {
+            return Ok(handle.clone());
+        }
+        let text = "this process was forked from one that used leasehold, and has none of its threads; \
+                    use it in one of the two only";
+        return Err(Error::new(ErrorKind::Closed, op, text));
+    }
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("leasehold").enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Error::new(ErrorKind::Unavailable, op, format!("the operating system gives no thread: {error}"))
+    })?;
+    let handle = runtime.handle().clone();
+    *shared = Some((std::process::id(), handle.clone()));
+    // It has to outlive every guard, also those in static variables.
+    std::mem::forget(runtime);
+    Ok(handle)
+}

@@ -1,0 +1,170 @@
+//! Locks for threads that block: the same locks, inside a runtime and outside.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::blocking::{Interrupt, Leasehold};
+use leasehold::{ErrorKind, LossCause, Owner};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn memory() -> Leasehold {
+    Leasehold::open("mem:").unwrap()
+}
+
+fn eventually_free(locks: &Leasehold, name: &str) {
+    let began = Instant::now();
+    while !locks.inspect(name).unwrap().holders.is_empty() {
+        assert!(began.elapsed() < SOON, "{name} stays held");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn threads_exclude_each_other() {
+    let locks = memory();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut fences: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..50)
+                        .map(|_| {
+                            let guard = locks.mutex("job").lock().unwrap();
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                            let fence = guard.fence().unwrap();
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            guard.release().unwrap();
+                            fence
+                        })
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), 400, "no fence comes twice");
+}
+
+#[test]
+fn a_thread_re_enters_and_another_does_not() {
+    let locks = memory();
+    let mutex = locks.mutex("job").reentrant();
+    let mut guards: Vec<_> = (0..100).map(|_| mutex.lock().unwrap()).collect();
+    guards.push(mutex.try_lock().unwrap().unwrap());
+    let elsewhere =
+        || thread::scope(|scope| scope.spawn(|| mutex.try_lock().unwrap().is_some()).join().unwrap());
+    while guards.len() > 1 {
+        guards.pop().unwrap().release().unwrap();
+    }
+    assert!(!elsewhere(), "the last guard gives it back, not the first");
+    guards.pop().unwrap().release().unwrap();
+    assert!(elsewhere());
+    eventually_free(&locks, "job");
+
+    let table = locks.rwlock("table").reentrant();
+    let reading = table.read().unwrap();
+    assert_eq!(table.write().unwrap_err().kind(), ErrorKind::Deadlock);
+    reading.release().unwrap();
+    let writing = table.write().unwrap();
+    assert_eq!(table.read().unwrap().fence(), writing.fence());
+}
+
+#[test]
+fn an_explicit_owner_goes_from_thread_to_thread() {
+    let locks = memory();
+    let owner = Owner::new();
+    let mutex = locks.mutex("job").owner(&owner);
+    let guard = mutex.lock().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| mutex.try_lock().unwrap().expect("the same owner").release().unwrap());
+    });
+    thread::spawn(move || guard.release().unwrap()).join().unwrap();
+    assert!(locks.mutex("job").try_lock().unwrap().is_some());
+}
+
+#[test]
+fn waits_end_in_time_or_by_an_interrupt_and_leave_nothing() {
+    let name = format!("mem:interrupted-{}", std::process::id());
+    let holder = Leasehold::open(&name).unwrap();
+    let locks = Leasehold::open(&name).unwrap();
+    let guard = holder.semaphore("s", 2).acquire_many(2).unwrap();
+    assert!(locks.semaphore("s", 2).try_acquire().unwrap().is_none());
+    let refusal = locks.semaphore("s", 2).acquire_timeout(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::Timeout);
+
+    let interrupt = Interrupt::new();
+    let waiting = locks.semaphore("s", 2).interrupted_by(&interrupt);
+    let waiter = thread::spawn(move || waiting.acquire().map(drop));
+    let began = Instant::now();
+    while locks.inspect("s").unwrap().waiting.is_empty() {
+        assert!(began.elapsed() < SOON, "it does not wait");
+        thread::sleep(Duration::from_millis(2));
+    }
+    interrupt.interrupt();
+    assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
+    let began = Instant::now();
+    while !locks.inspect("s").unwrap().waiting.is_empty() {
+        assert!(began.elapsed() < SOON, "its place stays");
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(interrupt.is_interrupted());
+    let late = locks.semaphore("s", 2).interrupted_by(&interrupt).acquire().unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Interrupted, "later waits end as well");
+    guard.release().unwrap();
+}
+
+#[test]
+fn a_loss_is_told_to_those_who_block_and_to_those_who_asked_to_be_called() {
+    let locks = memory();
+    let (told, hears) = mpsc::channel();
+    let guard = locks.mutex("job").max_hold(Duration::from_millis(80)).lock().unwrap();
+    assert_eq!(guard.lost_within(Duration::from_millis(5)).unwrap(), None);
+    guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+    assert_eq!(guard.lost_within(SOON).unwrap(), Some(LossCause::MaxHold));
+    assert_eq!(hears.recv_timeout(SOON).unwrap(), LossCause::MaxHold);
+    assert!(guard.check().is_err() && guard.remaining().is_zero());
+
+    let (told, hears) = mpsc::channel();
+    let guard = locks.mutex("other").lock().unwrap();
+    guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+    guard.release().unwrap();
+    assert_eq!(
+        hears.recv_timeout(SOON).unwrap_err(),
+        mpsc::RecvTimeoutError::Disconnected,
+        "given back, not lost"
+    );
+}
+
+#[test]
+fn it_works_inside_runtimes_of_both_kinds_and_panics_in_none() {
+    let use_it = || {
+        let locks = memory();
+        let guard = locks.mutex("job").lock().unwrap();
+        drop(locks.mutex("another").lock().unwrap());
+        guard.release().unwrap();
+        assert!(locks.close(SOON).unwrap());
+        assert_eq!(locks.mutex("job").lock().unwrap_err().kind(), ErrorKind::Closed);
+    };
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { use_it() });
+    tokio::runtime::Builder::new_multi_thread().build().unwrap().block_on(async { use_it() });
+    use_it();
+}
+
+#[test]
+fn a_dropped_guard_is_given_back_after_its_client() {
+    let name = format!("mem:blocking-{}", std::process::id());
+    let onlooker = Leasehold::open(&name).unwrap();
+    let locks = Leasehold::open(&name).unwrap();
+    let guard = locks.mutex("job").lock().unwrap();
+    drop(locks);
+    assert!(onlooker.mutex("job").try_lock().unwrap().is_none());
+    drop(guard);
+    eventually_free(&onlooker, "job");
+}
