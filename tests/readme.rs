@@ -80,7 +80,10 @@ async fn table() -> Option<String> {
         let url = format!("{}{options}", memcached.url());
         table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
     }
-    table += &row("postgres://", Leasehold::open(&postgres.url()).await.unwrap().profile());
+    for (shown, options) in [("postgres://", ""), ("postgres://…?dialect=shedlock", "?dialect=shedlock")] {
+        let url = format!("{}{options}", postgres.url());
+        table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
+    }
     Some(table)
 }
 

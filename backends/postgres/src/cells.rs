@@ -279,7 +279,7 @@ pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
 }
 
 /// The first text that comes after all that begin with `prefix`, byte by byte.
-fn end_of(prefix: &str) -> String {
+pub(crate) fn end_of(prefix: &str) -> String {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
         let mut after = (u32::from(last) + 1..=u32::from(char::MAX)).filter_map(char::from_u32);
@@ -301,7 +301,7 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-fn micros(span: Duration) -> i64 {
+pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 

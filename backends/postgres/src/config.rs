@@ -19,7 +19,8 @@ use leasehold_core::{Failure, Order};
 /// | `password-file` | file that holds the password, read again for each connection | |
 /// | `host` | folder of a unix socket, where the URL names no host | |
 /// | `schema` | schema of the tables: 1 to 63 of `A-Z a-z 0-9 _`, no digit first | that of the search path |
-/// | `table` | table of the locks; the same characters, up to 40 | `leasehold` |
+/// | `table` | table of the locks; the same characters, up to 40 | `leasehold`, or `shedlock` |
+/// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too | |
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
 /// | `wait` | `listen` for notifications, or `poll`. Behind a pooler that shares sessions it is always `poll` | `listen` |
 /// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
@@ -44,6 +45,7 @@ pub struct PostgresConfig {
     pub(crate) tls: Tls,
     pub(crate) tls_files: TlsFiles,
     pub(crate) names: Names,
+    pub(crate) dialect: Dialect,
     pub(crate) create: Create,
     pub(crate) wait: Wait,
     pub(crate) order: Order,
@@ -63,6 +65,13 @@ pub(crate) enum Place {
 pub(crate) enum Tls {
     Off,
     Verified,
+}
+
+/// How a lock is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Native,
+    ShedLock,
 }
 
 /// Whether missing tables are made.
@@ -119,6 +128,7 @@ impl PostgresConfig {
             tls: Tls::Off,
             tls_files: TlsFiles::default(),
             names: Names { schema: None, table: "leasehold".to_owned() },
+            dialect: Dialect::Native,
             create: Create::Yes,
             wait: Wait::Listen,
             order: Order::Fifo,
@@ -131,6 +141,7 @@ impl PostgresConfig {
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
         }
+        config.settle_dialect(parts.options.iter().map(|(name, _)| name.as_str()).collect())?;
         config.check()?;
         Ok(config)
     }
@@ -163,6 +174,7 @@ impl PostgresConfig {
             ("port", port) => self.read_port(port)?,
             ("schema", name) => self.names.schema = Some(identifier("schema", name, 63)?),
             ("table", name) => self.names.table = identifier("table", name, MAX_TABLE)?,
+            ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
             ("create", "yes") => self.create = Create::Yes,
             ("create", "no") => self.create = Create::No,
             ("wait", "listen") => self.wait = Wait::Listen,
@@ -188,6 +200,22 @@ impl PostgresConfig {
                     OPTIONS.join(", ")
                 )));
             }
+        }
+        Ok(())
+    }
+
+    /// What a dialect changes of the rest.
+    fn settle_dialect(&mut self, named: Vec<&str>) -> Result<(), Failure> {
+        if self.dialect == Dialect::Native {
+            return Ok(());
+        }
+        if let Some(other) = named.iter().find(|name| matches!(**name, "wait" | "order" | "method")) {
+            return Err(invalid(format!(
+                "{other} is for the native locks: in ShedLock's table everybody asks again, and whoever asks first has it"
+            )));
+        }
+        if !named.contains(&"table") {
+            SHEDLOCK.clone_into(&mut self.names.table);
         }
         Ok(())
     }
@@ -257,12 +285,15 @@ fn identifier(option: &str, name: &str, max: usize) -> Result<String, Failure> {
 
 const FORM: &str = "postgres://user@host/database";
 const PORT: u16 = 5432;
+/// As ShedLock's documentation names it.
+const SHEDLOCK: &str = "shedlock";
 /// Names in PostgreSQL have 63 bytes; ours get endings.
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[
     ("method", "method=row"),
     ("sslmode", "sslmode=verify-full or sslmode=disable"),
     ("host", "host=/folder of the server's unix socket"),
+    ("dialect", "dialect=shedlock"),
     ("create", "create=yes or create=no"),
     ("wait", "wait=listen or wait=poll"),
     ("order", "order=fifo or order=unordered"),
@@ -278,6 +309,7 @@ const OPTIONS: &[&str] = &[
     "port",
     "schema",
     "table",
+    "dialect",
     "create",
     "wait",
     "order",
@@ -306,6 +338,14 @@ mod tests {
     }
 
     #[test]
+    fn a_dialect_has_a_table_of_its_own() {
+        let config = PostgresConfig::parse("postgres://me@h?dialect=shedlock&schema=jobs").unwrap();
+        assert_eq!(config.names.table(""), "\"jobs\".\"shedlock\"");
+        let config = PostgresConfig::parse("postgres://me@h?table=mine&dialect=shedlock").unwrap();
+        assert_eq!(config.names.table(""), "\"mine\"");
+    }
+
+    #[test]
     fn a_password_is_never_shown() {
         let config = PostgresConfig::parse("postgres://me:hunter2@db.example/app").unwrap();
         assert!(config.exposes_password());
@@ -331,6 +371,8 @@ mod tests {
             ("postgres://me@a?schema=a;drop", "1 to 63"),
             ("postgres://me@a?connections=0", "1 to 100"),
             ("postgres://me@a?method=magic", "method=row"),
+            ("postgres://me@a?dialect=quartz", "dialect=shedlock"),
+            ("postgres://me@a?order=fifo&dialect=shedlock", "whoever asks first"),
             ("postgres://me@a?tabel=x", "known are method"),
             ("postgres://me@a?port=7", "host:port"),
             ("postgres://u:p@a?password-file=/x", "two passwords"),

@@ -69,7 +69,7 @@ impl Facts {
     }
 }
 
-fn durability(server: &Server) -> Finding {
+pub(crate) fn durability(server: &Server) -> Finding {
     let Server { version, fsync, synchronous_commit, synchronous_standby_names, standbys, .. } = server;
     let found = format!(
         "PostgreSQL {version}, fsync {}, synchronous_commit {synchronous_commit}, {standbys} standbys, \

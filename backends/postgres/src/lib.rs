@@ -13,18 +13,22 @@ mod pool;
 mod refusal;
 mod schema;
 mod server;
+mod shedlock;
 mod sql;
 mod tls;
 mod way;
 
 use std::sync::Arc;
 
-use leasehold_cell::CellBackend;
+use leasehold_cell::{CellBackend, ShedBackend};
 use leasehold_core::{Backend, Clock, Failure};
 
 pub use cells::PostgresCells;
 pub use config::PostgresConfig;
 pub use schema::{grants, schema};
+
+use config::Dialect;
+use shedlock::ShedLock;
 
 /// Leases in a table of PostgreSQL.
 pub type PostgresBackend = CellBackend<PostgresCells>;
@@ -38,6 +42,9 @@ pub type PostgresBackend = CellBackend<PostgresCells>;
 pub async fn connect(config: PostgresConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
         tracing::warn!(server = %config, "the password crosses the network in the clear: add sslmode=verify-full");
+    }
+    if config.dialect == Dialect::ShedLock {
+        return Ok(Arc::new(ShedBackend::new(ShedLock::connect(config).await?)));
     }
     Ok(Arc::new(CellBackend::new(PostgresCells::connect(config).await?, clock)))
 }

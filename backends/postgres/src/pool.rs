@@ -37,7 +37,7 @@ impl Pool {
         answer
     }
 
-    /// As [`Pool::ask`] of a statement that looks only: one that lost a race is sent again.
+    /// As [`Pool::ask`] of a statement for which a lost race decides nothing: it is sent again.
     pub(crate) async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         for tries in 1.. {
             match self.ask(sql, params).await {

@@ -5,16 +5,20 @@
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-use crate::config::{Create, PostgresConfig};
+use crate::config::{Create, Dialect, PostgresConfig};
 use crate::dial::{Sql, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
+use crate::shedlock;
 
 /// The form of the tables that this client writes.
 const FORM: i32 = 1;
 
 /// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
 pub fn schema(config: &PostgresConfig) -> String {
+    if config.dialect == Dialect::ShedLock {
+        return shedlock::schema(config);
+    }
     let (table, meta) = (config.names.table(""), config.names.table("_meta"));
     let create_schema = match config.names.schema() {
         Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
@@ -53,6 +57,9 @@ pub fn grants(config: &PostgresConfig) -> String {
         None => String::new(),
     };
     let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    if config.dialect == Dialect::ShedLock {
+        return format!("{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n");
+    }
     format!(
         "{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n\
          GRANT SELECT, UPDATE ON {meta} TO \"{user}\";\n"
@@ -64,7 +71,7 @@ pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
     let found = match form(pool).await {
         Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
         Err(Refusal::NoTable(_)) => {
-            create(pool).await?;
+            create(pool, &schema(&pool.config)).await?;
             form(pool).await
         }
         found => found,
@@ -97,8 +104,8 @@ async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
 }
 
 /// Creates the tables. Of several clients that do it at once, one after the other does.
-async fn create(pool: &Pool) -> Result<(), Failure> {
-    let statements = format!("SELECT pg_advisory_xact_lock({CREATING});\n{}", schema(&pool.config));
+pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
+    let statements = format!("SELECT pg_advisory_xact_lock({CREATING});\n{schema}");
     pool.run(&statements).await.map_err(Refusal::into_failure)
 }
 

@@ -67,14 +67,19 @@ impl Server {
             waiting: if listens { Waiting::Notifies } else { Waiting::Polls },
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
             fencing: self.grade(),
-            safety: match self.grade() {
-                Grade::Strict => Safety::Strict,
-                _ => Safety::LostOnFailover,
-            },
+            safety: self.safety(),
             place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+        }
+    }
+
+    /// What can take a grant away, whichever way it is written down.
+    pub(crate) fn safety(&self) -> Safety {
+        match self.grade() {
+            Grade::Strict => Safety::Strict,
+            _ => Safety::LostOnFailover,
         }
     }
 

@@ -120,7 +120,7 @@ fn taker() {
 
 /// Suites that are compiled in.
 fn suites() -> usize {
-    2
+    3
 }
 
 mod row {
@@ -134,4 +134,9 @@ mod row_through_shared_sessions {
         between: Between::Pooler(PoolMode::Transaction),
         options: "table=pooled"
     });
+}
+
+mod shedlock {
+    use super::*;
+    leasehold_conformance::suite!(Through { between: Between::Nothing, options: "dialect=shedlock" });
 }

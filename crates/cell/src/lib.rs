@@ -24,6 +24,11 @@
 //! span, while being looked at, is dead. A newcomer waits for one span more than the others; no step of any clock
 //! frees a claim early.
 //!
+//! # ShedLock's table
+//!
+//! A row of ShedLock has no room for a ledger, and others write it by rules of their own. [`ShedBackend`] is a backend
+//! of its own over the four statements that a [`ShedTable`] brings.
+//!
 //! # Ground rules
 //!
 //! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported as such and
@@ -43,6 +48,7 @@ mod pace;
 mod page;
 mod pollers;
 mod renewing;
+mod shed;
 mod sightings;
 mod turns;
 
@@ -51,4 +57,5 @@ pub use bells::{Bells, address};
 pub use cells::{Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
 pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, check, ended};
 pub use pollers::{Pollers, pause};
+pub use shed::{End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, shed_profile};
 pub use turns::{Turn, Turns};

@@ -1,0 +1,224 @@
+//! The backend over a [`ShedTable`]: the calls of the seam, and what is asked again.
+//!
+//! Ground rules: nothing is remembered of a row. Its condition stands in each statement, so what ran out and was taken by
+//! somebody else is never touched, by whatever late or repeated request.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Backend, Claim, Failure, Finding, Grant, Hint, Note, Patience, Profile, Proof, Release, Renew, Renewal,
+    Resource, Share, Snapshot, Standing, Step, Summary, Version,
+};
+
+use super::owner::{Owner, written};
+use super::{End, Hold, Row, ShedTable, Taken, row_name};
+use crate::pace::{BATCH_MAX, check};
+use crate::pollers::{Pollers, pause};
+
+/// Locks in ShedLock's table.
+///
+/// Promises what [`shed_profile`](crate::shed_profile) says.
+///
+/// # Cancel safety
+/// Dropping a future of [`Backend::contend`] may leave the claim holding until its ttl ends.
+#[derive(Debug)]
+pub struct ShedBackend<T> {
+    table: T,
+    pollers: Pollers,
+}
+
+impl<T: ShedTable> ShedBackend<T> {
+    /// A backend over this table.
+    pub fn new(table: T) -> Self {
+        ShedBackend { table, pollers: Pollers::default() }
+    }
+
+    fn hold(&self, claim: &Claim) -> Hold {
+        let widths = self.table.widths();
+        Hold { name: row_name(&claim.resource, widths), by: written(claim, widths.locked_by), ttl: claim.ttl }
+    }
+
+    async fn release_some(&self, claims: &[&Claim]) -> Vec<Release> {
+        claims.iter().for_each(|claim| self.pollers.forget(claim.id));
+        let mut ends: Vec<(usize, End)> = claims
+            .iter()
+            .map(|claim| self.hold(claim))
+            .map(|Hold { name, by, .. }| End { name, by, since: None })
+            .enumerate()
+            .collect();
+        let mut releases = vec![Release::Gone; claims.len()];
+        for _ in 0..MAX_TRIES {
+            let asked: Vec<End> = ends.iter().map(|(_, end)| end.clone()).collect();
+            let mut missed = Vec::new();
+            for ((at, _), freed) in ends.into_iter().zip(self.table.free(&asked).await) {
+                match freed {
+                    Ok(true) => releases[at] = Release::Freed,
+                    Ok(false) => missed.push(at),
+                    Err(failure) => releases[at] = Release::Unknown(failure),
+                }
+            }
+            if missed.is_empty() {
+                return releases;
+            }
+            ends = self.still_there(claims, missed, &mut releases).await;
+            if ends.is_empty() {
+                return releases;
+            }
+        }
+        let busy =
+            || Release::Unknown(Failure::unavailable("it changed hands whenever it was to be released"));
+        ends.into_iter().for_each(|(at, _)| releases[at] = busy());
+        releases
+    }
+
+    /// Those that are held all the same: by another program that was looked at, or under another note.
+    async fn still_there(
+        &self,
+        claims: &[&Claim],
+        missed: Vec<usize>,
+        releases: &mut [Release],
+    ) -> Vec<(usize, End)> {
+        let names: Vec<String> =
+            missed.iter().map(|at| row_name(&claims[*at].resource, self.table.widths())).collect();
+        let mut there = Vec::new();
+        for (at, row) in missed.into_iter().zip(self.table.look(&names).await) {
+            match row {
+                Ok(Some(Row { name, by, since, .. })) if Owner::read(&by).id == claims[at].id => {
+                    there.push((at, End { name, by, since: Some(since) }));
+                }
+                Ok(_) => {}
+                Err(failure) => releases[at] = Release::Unknown(failure),
+            }
+        }
+        there
+    }
+
+    async fn snapshot(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {
+        let row = self.table.look(&[row_name(resource, self.table.widths())]).await.pop();
+        let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
+        let mut snapshot = Snapshot {
+            resource: resource.clone(),
+            version: Version("-".to_owned()),
+            holders: Vec::new(),
+            waiting: Vec::new(),
+            fence: None,
+        };
+        let Some(row) = row else { return Ok((snapshot, Duration::MAX)) };
+        let Owner { id, note } = Owner::read(&row.by);
+        // Of an id only its public name may be shown.
+        snapshot.version = Version(format!("{}-{}", id.tag(), row.since));
+        snapshot.holders.push(Standing {
+            id,
+            share: Share::MUTEX,
+            fence: None,
+            since_unix_ms: u64::try_from(row.since / 1_000).ok(),
+            remaining: Some(row.left),
+            note: Note::clipped(note.as_str()),
+        });
+        Ok((snapshot, row.left))
+    }
+}
+
+#[async_trait]
+impl<T: ShedTable> Backend for ShedBackend<T> {
+    fn profile(&self) -> &Profile {
+        self.table.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        check(self.table.profile(), claim)?;
+        for _ in 0..MAX_TRIES {
+            let asked_at = patience.now();
+            let row = match self.table.take(&self.hold(claim)).await? {
+                Taken::Yes => {
+                    self.pollers.forget(claim.id);
+                    let proof = Proof::none();
+                    return Ok(Step::Granted(Grant { asked_at, fence: None, lost: None, proof }));
+                }
+                Taken::No(row) => row,
+            };
+            let Some(row) = row else { continue };
+            let ask_again_in = match patience.is_ended() {
+                true => {
+                    self.pollers.forget(claim.id);
+                    None
+                }
+                false => Some(pause(claim, self.pollers.count(claim.id), row.left)),
+            };
+            return Ok(Step::Busy(Hint { ask_again_in, ahead: Some(1) }));
+        }
+        Err(Failure::unavailable("it changed hands whenever it was asked for: try again"))
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let mut renewals = vec![Renewal::Lost; batch.len()];
+        let mut holds = Vec::with_capacity(batch.len());
+        for (at, Renew { claim, .. }) in batch.iter().enumerate() {
+            match check(self.table.profile(), claim) {
+                Ok(()) => holds.push((at, self.hold(claim))),
+                Err(failure) => renewals[at] = Renewal::Unknown(failure),
+            }
+        }
+        for some in holds.chunks(BATCH_MAX) {
+            let asked: Vec<Hold> = some.iter().map(|(_, hold)| hold.clone()).collect();
+            for ((at, _), extended) in some.iter().zip(self.table.extend(&asked).await) {
+                match extended {
+                    Ok(true) => renewals[*at] = Renewal::Renewed,
+                    Ok(false) => {}
+                    Err(failure) => renewals[*at] = Renewal::Unknown(failure),
+                }
+            }
+        }
+        renewals
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        let mut releases = Vec::with_capacity(batch.len());
+        for some in batch.chunks(BATCH_MAX) {
+            releases.extend(self.release_some(some).await);
+        }
+        releases
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        loop {
+            let (snapshot, left) = self.snapshot(resource).await?;
+            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
+                return Ok(snapshot);
+            }
+            tokio::select! {
+                () = patience.ended() => {}
+                () = tokio::time::sleep(LOOK_AGAIN.min(left).min(patience.left()).max(TICK)) => {}
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let rows = self.table.list(prefix, after.map_or("", Resource::as_str), limit).await?;
+        // A name that no resource can have is not ours to take, and no reason to hide the others.
+        let resources = rows.into_iter().filter_map(|row| Resource::new(&row.name).ok());
+        Ok(resources.map(|resource| Summary { resource, holders: 1, waiting: 0 }).collect())
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        self.table.examine(ttl).await
+    }
+}
+
+/// Tries of one change against others; every lost try is another's success.
+const MAX_TRIES: u32 = 10;
+/// Longest time between two looks of an onlooker who waits for a change.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// A look in the very instant of an end is one too early.
+const TICK: Duration = Duration::from_millis(2);
