@@ -51,6 +51,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, kind};
 #[cfg(feature = "etcd")]
 pub use open::EtcdProof;
+#[cfg(feature = "zookeeper")]
+pub use open::ZooKeeperProof;
 pub use open::schema;
 
 pub use leasehold_core::{

@@ -12,6 +12,8 @@ use crate::local::{FileBackend, FileConfig, MemoryBackend};
 
 #[cfg(feature = "etcd")]
 pub use leasehold_etcd::EtcdProof;
+#[cfg(feature = "zookeeper")]
+pub use leasehold_zookeeper::ZooKeeperProof;
 
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_core::Fence;
 
-use super::Stale;
+use super::{NoFence, Stale, compare, shown};
 
 /// A file that only the newest holder may read or replace.
 ///
@@ -35,6 +35,9 @@ pub enum FencedFileError {
     /// A newer holder was here; nothing was read or written.
     #[error(transparent)]
     Stale(#[from] Stale),
+    /// There is nothing to compare; nothing was read or written.
+    #[error(transparent)]
+    NoFence(#[from] NoFence),
     /// The operating system refused.
     #[error("{path}: {source}")]
     Io {
@@ -57,8 +60,12 @@ impl FencedFile {
     /// The file need not exist yet; its directory must.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here; `Io`; `Damaged`.
-    pub fn open(path: impl AsRef<Path>, fence: Fence) -> Result<FencedFile, FencedFileError> {
+    /// `Stale` where a newer fence was here; `NoFence`; `Io`; `Damaged`.
+    pub fn open(
+        path: impl AsRef<Path>,
+        fence: impl Into<Option<Fence>>,
+    ) -> Result<FencedFile, FencedFileError> {
+        let fence = shown(fence)?;
         let data = path.as_ref().to_owned();
         let mut guard = data.clone().into_os_string();
         guard.push(".fence");
@@ -104,9 +111,7 @@ impl FencedFile {
             "" => Fence::default(),
             text => text.parse().map_err(|_| FencedFileError::Damaged { path: self.guard.clone() })?,
         };
-        if self.fence < seen {
-            return Err(Stale { yours: self.fence, seen }.into());
-        }
+        compare(self.fence, seen)?;
         Ok(file)
     }
 

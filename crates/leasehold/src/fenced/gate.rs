@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::Fence;
 
-use super::Stale;
+use super::{Refused, Stale, compare, shown};
 
 /// Lets in only the newest holder that it has seen.
 ///
@@ -44,12 +44,11 @@ impl<T> FenceGate<T> {
     /// Shows a fence, and raises the gate's own to it.
     ///
     /// # Errors
-    /// [`Stale`] where a newer one was shown before.
-    pub fn open(&self, fence: Fence) -> Result<Pass<T>, Stale> {
+    /// [`Stale`] where a newer one was shown before; [`NoFence`](super::NoFence).
+    pub fn open(&self, fence: impl Into<Option<Fence>>) -> Result<Pass<T>, Refused> {
+        let fence = shown(fence)?;
         let mut inside = lock(&self.inside);
-        if fence < inside.seen {
-            return Err(Stale { yours: fence, seen: inside.seen });
-        }
+        compare(fence, inside.seen)?;
         inside.seen = fence;
         Ok(Pass { inside: self.inside.clone(), fence })
     }
@@ -62,9 +61,7 @@ impl<T> Pass<T> {
     /// [`Stale`] where a newer fence was shown since; `work` has not run then.
     pub fn access<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
         let mut inside = lock(&self.inside);
-        if self.fence < inside.seen {
-            return Err(Stale { yours: self.fence, seen: inside.seen });
-        }
+        compare(self.fence, inside.seen)?;
         Ok(work(&mut inside.value))
     }
 }

@@ -5,15 +5,34 @@
 //! over it. So a fenced resource is *opened* with the fence, which raises the resource's own before the first
 //! read; from then on every older holder is refused, for reads and writes alike.
 //!
-//! [`FenceGate`] guards something in this process, [`FencedFile`] a file that the processes of one machine share.
+//! | what is protected | checked by |
+//! |---|---|
+//! | something in this process | [`FenceGate`] |
+//! | a file that the processes of one machine share | [`FencedFile`] |
+//! | rows of PostgreSQL, MySQL or SQLite | [`FenceColumn`], in the statements themselves |
+//! | a key of Redis | [`FencedRedis`], in a script |
+//! | an object in a store with conditional writes | [`FencedObject`], by entity tag or generation |
+//! | a service of your own behind HTTP | [`header`], and a gate in the service |
+//! | keys of the etcd that also keeps the lock | `EtcdProof`, a condition for your own transaction |
+//! | nodes of the ZooKeeper that also keeps the lock | `ZooKeeperProof`, a `check` for your own multi |
+//!
+//! All of them take a guard's fence as it is, `guard.fence()`; where the store of the lock has none, opening is
+//! refused with [`NoFence`].
 
+mod column;
 mod file;
 mod gate;
+pub mod header;
+mod object;
+mod redis;
 
 use leasehold_core::Fence;
 
+pub use column::{FenceColumn, InvalidColumn, Parameter, RowRefusal, SqlDialect, Statement};
 pub use file::{FencedFile, FencedFileError};
 pub use gate::{FenceGate, Pass};
+pub use object::{FencedObject, Look, ObjectPut, ObjectRefusal, Tag};
+pub use redis::{FencedRedis, FencedRedisError, RedisEval};
 
 /// Somebody with a newer fence was here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,4 +44,49 @@ pub struct Stale {
     pub yours: Fence,
     /// The newest that the resource has seen.
     pub seen: Fence,
+}
+
+/// The lock gave no fence, so that nobody could ever be told from an older holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the lock has no fence, so an older holder could not be refused: keep it in a store that has fences, and ask for them \
+     with .fenced(Grade::BestEffort) or better"
+)]
+pub struct NoFence;
+
+/// Why a fence was not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A newer holder was here.
+    #[error(transparent)]
+    Stale(#[from] Stale),
+    /// There is nothing to compare.
+    #[error(transparent)]
+    NoFence(#[from] NoFence),
+}
+
+/// The fence that was shown, if any was.
+fn shown(fence: impl Into<Option<Fence>>) -> Result<Fence, NoFence> {
+    fence.into().ok_or(NoFence)
+}
+
+/// Whether `yours` may go on where `seen` stands.
+fn compare(yours: Fence, seen: Fence) -> Result<(), Stale> {
+    if yours < seen { Err(Stale { yours, seen }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_without_fences_opens_nothing_and_is_told_what_to_do() {
+        let refusal = FenceGate::new(()).open(None).unwrap_err();
+        assert_eq!(refusal, Refused::NoFence(NoFence));
+        assert!(refusal.to_string().contains(".fenced(Grade::BestEffort)"), "{refusal}");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        assert!(matches!(FencedFile::open(&path, None), Err(FencedFileError::NoFence(_))));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "and nothing is made");
+    }
 }

@@ -1,0 +1,376 @@
+//! The SQL of a fence that stands in a column: checked text for statements, and what their answers mean.
+//!
+//! Pure: it knows no client of any database. The statements go through whatever client the program has, which binds
+//! the parameters.
+
+use std::fmt;
+
+use leasehold_core::Fence;
+
+use super::{NoFence, Stale, compare, shown};
+
+/// Which SQL is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SqlDialect {
+    /// PostgreSQL, and what speaks like it.
+    Postgres,
+    /// MySQL and MariaDB.
+    MySql,
+    /// SQLite.
+    Sqlite,
+}
+
+/// A fence that stands in a column: of the rows that it protects, or of a table that has nothing else.
+///
+/// The fence is stored as its text, compared byte by byte, so that it can be read in any console and bound by any client,
+/// a shell script with `LEASEHOLD_FENCE` included.
+///
+/// 1. [`raise`](FenceColumn::raise), or [`raise_or_insert`](FenceColumn::raise_or_insert), and then
+///    [`look`](FenceColumn::look), whose row [`judge`](FenceColumn::judge) reads: that is `open`. Do it before the first
+///    read, in a transaction of its own.
+/// 2. Then read and write. A statement about the row itself carries the [`condition`](FenceColumn::condition); where it
+///    touches no row, a newer holder was here. A transaction that touches other rows begins with
+///    [`hold`](FenceColumn::hold), judged like `look`: newer holders wait for its end.
+///
+/// ```
+/// use leasehold::{Fence, fenced::{FenceColumn, SqlDialect}};
+///
+/// let stock = FenceColumn::new(SqlDialect::Postgres, "shop.stock", "id")?;
+/// assert_eq!(
+///     stock.raise().text,
+///     r#"update "shop"."stock" set "fence" = $1 where "id" = $2 and "fence" collate "C" <= $1"#
+/// );
+/// let update = format!("update shop.stock set pieces = pieces - 1 where id = $2 and {}", stock.condition(1));
+/// assert_eq!(update, r#"update shop.stock set pieces = pieces - 1 where id = $2 and "fence" = $1"#);
+/// stock.judge(Fence::new(0, 34, 0), Some("00000000000000000034"))?;
+/// assert!(stock.judge(Fence::new(0, 33, 0), Some("00000000000000000034")).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Promises
+/// Once a fence was raised, no statement that carries the condition of an older one changes the row, at every isolation
+/// level; nor reads it, unless in a transaction that had begun to read before.
+///
+/// # Does not promise
+/// Anything against statements without the condition. That rows are read as of after `open`, where `open` ran inside a
+/// transaction that had read something before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceColumn {
+    dialect: SqlDialect,
+    table: String,
+    key: String,
+    column: String,
+}
+
+/// A statement, and which value belongs at each of its places, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The text.
+    pub text: String,
+    /// What is bound.
+    pub parameters: Vec<Parameter>,
+}
+
+/// A value that is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// [`FenceColumn::value`] of the holder's fence: a text.
+    Fence,
+    /// The key of the row, of whatever type its column has.
+    Key,
+}
+
+/// A name that is no plain identifier of SQL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name:?} cannot be a name in SQL here: use letters, digits and underscores, up to 63 of them and no digit first, and a \
+     single dot between schema and table"
+)]
+pub struct InvalidColumn {
+    name: String,
+}
+
+/// Why the holder of a fence may not use the row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RowRefusal {
+    /// A newer holder was here.
+    #[error(transparent)]
+    Stale(#[from] Stale),
+    /// There is nothing to compare.
+    #[error(transparent)]
+    NoFence(#[from] NoFence),
+    /// There is no such row.
+    #[error(
+        "there is no row with this key: create it first, or use `raise_or_insert` where the table holds fences only"
+    )]
+    NoRow,
+    /// The row's fence is older than the holder's, so it was not raised, or was set back.
+    #[error(
+        "the row's fence {seen} is older than yours, {yours}: open it first; if you did, somebody has set it back"
+    )]
+    NotOpened {
+        /// The fence that was shown.
+        yours: Fence,
+        /// What stands in the row.
+        seen: Fence,
+    },
+    /// What stands in the column is no fence. It is left as it is: starting again at nothing would let old holders in.
+    #[error("{found:?} in the row is no fence; restore it, or set it to '' once no holder uses the row")]
+    Damaged {
+        /// What stands there.
+        found: String,
+    },
+}
+
+impl FenceColumn {
+    /// The column `fence` of `table`, which may be written `schema.table`, where `key` tells rows apart.
+    ///
+    /// Names are quoted as they are written, so case counts in PostgreSQL.
+    ///
+    /// # Errors
+    /// [`InvalidColumn`] for a name that would have to be escaped.
+    pub fn new(dialect: SqlDialect, table: &str, key: &str) -> Result<FenceColumn, InvalidColumn> {
+        let parts = table.split('.').map(|part| quoted(dialect, part)).collect::<Option<Vec<_>>>();
+        let table = parts.filter(|parts| parts.len() <= 2).ok_or_else(|| invalid(table))?.join(".");
+        let key = quoted(dialect, key).ok_or_else(|| invalid(key))?;
+        let column = quoted(dialect, COLUMN).ok_or_else(|| invalid(COLUMN))?;
+        Ok(FenceColumn { dialect, table, key, column })
+    }
+
+    /// Another name for the column.
+    ///
+    /// # Errors
+    /// As [`FenceColumn::new`].
+    pub fn named(mut self, column: &str) -> Result<FenceColumn, InvalidColumn> {
+        self.column = quoted(self.dialect, column).ok_or_else(|| invalid(column))?;
+        Ok(self)
+    }
+
+    /// What is bound for the fence.
+    ///
+    /// # Errors
+    /// [`NoFence`].
+    pub fn value(&self, fence: impl Into<Option<Fence>>) -> Result<String, NoFence> {
+        shown(fence).map(|fence| fence.to_string())
+    }
+
+    /// Adds the column to a table that exists. Rows begin with a fence older than any.
+    pub fn add_column(&self) -> Statement {
+        self.plain(format!("alter table {} add column {} {}", self.table, self.column, self.kind()))
+    }
+
+    /// A table that holds nothing but fences, by keys of text up to 255 bytes: for what is not one row.
+    pub fn create_table(&self) -> Statement {
+        let key = match self.dialect {
+            SqlDialect::MySql => "varchar(255) character set utf8mb4 collate utf8mb4_bin",
+            SqlDialect::Postgres | SqlDialect::Sqlite => "varchar(255)",
+        };
+        let FenceColumn { table, column, .. } = self;
+        let kind = self.kind();
+        self.plain(format!(
+            "create table if not exists {table} ({} {key} primary key, {column} {kind})",
+            self.key
+        ))
+    }
+
+    /// Raises the fence of a row that exists. A newer one stays; [`FenceColumn::look`] tells.
+    pub fn raise(&self) -> Statement {
+        let FenceColumn { table, key, column, .. } = self;
+        let (bound, older) = (self.place(1), self.older(1));
+        let id = self.place(2);
+        self.bound(
+            format!("update {table} set {column} = {bound} where {key} = {id} and {older}"),
+            &[Parameter::Fence, Parameter::Key, Parameter::Fence],
+        )
+    }
+
+    /// Raises the fence of a row, or inserts the row, where the table holds fences only.
+    pub fn raise_or_insert(&self) -> Statement {
+        let FenceColumn { table, key, column, .. } = self;
+        let insert =
+            format!("insert into {table} ({column}, {key}) values ({}, {})", self.place(1), self.place(2));
+        let or_raise = match self.dialect {
+            SqlDialect::MySql => {
+                format!("on duplicate key update {column} = greatest({column}, values({column}))")
+            }
+            SqlDialect::Postgres => format!(
+                "on conflict ({key}) do update set {column} = excluded.{column} where {table}.{column} collate \"C\" <= excluded.{column}"
+            ),
+            SqlDialect::Sqlite => format!(
+                "on conflict ({key}) do update set {column} = excluded.{column} where {column} <= excluded.{column}"
+            ),
+        };
+        self.bound(format!("{insert} {or_raise}"), &[Parameter::Fence, Parameter::Key])
+    }
+
+    /// Reads the fence of a row, for [`FenceColumn::judge`].
+    pub fn look(&self) -> Statement {
+        let FenceColumn { table, key, column, .. } = self;
+        let text = format!("select {column} from {table} where {key} = {}", self.place(1));
+        self.bound(text, &[Parameter::Key])
+    }
+
+    /// Reads the fence of a row, for [`FenceColumn::judge`], and keeps newer holders waiting until the transaction ends.
+    ///
+    /// SQLite has one writer at a time: begin the transaction there with `begin immediate`.
+    pub fn hold(&self) -> Statement {
+        let mut statement = self.look();
+        if self.dialect != SqlDialect::Sqlite {
+            statement.text.push_str(" for update");
+        }
+        statement
+    }
+
+    /// The condition for a statement of your own about the row, where its parameter `place` is the fence. MySQL counts
+    /// its places itself.
+    ///
+    /// It asks for the very fence, not for an older one or the same: whoever has not opened the row changes nothing.
+    pub fn condition(&self, place: u16) -> String {
+        format!("{} = {}", self.column, self.place(place))
+    }
+
+    /// What the answer of [`FenceColumn::look`] or [`FenceColumn::hold`] means: `seen` is its column, `None` where it
+    /// has no row.
+    ///
+    /// # Errors
+    /// [`RowRefusal`].
+    pub fn judge(&self, fence: impl Into<Option<Fence>>, seen: Option<&str>) -> Result<(), RowRefusal> {
+        let yours = shown(fence)?;
+        let seen = match seen.ok_or(RowRefusal::NoRow)? {
+            "" => Fence::default(),
+            text => text.parse().map_err(|_| RowRefusal::Damaged { found: shortened(text) })?,
+        };
+        compare(yours, seen)?;
+        if yours == seen { Ok(()) } else { Err(RowRefusal::NotOpened { yours, seen }) }
+    }
+
+    fn kind(&self) -> &'static str {
+        // The text of a fence sorts as the fence only where bytes are compared.
+        match self.dialect {
+            SqlDialect::Postgres => "varchar(53) collate \"C\" not null default ''",
+            SqlDialect::MySql => "varchar(53) character set ascii collate ascii_bin not null default ''",
+            SqlDialect::Sqlite => "text collate binary not null default ''",
+        }
+    }
+
+    fn older(&self, place: u16) -> String {
+        let collate = if self.dialect == SqlDialect::Postgres { " collate \"C\"" } else { "" };
+        format!("{}{collate} <= {}", self.column, self.place(place))
+    }
+
+    fn place(&self, number: u16) -> String {
+        match self.dialect {
+            SqlDialect::Postgres => format!("${number}"),
+            SqlDialect::Sqlite => format!("?{number}"),
+            SqlDialect::MySql => "?".to_owned(),
+        }
+    }
+
+    fn plain(&self, text: String) -> Statement {
+        Statement { text, parameters: Vec::new() }
+    }
+
+    /// `all` is what MySQL binds; the others name a place twice and bind it once.
+    fn bound(&self, text: String, all: &[Parameter]) -> Statement {
+        let mut parameters: Vec<Parameter> = Vec::with_capacity(all.len());
+        for parameter in all {
+            if self.dialect == SqlDialect::MySql || !parameters.contains(parameter) {
+                parameters.push(*parameter);
+            }
+        }
+        Statement { text, parameters }
+    }
+}
+
+impl fmt::Display for Statement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What the column is called unless it is named.
+const COLUMN: &str = "fence";
+/// The longest name of PostgreSQL, in bytes; MySQL's is one longer.
+const LONGEST_NAME: usize = 63;
+/// So much of a damaged fence is shown.
+const SHOWN: usize = 64;
+
+fn quoted(dialect: SqlDialect, name: &str) -> Option<String> {
+    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let quote = if dialect == SqlDialect::MySql { '`' } else { '"' };
+    (starts && plain && name.len() <= LONGEST_NAME).then(|| format!("{quote}{name}{quote}"))
+}
+
+fn invalid(name: &str) -> InvalidColumn {
+    InvalidColumn { name: shortened(name) }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [SqlDialect; 3] = [SqlDialect::Postgres, SqlDialect::MySql, SqlDialect::Sqlite];
+
+    #[test]
+    fn names_that_would_have_to_be_escaped_are_refused() {
+        for dialect in ALL {
+            for bad in
+                ["", "1a", "a-b", "a b", "a\"b", "a`b", "a;drop", "ä", "a.b.c", ".a", "a.", &"a".repeat(64)]
+            {
+                assert!(FenceColumn::new(dialect, bad, "id").is_err(), "{bad:?}");
+                assert!(FenceColumn::new(dialect, "t", "id").unwrap().named(bad).is_err(), "{bad:?}");
+                assert!(FenceColumn::new(dialect, "t", bad).is_err(), "{bad:?}");
+            }
+            assert!(FenceColumn::new(dialect, "t", "a.b").is_err(), "only tables have schemas");
+            assert!(FenceColumn::new(dialect, "_s.T_1", &"k".repeat(63)).is_ok());
+        }
+    }
+
+    #[test]
+    fn each_place_has_its_value() {
+        for dialect in ALL {
+            let column = FenceColumn::new(dialect, "stock", "id").unwrap().named("lock_fence").unwrap();
+            for statement in [column.raise(), column.raise_or_insert(), column.look(), column.hold()] {
+                let marks = match dialect {
+                    SqlDialect::MySql => statement.text.matches('?').count(),
+                    SqlDialect::Sqlite => {
+                        (1..9).filter(|n| statement.text.contains(&format!("?{n}"))).count()
+                    }
+                    SqlDialect::Postgres => {
+                        (1..9).filter(|n| statement.text.contains(&format!("${n}"))).count()
+                    }
+                };
+                assert_eq!(marks, statement.parameters.len(), "{statement}");
+                assert!(statement.text.contains("lock_fence"), "{statement}");
+            }
+        }
+        let column = FenceColumn::new(SqlDialect::MySql, "stock", "id").unwrap();
+        assert_eq!(column.raise().text, "update `stock` set `fence` = ? where `id` = ? and `fence` <= ?");
+        assert_eq!(column.raise().parameters, [Parameter::Fence, Parameter::Key, Parameter::Fence]);
+    }
+
+    #[test]
+    fn a_row_is_judged_by_what_stands_in_it() {
+        let column = FenceColumn::new(SqlDialect::Sqlite, "stock", "id").unwrap();
+        let (old, new) = (Fence::new(0, 33, 1), Fence::new(2, 1, 0));
+        let text = |fence: Fence| fence.to_string();
+        assert_eq!(column.judge(new, Some(&text(new))), Ok(()));
+        assert_eq!(
+            column.judge(old, Some(&text(new))),
+            Err(RowRefusal::Stale(Stale { yours: old, seen: new }))
+        );
+        assert!(matches!(column.judge(new, Some(&text(old))), Err(RowRefusal::NotOpened { .. })));
+        assert!(matches!(column.judge(new, Some("")), Err(RowRefusal::NotOpened { .. })));
+        assert_eq!(column.judge(new, None), Err(RowRefusal::NoRow));
+        assert_eq!(column.judge(None, Some("")), Err(RowRefusal::NoFence(NoFence)));
+        assert!(matches!(column.judge(new, Some("12 apples")), Err(RowRefusal::Damaged { .. })));
+        assert_eq!(column.value(None), Err(NoFence));
+    }
+}

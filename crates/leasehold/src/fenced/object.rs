@@ -1,0 +1,289 @@
+//! An object in a store with conditional writes, behind a fence.
+//!
+//! Pure: it knows no client of any store. It says what to put under which condition, and reads what was got.
+//!
+//! The fence is the first line of the object itself, not metadata beside it: where an entity tag is made from the content
+//! alone, as S3's is, raising a fence in the metadata would leave the tag as it was, and with it the condition of every
+//! older holder true.
+
+use leasehold_core::Fence;
+
+use super::{NoFence, Stale, compare, shown};
+
+/// An object that only the newest holder may replace.
+///
+/// ```no_run
+/// use leasehold::fenced::{FencedObject, Look, ObjectPut, Tag};
+/// # fn get() -> Look { Look::absent() }
+/// # fn put(_: &ObjectPut) -> Option<Tag> { None }
+/// # fn add_one(_: &[u8]) -> Vec<u8> { Vec::new() }
+/// # fn example(guard: &leasehold::Guard) -> Result<(), Box<dyn std::error::Error>> {
+/// let object = loop {
+///     // `get`: the body and its tag. `put`: the tag of what was written, or `None` where the store answers 412.
+///     let raise = FencedObject::open(guard.fence(), &get())?;
+///     if let Some(tag) = put(&raise) {
+///         break raise.done(tag);
+///     }
+/// };
+/// let write = object.write(&add_one(object.content()))?;
+/// let object = match put(&write) {
+///     Some(tag) => write.done(tag),
+///     None => return Err(object.refused(&get()).into()),
+/// };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Once it was opened with a fence, no write of an older holder is accepted: each of them names a state of the object that
+/// is gone. A put of unknown outcome may be repeated; where its condition then fails, open it again and look.
+///
+/// # Does not promise
+/// Anything of a store that does not keep conditional writes, or whose entity tags are weak. That whoever reads the object
+/// without this type finds the bare content: it stands behind a line with the fence, see [`FencedObject::strip`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedObject {
+    fence: Fence,
+    tag: Tag,
+    content: Vec<u8>,
+}
+
+/// Which state of an object a store has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tag {
+    /// The entity tag, quotes included, as in the header `ETag` of S3, Azure and most others.
+    Entity(String),
+    /// The generation of Google's store, 0 where there is no object.
+    Generation(u64),
+    /// There is no object, in a store of entity tags.
+    Absent,
+}
+
+/// What a store has answered to a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    tag: Tag,
+    body: Option<Vec<u8>>,
+}
+
+/// What is to be put, and under which condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectPut {
+    fence: Fence,
+    body: Vec<u8>,
+    content: Vec<u8>,
+    condition: (&'static str, String),
+}
+
+/// Why a fenced object was not opened or replaced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectRefusal {
+    /// A newer holder was here.
+    #[error(transparent)]
+    Stale(#[from] Stale),
+    /// There is nothing to compare.
+    #[error(transparent)]
+    NoFence(#[from] NoFence),
+    /// The object has no line with a fence.
+    #[error(
+        "the object does not begin with a fence: put it there once by FencedObject::unheld, while nobody uses it"
+    )]
+    Foreign,
+    /// No condition can be made of this tag.
+    #[error(
+        "{0:?} is no strong entity tag, so the store cannot compare it: use a store that has conditional writes"
+    )]
+    WeakTag(String),
+    /// The state that was to be replaced is gone, and yet no newer holder was here.
+    #[error("the object was changed by your own fence since it was read, or without any: open it again")]
+    Changed,
+}
+
+impl FencedObject {
+    /// The first step of opening: what to put so that every older holder is shut out. It leaves the content as it is.
+    ///
+    /// Where the store answers that the condition does not hold (412), somebody was quicker: read again and open again, a
+    /// limited number of times.
+    ///
+    /// # Errors
+    /// `Stale` where a newer fence was here; `NoFence`; `Foreign`; `WeakTag`.
+    pub fn open(fence: impl Into<Option<Fence>>, look: &Look) -> Result<ObjectPut, ObjectRefusal> {
+        let fence = shown(fence)?;
+        let content = match &look.body {
+            None => &[][..],
+            Some(body) => {
+                let (seen, content) = split(body)?;
+                compare(fence, seen)?;
+                content
+            }
+        };
+        ObjectPut::of(fence, content, &look.tag)
+    }
+
+    /// The content as it was when the object was opened or written; empty where nothing was written yet.
+    pub fn content(&self) -> &[u8] {
+        &self.content
+    }
+
+    /// What to put to replace the content. Where the store answers that the condition does not hold, nothing was written:
+    /// [`FencedObject::refused`] says why.
+    ///
+    /// # Errors
+    /// `WeakTag`, where the store named one when it accepted the last put.
+    pub fn write(&self, content: &[u8]) -> Result<ObjectPut, ObjectRefusal> {
+        ObjectPut::of(self.fence, content, &self.tag)
+    }
+
+    /// Why a write was refused, by what stands there now.
+    pub fn refused(&self, look: &Look) -> ObjectRefusal {
+        match FencedObject::open(self.fence, look) {
+            Err(refusal) => refusal,
+            Ok(_) => ObjectRefusal::Changed,
+        }
+    }
+
+    /// The body of an object with this content that nobody has held yet, for objects that were there before.
+    pub fn unheld(content: &[u8]) -> Vec<u8> {
+        framed(Fence::default(), content)
+    }
+
+    /// The content of a body, for those who only read and need not be the newest.
+    ///
+    /// # Errors
+    /// `Foreign`.
+    pub fn strip(body: &[u8]) -> Result<&[u8], ObjectRefusal> {
+        split(body).map(|(_, content)| content)
+    }
+}
+
+impl Look {
+    /// There is an object, in this state and with this body.
+    pub fn at(tag: Tag, body: impl Into<Vec<u8>>) -> Look {
+        Look { tag, body: Some(body.into()) }
+    }
+
+    /// There is no object, in a store of entity tags.
+    pub fn absent() -> Look {
+        Look { tag: Tag::Absent, body: None }
+    }
+
+    /// There is no object, in a store of generations.
+    pub fn no_generation() -> Look {
+        Look { tag: Tag::Generation(0), body: None }
+    }
+}
+
+impl ObjectPut {
+    fn of(fence: Fence, content: &[u8], tag: &Tag) -> Result<ObjectPut, ObjectRefusal> {
+        let condition = match tag {
+            Tag::Entity(tag) if is_strong(tag) => (IF_MATCH, tag.clone()),
+            Tag::Entity(tag) => return Err(ObjectRefusal::WeakTag(tag.chars().take(SHOWN).collect())),
+            Tag::Generation(generation) => (IF_GENERATION, generation.to_string()),
+            Tag::Absent => (IF_NONE_MATCH, "*".to_owned()),
+        };
+        Ok(ObjectPut { fence, body: framed(fence, content), content: content.to_vec(), condition })
+    }
+
+    /// What to put.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The header that makes the write conditional: its name and its value.
+    pub fn condition(&self) -> (&'static str, &str) {
+        (self.condition.0, &self.condition.1)
+    }
+
+    /// The object after the store has accepted it, in the state that it names in its answer.
+    pub fn done(self, tag: Tag) -> FencedObject {
+        FencedObject { fence: self.fence, tag, content: self.content }
+    }
+}
+
+/// How an object begins; the fence and the end of the line follow.
+const BEGIN: &[u8] = b"leasehold-fence: ";
+const IF_MATCH: &str = "If-Match";
+const IF_NONE_MATCH: &str = "If-None-Match";
+const IF_GENERATION: &str = "x-goog-if-generation-match";
+/// So much of a bad tag is shown.
+const SHOWN: usize = 64;
+
+fn framed(fence: Fence, content: &[u8]) -> Vec<u8> {
+    [BEGIN, fence.to_string().as_bytes(), b"\n", content].concat()
+}
+
+fn split(body: &[u8]) -> Result<(Fence, &[u8]), ObjectRefusal> {
+    let read = || {
+        let rest = body.strip_prefix(BEGIN)?;
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let fence = str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+        Some((fence, &rest[end + 1..]))
+    };
+    read().ok_or(ObjectRefusal::Foreign)
+}
+
+/// A quoted text without anything that could end a header.
+fn is_strong(tag: &str) -> bool {
+    let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+    inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entity(tag: &str) -> Tag {
+        Tag::Entity(tag.to_owned())
+    }
+
+    #[test]
+    fn each_store_gets_its_own_condition() {
+        let fence = Fence::new(0, 34, 0);
+        let condition = |look: Look| {
+            let put = FencedObject::open(fence, &look).unwrap();
+            (put.condition().0, put.condition().1.to_owned())
+        };
+        assert_eq!(condition(Look::absent()), ("If-None-Match", "*".to_owned()));
+        assert_eq!(condition(Look::no_generation()), ("x-goog-if-generation-match", "0".to_owned()));
+        let body = FencedObject::unheld(b"x");
+        assert_eq!(condition(Look::at(entity("\"e1\""), &*body)), ("If-Match", "\"e1\"".to_owned()));
+        let generation = Look::at(Tag::Generation(7), &*body);
+        assert_eq!(condition(generation), ("x-goog-if-generation-match", "7".to_owned()));
+        for weak in ["W/\"e1\"", "e1", "\"", "", "\"a\"\r\nX: \"b\""] {
+            let refusal = FencedObject::open(fence, &Look::at(entity(weak), &*body)).unwrap_err();
+            assert!(matches!(refusal, ObjectRefusal::WeakTag(_)), "{weak:?}");
+        }
+    }
+
+    #[test]
+    fn the_content_stays_and_the_fence_rises() {
+        let (old, new) = (Fence::new(0, 33, 0), Fence::new(0, 34, 0));
+        let body = FencedObject::unheld(b"5");
+        let raise = FencedObject::open(old, &Look::at(entity("\"1\""), body)).unwrap();
+        let after_old = raise.body().to_vec();
+        let holder = raise.done(entity("\"2\""));
+        assert_eq!(holder.content(), b"5");
+        let raise = FencedObject::open(new, &Look::at(entity("\"2\""), after_old.clone())).unwrap();
+        assert_ne!(raise.body(), after_old, "a tag made from the content changes with the fence");
+        assert_eq!(FencedObject::strip(raise.body()).unwrap(), b"5");
+        let seen = Look::at(entity("\"3\""), raise.body());
+        assert_eq!(holder.refused(&seen), ObjectRefusal::Stale(Stale { yours: old, seen: new }));
+        assert_eq!(FencedObject::open(None, &seen), Err(ObjectRefusal::NoFence(NoFence)));
+        assert_eq!(
+            FencedObject::open(new, &Look::at(entity("\"3\""), *b"bare")),
+            Err(ObjectRefusal::Foreign)
+        );
+    }
+
+    #[test]
+    fn a_write_names_the_state_that_the_last_one_left() {
+        let opened = FencedObject::open(Fence::new(0, 1, 0), &Look::absent()).unwrap();
+        let object = opened.done(entity("\"a\""));
+        assert_eq!(object.content(), b"");
+        let write = object.write(b"6").unwrap();
+        assert_eq!(write.condition(), ("If-Match", "\"a\""));
+        assert_eq!(write.done(entity("\"b\"")).write(b"7").unwrap().condition(), ("If-Match", "\"b\""));
+    }
+}

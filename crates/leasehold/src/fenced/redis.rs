@@ -1,0 +1,207 @@
+//! A key of Redis behind a fence: the check and the work are one script, so nothing comes between them.
+//!
+//! Beside the key stands `{key}:fenced`, in the same slot of a cluster, with the newest fence as text. The texts are compared
+//! byte by byte, because Lua's own comparison follows the server's locale.
+
+use async_trait::async_trait;
+use leasehold_core::Fence;
+
+use super::{NoFence, Stale, compare, shown};
+
+/// A connection that runs scripts: whatever client of Redis the program has.
+///
+/// With the crate `redis`, for instance, it is `cmd("EVAL")` with the script, the number of keys, the keys and the
+/// arguments, read as a list of byte strings.
+#[async_trait]
+pub trait RedisEval: Send + Sync {
+    /// Why a script was not run, or failed.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Runs `EVAL script keys… args…` and answers its list of strings.
+    async fn eval(&self, script: &str, keys: &[&[u8]], args: &[&[u8]]) -> Result<Vec<Vec<u8>>, Self::Error>;
+}
+
+/// A key of Redis that only the newest holder may read or change.
+///
+/// # Promises
+/// Once it was opened with a fence, nobody with an older one reads or changes it through this type. A fence that is gone,
+/// evicted or flushed, lets nobody in but those who open anew.
+///
+/// # Does not promise
+/// Anything against those who go around it. More than the server keeps: a failover to a replica that had not heard of the
+/// raised fence lets the older holder in again, as it brings back the older value.
+///
+/// # Cancel safety
+/// Of a dropped future the work may be done or not.
+#[derive(Clone, Debug)]
+pub struct FencedRedis<C> {
+    connection: C,
+    key: Vec<u8>,
+    beside: Vec<u8>,
+    fence: Fence,
+}
+
+/// Why a fenced key was not read or changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FencedRedisError<E> {
+    /// A newer holder was here; nothing was read or changed.
+    #[error(transparent)]
+    Stale(Stale),
+    /// There is nothing to compare; nothing was sent.
+    #[error(transparent)]
+    NoFence(NoFence),
+    /// The server has forgotten the fence with which it was opened. It may have forgotten the value as well.
+    #[error(
+        "the server no longer has the fence {yours}: open it again, and look whether its value is still there"
+    )]
+    Forgotten {
+        /// The fence that was shown.
+        yours: Fence,
+    },
+    /// What stands beside the key is no fence. It is left as it is: starting again at nothing would let old holders in.
+    #[error("{found:?} beside the key is no fence; restore it, or delete it once nobody uses the key")]
+    Damaged {
+        /// What stands there.
+        found: String,
+    },
+    /// The key cannot have a fence in its own slot; nothing was sent.
+    #[error("a key with «}}» in it needs a hash tag, «{{tag}}», so that its fence lies in the same slot")]
+    NoSlot,
+    /// The script's answer is none that it gives.
+    #[error("the server's answer is not that of the script: {0}")]
+    Answer(String),
+    /// The connection failed, or the script did; it may have been run.
+    #[error("redis: {0}")]
+    Connection(E),
+}
+
+impl<C: RedisEval> FencedRedis<C> {
+    /// Opens `key` in the name of `fence`, and shuts out every older one.
+    ///
+    /// # Errors
+    /// `Stale` where a newer fence was here; `NoFence`; `NoSlot`; `Damaged`; `Connection`.
+    pub async fn open(
+        connection: C,
+        key: impl Into<Vec<u8>>,
+        fence: impl Into<Option<Fence>>,
+    ) -> Result<FencedRedis<C>, FencedRedisError<C::Error>> {
+        let fence = shown(fence).map_err(FencedRedisError::NoFence)?;
+        let key = key.into();
+        let beside = beside(&key).ok_or(FencedRedisError::NoSlot)?;
+        let opened = FencedRedis { connection, key, beside, fence };
+        opened.run(&format!("{CHECK}{RAISE}"), &[]).await?;
+        Ok(opened)
+    }
+
+    /// The value; `None` where there is none.
+    ///
+    /// # Errors
+    /// `Stale` where a newer fence was here since; `Forgotten`; `Damaged`; `Connection`.
+    pub async fn get(&self) -> Result<Option<Vec<u8>>, FencedRedisError<C::Error>> {
+        Ok(self.eval("local v = redis.call('get', KEYS[1]) return v and { v } or {}", &[]).await?.pop())
+    }
+
+    /// Replaces the value.
+    ///
+    /// # Errors
+    /// As [`FencedRedis::get`]; nothing was written where it says `Stale`.
+    pub async fn set(&self, value: &[u8]) -> Result<(), FencedRedisError<C::Error>> {
+        self.eval("redis.call('set', KEYS[1], ARGV[1]) return {}", &[value]).await.map(drop)
+    }
+
+    /// Runs a script of your own behind the fence: `KEYS[1]` is the key, of whatever type, `ARGV` what is given here, and
+    /// what it returns a list of strings.
+    ///
+    /// `script` is part of the program: never make it of what somebody sends, pass that as arguments.
+    ///
+    /// # Errors
+    /// As [`FencedRedis::get`].
+    pub async fn eval(
+        &self,
+        script: &str,
+        args: &[&[u8]],
+    ) -> Result<Vec<Vec<u8>>, FencedRedisError<C::Error>> {
+        self.run(&format!("{CHECK}{OPENED}local function work(KEYS, ARGV)\n{script}\nend\n{WORK}"), args)
+            .await
+    }
+
+    async fn run(&self, script: &str, args: &[&[u8]]) -> Result<Vec<Vec<u8>>, FencedRedisError<C::Error>> {
+        let fence = self.fence.to_string();
+        let mut all: Vec<&[u8]> = vec![fence.as_bytes()];
+        all.extend_from_slice(args);
+        let keys: [&[u8]; 2] = [&self.beside, &self.key];
+        let answer = self.connection.eval(script, &keys, &all).await.map_err(FencedRedisError::Connection)?;
+        let mut answer = answer.into_iter();
+        let found = |answer: &mut std::vec::IntoIter<Vec<u8>>| {
+            answer.next().map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
+        };
+        match answer.next().as_deref() {
+            Some(b"ok") => Ok(answer.collect()),
+            Some(b"stale") => {
+                let found = found(&mut answer);
+                let seen = found.parse().map_err(|_| FencedRedisError::Damaged { found })?;
+                // Invariant: the script says so of newer fences only; a server that says it of others is not believed.
+                Err(compare(self.fence, seen).err().map_or_else(
+                    || FencedRedisError::Answer(format!("{seen} is called newer than {}", self.fence)),
+                    FencedRedisError::Stale,
+                ))
+            }
+            Some(b"forgotten") => Err(FencedRedisError::Forgotten { yours: self.fence }),
+            Some(b"damaged") => Err(FencedRedisError::Damaged { found: found(&mut answer) }),
+            other => {
+                let text = other.map(|other| String::from_utf8_lossy(other).into_owned());
+                Err(FencedRedisError::Answer(text.unwrap_or_else(|| "an empty list".to_owned())))
+            }
+        }
+    }
+}
+
+/// Where the fence of a key stands: in the slot of the key, whichever way that is found.
+fn beside(key: &[u8]) -> Option<Vec<u8>> {
+    let open = key.iter().position(|byte| *byte == b'{');
+    let tag = open.and_then(|open| key[open + 1..].iter().position(|byte| *byte == b'}'));
+    match tag {
+        // It has a hash tag, which stays the first one.
+        Some(length) if length > 0 => Some([key, b":fenced"].concat()),
+        _ if key.contains(&b'}') => None,
+        _ => Some([b"{", key, b"}:fenced"].concat()),
+    }
+}
+
+/// Ends the script where a newer fence stands there. `KEYS[1]` is the fence, `ARGV[1]` the holder's.
+const CHECK: &str = "\
+local mine, seen = ARGV[1], redis.call('get', KEYS[1]) or ''
+if seen ~= '' and not string.match(seen, '^[e%d][%d.]+$') then return { 'damaged', seen } end
+for i = 1, math.max(#mine, #seen) do
+  local a, b = string.byte(mine, i) or 0, string.byte(seen, i) or 0
+  if a > b then break end
+  if a < b then return { 'stale', seen } end
+end
+";
+/// Raises it.
+const RAISE: &str = "if mine ~= seen then redis.call('set', KEYS[1], mine) end return { 'ok' }\n";
+/// Ends the script where it was not raised to the holder's.
+const OPENED: &str = "if mine ~= seen then return { 'forgotten' } end\n";
+/// Calls the holder's own script with the holder's own key and arguments.
+const WORK: &str = "\
+local args = {}
+for i = 2, #ARGV do args[i - 1] = ARGV[i] end
+local answer = { 'ok' }
+for _, text in ipairs(work({ KEYS[2] }, args) or {}) do answer[#answer + 1] = tostring(text) end
+return answer
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_lies_in_the_slot_of_its_key() {
+        let place = |key: &str| beside(key.as_bytes()).map(|key| String::from_utf8(key).unwrap());
+        assert_eq!(place("stock/42").as_deref(), Some("{stock/42}:fenced"));
+        assert_eq!(place("a{shop}b").as_deref(), Some("a{shop}b:fenced"));
+        assert_eq!(place("a{b").as_deref(), Some("{a{b}:fenced"));
+        assert_eq!((place("a}b"), place("a{}b"), place("}")), (None, None, None));
+    }
+}
