@@ -332,19 +332,10 @@ impl Backend for PlainBackend {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
+        _seen: Option<&Version>,
+        _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        loop {
-            let snapshot = self.look(resource).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            tokio::select! {
-                () = patience.ended() => {}
-                () = tokio::time::sleep(LOOK_AGAIN.min(patience.left())) => {}
-            }
-        }
+        self.look(resource).await
     }
 
     async fn list(
@@ -390,5 +381,3 @@ pub(crate) fn collision(asked: &Resource, stored: &Resource) -> Failure {
 const MAX_TRIES: u32 = 10;
 /// Claims whose items are remembered.
 const MAX_NUMBERS: usize = 200_000;
-/// Longest time between two looks of an onlooker who waits for a change.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);

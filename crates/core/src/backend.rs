@@ -66,6 +66,9 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// Holders and line of a resource. With `seen`, waits until the version is another one or patience ends,
     /// and answers with what there is then.
     ///
+    /// A backend that hears of no changes answers at once with the version that was seen; the engine asks again after a
+    /// pause.
+    ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
     async fn inspect(

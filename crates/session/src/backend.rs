@@ -63,10 +63,10 @@ impl<C: Sessions> Backend for SessionBackend<C> {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
+        _seen: Option<&Version>,
+        _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.observe(resource, seen, patience).await
+        self.snapshot(resource).await
     }
 
     async fn list(

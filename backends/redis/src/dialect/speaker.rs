@@ -16,7 +16,7 @@ use leasehold_core::{
 use super::Tongue;
 use super::reading::{self, Look};
 use crate::backend::RedisBackend;
-use crate::looking::{LOOK_AGAIN, each_key, glob_escaped};
+use crate::looking::{each_key, glob_escaped};
 use crate::polling::{self, LAST_POLL, TICK};
 use crate::reply;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX};
@@ -217,19 +217,10 @@ impl<T: Tongue> Backend for Speaker<T> {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
+        _seen: Option<&Version>,
+        _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        loop {
-            let snapshot = self.snapshot(resource).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
-                () = ended(patience) => {}
-            }
-        }
+        self.snapshot(resource).await
     }
 
     async fn list(

@@ -94,7 +94,7 @@ impl<T: ShedTable> ShedBackend<T> {
         there
     }
 
-    async fn snapshot(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {
+    async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let row = self.table.look(&[row_name(resource, self.table.widths())]).await.pop();
         let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
         let mut snapshot = Snapshot {
@@ -104,7 +104,7 @@ impl<T: ShedTable> ShedBackend<T> {
             waiting: Vec::new(),
             fence: None,
         };
-        let Some(row) = row else { return Ok((snapshot, Duration::MAX)) };
+        let Some(row) = row else { return Ok(snapshot) };
         let Owner { id, note } = Owner::read(&row.by);
         // Of an id only its public name may be shown.
         snapshot.version = Version(format!("{}-{}", id.tag(), row.since));
@@ -116,7 +116,7 @@ impl<T: ShedTable> ShedBackend<T> {
             remaining: Some(row.left),
             note: Note::clipped(note.as_str()),
         });
-        Ok((snapshot, row.left))
+        Ok(snapshot)
     }
 }
 
@@ -184,19 +184,10 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
+        _seen: Option<&Version>,
+        _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        loop {
-            let (snapshot, left) = self.snapshot(resource).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            tokio::select! {
-                () = patience.ended() => {}
-                () = tokio::time::sleep(LOOK_AGAIN.min(left).min(patience.left()).max(TICK)) => {}
-            }
-        }
+        self.snapshot(resource).await
     }
 
     async fn list(
@@ -218,7 +209,3 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
 
 /// Tries of one change against others; every lost try is another's success.
 const MAX_TRIES: u32 = 10;
-/// Longest time between two looks of an onlooker who waits for a change.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// A look in the very instant of an end is one too early.
-const TICK: Duration = Duration::from_millis(2);

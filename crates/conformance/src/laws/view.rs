@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Note, Patience, Resource, Share, Standing, Summary, Version};
+use leasehold_core::{Claim, Failure, Note, Patience, Resource, Share, Standing, Summary, Version};
 
 use crate::client::{AT_ONCE, Client, within};
 use crate::clock::patience_for;
@@ -219,7 +219,16 @@ async fn watch(
     wait: Duration,
 ) -> Checked<leasehold_core::Snapshot> {
     let patience: Patience = patience_for(&client.clock, wait);
-    let looking = client.backend.inspect(resource, Some(seen), &patience);
+    let looking = async {
+        loop {
+            let snapshot = client.backend.inspect(resource, Some(seen), &patience).await?;
+            if snapshot.version != *seen || patience.is_ended() {
+                return Ok::<_, Failure>(snapshot);
+            }
+            // As the engine does over a store that hears of no changes.
+            tokio::time::sleep(LOOK_AGAIN.min(patience.left())).await;
+        }
+    };
     Ok(within(wait + AT_ONCE, "inspect", looking).await??)
 }
 
@@ -239,6 +248,8 @@ fn same(claim: &Claim, shown: &Standing) -> Checked {
 
 /// Looking on has no promise of its own; a person who watches does not want to wait longer.
 const ONLOOKER: Duration = Duration::from_secs(2);
+/// The pause between two questions to a store that answers at once.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Each of these differs from another in something that some store does not see.
 const TAILS: [&str; 51] = [

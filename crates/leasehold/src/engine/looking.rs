@@ -21,7 +21,18 @@ impl Engine {
         let patience = Patience::until(self.clock.clone(), self.clock.now().after(limit));
         let leaving = EndOnDrop(patience.clone());
         let (backend, sought, seen) = (self.backend.clone(), resource.clone(), seen.cloned());
-        let looking = async move { backend.inspect(&sought, seen.as_ref(), &patience).await };
+        let looking = async move {
+            loop {
+                let snapshot = backend.inspect(&sought, seen.as_ref(), &patience).await?;
+                if seen.as_ref() != Some(&snapshot.version) || patience.is_ended() {
+                    return Ok(snapshot);
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                    () = patience.ended() => {}
+                }
+            }
+        };
         let mut looking = self.runtime.spawn(looking);
         let ended = tokio::select! {
             biased;
@@ -44,3 +55,6 @@ impl Drop for EndOnDrop {
         self.0.end();
     }
 }
+
+/// Time between two looks of an onlooker at a store that tells nobody of changes.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);

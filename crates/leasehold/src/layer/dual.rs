@@ -156,19 +156,10 @@ impl Backend for Dual {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        _seen: Option<&Version>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        loop {
-            let snapshot = self.look(resource, patience).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_AGAIN.min(patience.left())) => {}
-                () = patience.ended() => {}
-            }
-        }
+        self.look(resource, patience).await
     }
 
     async fn list(
@@ -214,9 +205,6 @@ struct Proofs {
 
 /// How often whoever has the new lock asks for the old one. It is the only one who does.
 const OLD_POLL: Duration = Duration::from_millis(100);
-
-/// Longest time between two looks of an onlooker who waits for a change.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What both promise.
 fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {

@@ -159,10 +159,10 @@ impl Backend for Quorum {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
+        _seen: Option<&Version>,
+        _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.observe(resource, seen, patience).await
+        self.look(resource).await
     }
 
     async fn list(

@@ -5,33 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::quorum::{Member, NO_FENCE, Seen, Sight};
-use leasehold_core::{ClaimId, Failure, Patience, Resource, Share, Snapshot, Standing, Summary, Version};
+use leasehold_core::{ClaimId, Failure, Resource, Share, Snapshot, Standing, Summary, Version};
 
 use super::Quorum;
 use super::seats::Outcomes;
-use super::waiting::over;
 
 impl Quorum {
-    /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.
-    pub(super) async fn observe(
-        &self,
-        resource: &Resource,
-        seen: Option<&Version>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        loop {
-            let snapshot = self.look(resource).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
-                () = over(patience) => {}
-            }
-        }
-    }
-
-    async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    pub(super) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let call = |member: Arc<dyn Member>| {
             let resource = resource.clone();
             async move { member.look(&resource).await }
@@ -108,6 +88,3 @@ impl Quorum {
         Ok(held.take(limit).map(row).collect())
     }
 }
-
-/// Time between two looks of an onlooker who waits for a change.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
