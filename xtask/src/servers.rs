@@ -24,6 +24,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "memcached", package: "memcached", needed_by: &["memcached"] },
     Tool { program: "redis-server", package: "redis-server", needed_by: &["redis"] },
     Tool { program: "redis-cli", package: "redis-tools", needed_by: &["redis"] },
+    Tool { program: "mariadbd", package: "mariadb-server", needed_by: &["mariadb"] },
+    Tool { program: "mariadb", package: "mariadb-client", needed_by: &["mariadb"] },
     Tool { program: "psql", package: "postgresql", needed_by: &["postgres"] },
     Tool { program: "pgbouncer", package: "pgbouncer", needed_by: &["pgbouncer"] },
     Tool { program: "java", package: "default-jre-headless", needed_by: &["zookeeper"] },

@@ -44,6 +44,8 @@
 //! | a member of a cluster hangs, crashes, comes back | [`EtcdCluster::stop`], [`EtcdCluster::kill`], [`EtcdCluster::restart`] |
 //! | the leader of a cluster goes | the same with [`EtcdCluster::leader`] |
 //! | PostgreSQL hangs, crashes, comes back with or without its data | [`PostgresServer::stop`], [`PostgresServer::kill`], [`PostgresServer::restart`] |
+//! | MariaDB hangs, crashes, comes back with or without its data | [`MariaDbServer::stop`], [`MariaDbServer::kill`], [`MariaDbServer::restart`] |
+//! | a replica of MariaDB takes over | [`MariaDbServer::replica`], [`MariaDbServer::promote`] |
 //! | a standby of PostgreSQL takes over | [`PostgresServer::standby`], [`PostgresServer::promote`] |
 //! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
 //! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::proxy`] with [`RedisSentinel::primary`] |
@@ -89,6 +91,7 @@ mod certificates;
 mod directory;
 mod error;
 mod etcd;
+mod mariadb;
 mod memcached;
 pub mod peers;
 mod port;
@@ -103,6 +106,7 @@ pub use certificates::{Certificates, Identity};
 pub use directory::Directory;
 pub use error::Error;
 pub use etcd::{EtcdBuilder, EtcdCluster};
+pub use mariadb::{MariaDbBuilder, MariaDbServer};
 pub use memcached::{MemcachedBuilder, MemcachedServer};
 pub use port::Port;
 pub use postgres::{PgBouncer, PoolMode, PostgresBuilder, PostgresServer};

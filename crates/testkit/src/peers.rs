@@ -205,8 +205,8 @@ pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// A folder for packages, filled by `fill` unless an earlier test did so.
-fn folder(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
+/// A folder that is kept beside the tests' programs, filled by `fill` unless an earlier test did so.
+pub(crate) fn folder(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-+._".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).collect();
     let folders = folders()?;

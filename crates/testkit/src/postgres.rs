@@ -21,7 +21,7 @@ use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::Port;
-use crate::process::Process;
+use crate::process::{Process, output};
 use crate::redis::Data;
 use crate::require;
 
@@ -297,7 +297,7 @@ impl Programs {
         self.run("initdb", args, directory.path()).await
     }
 
-    async fn run(&self, name: &str, args: Vec<OsString>, folder: &Path) -> Result<(), Error> {
+    async fn run(&self, name: &'static str, args: Vec<OsString>, folder: &Path) -> Result<(), Error> {
         let (program, before) = self.command(name);
         let mut command = Command::new(program);
         command.args(before).args(args).current_dir(folder);
@@ -316,17 +316,6 @@ fn runner() -> Result<Option<(PathBuf, u32, u32)>, Error> {
     let home = "/var/lib/postgresql";
     let owner = std::fs::metadata(home).map_err(cannot("look at", home))?;
     Ok(Some((setpriv, owner.uid(), owner.gid())))
-}
-
-/// Runs a program to its end, off the runtime's threads.
-async fn output(name: &str, mut command: Command) -> Result<String, Error> {
-    let ended = tokio::task::spawn_blocking(move || command.output()).await;
-    let ended = ended.map_err(cannot("wait for", name))?.map_err(cannot("start", name))?;
-    if !ended.status.success() {
-        let text = String::from_utf8_lossy(&ended.stderr);
-        return Err(Error::failed(format!("{name} failed with {}: {}", ended.status, text.trim())));
-    }
-    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
 const DATA: &str = "data";

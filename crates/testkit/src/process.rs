@@ -150,6 +150,22 @@ impl Process {
     }
 }
 
+/// Runs a program to its end, off the runtime's threads, and returns what it wrote.
+pub(crate) async fn output(name: &'static str, command: Command) -> Result<String, Error> {
+    let ended = tokio::task::spawn_blocking(move || output_here(name, command)).await;
+    ended.map_err(cannot("wait for", name))?
+}
+
+/// As [`output`], in this thread.
+pub(crate) fn output_here(name: &str, mut command: Command) -> Result<String, Error> {
+    let ended = command.output().map_err(cannot("start", name))?;
+    if !ended.status.success() {
+        let text = String::from_utf8_lossy(&ended.stderr);
+        return Err(Error::failed(format!("{name} failed with {}: {}", ended.status, text.trim())));
+    }
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+}
+
 /// How long [`Process::stop`] and [`Process::terminate`] wait.
 const CHANGE_LIMIT: Duration = Duration::from_secs(10);
 const CHANGE_PAUSE: Duration = Duration::from_millis(1);
