@@ -77,6 +77,7 @@
 mod chance;
 mod client;
 mod clock;
+pub mod hand;
 mod law;
 mod laws;
 mod list;

@@ -1,0 +1,114 @@
+//! A backend driven by hand, for its own tests of faults: single calls, and calls repeated as the engine does.
+//!
+//! Ground rules: for tests only, so what must not fail panics. All on one steady clock of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, Failure, Grant, Note, Patience, Proof, Release, Renew, Renewal, Resource,
+    Share, Step,
+};
+
+use crate::SteadyClock;
+
+/// A ttl that no test outlives.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A clock that counts suspend.
+pub fn clock() -> Arc<dyn Clock> {
+    Arc::new(SteadyClock::new())
+}
+
+/// # Panics
+/// Where it is no name.
+pub fn resource(name: &str) -> Resource {
+    must(Resource::new(name))
+}
+
+/// A new claim on all of a resource.
+///
+/// # Panics
+/// Where it is no name, or the system has no randomness.
+pub fn claim(name: &str, ttl: Duration) -> Claim {
+    let mut id = [0; 16];
+    must(getrandom::fill(&mut id));
+    let id = ClaimId::from_bytes(id);
+    Claim { id, resource: resource(name), share: Share::MUTEX, ttl, note: Note::default() }
+}
+
+/// Asks once, without waiting.
+///
+/// # Errors
+/// Those of the backend.
+pub async fn look_once(backend: &dyn Backend, claim: &Claim) -> Result<Option<Grant>, Failure> {
+    match backend.contend(claim, &Patience::none(clock())).await? {
+        Step::Granted(grant) => Ok(Some(grant)),
+        Step::Busy(_) => Ok(None),
+    }
+}
+
+/// Takes what is free.
+///
+/// # Panics
+/// Where it is not.
+pub async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
+    match look_once(backend, claim).await {
+        Ok(Some(grant)) => grant,
+        other => panic!("{:?} is not granted: {other:?}", claim.resource),
+    }
+}
+
+/// Waits as the engine does: with the same claim after every failure that may pass.
+///
+/// # Panics
+/// Where one does not pass, or nothing is granted in the end.
+pub async fn take(backend: &dyn Backend, claim: &Claim) -> Grant {
+    let patience = Patience::unlimited(clock());
+    for _ in 0..MAX_STEPS {
+        match backend.contend(claim, &patience).await {
+            Ok(Step::Granted(grant)) => return grant,
+            Ok(Step::Busy(hint)) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+            Err(failure) if failure.is_transient() => tokio::time::sleep(PAUSE).await,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    panic!("{:?} was never granted", claim.resource);
+}
+
+/// # Panics
+/// Where the backend does not answer.
+pub async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
+    must(backend.release(&[claim]).await.pop().ok_or("no answer"))
+}
+
+/// # Panics
+/// Where the backend does not answer.
+pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
+    must(backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().ok_or("no answer"))
+}
+
+/// Renews as the engine does, until it is known what became of it.
+///
+/// # Panics
+/// Where that is never known.
+pub async fn renew_at_last(backend: &dyn Backend, claim: &Claim) -> Renewal {
+    for _ in 0..MAX_STEPS {
+        match renew(backend, claim).await {
+            Renewal::Unknown(_) => tokio::time::sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+    panic!("no renewal of {:?} was ever answered", claim.resource);
+}
+
+fn must<T, E: std::fmt::Debug>(outcome: Result<T, E>) -> T {
+    match outcome {
+        Ok(value) => value,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Calls of one wait at most: a minute of them.
+const MAX_STEPS: usize = 3_000;
+const PAUSE: Duration = Duration::from_millis(20);
