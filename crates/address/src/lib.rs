@@ -19,7 +19,7 @@ pub use host::Host;
 pub use options::{duration_between, invalid, plain_text};
 pub use parts::Parts;
 #[cfg(feature = "rustls")]
-pub use tls::client_settings;
+pub use tls::{client_settings, trusted_authorities};
 pub use tls_files::{Identity, TlsFiles};
 
 pub use secrecy::SecretString;

@@ -30,6 +30,30 @@ pub fn client_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {
         .map_err(|error| invalid(format!("cert and key do not go together: {error}")))
 }
 
+/// The certificates that a client trusts, each in DER, for a client that makes its settings itself.
+///
+/// Such a client takes the provider of the process, so that one is settled here where nobody else has: that of all
+/// leasehold.
+///
+/// # Errors
+/// As [`client_settings`].
+pub fn trusted_authorities(files: &TlsFiles) -> Result<Vec<Vec<u8>>, Failure> {
+    // What is wrong with the files is told in our words, before the client sees them.
+    client_settings(files)?;
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody may have been quicker, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let certificates = match files.read_authorities()? {
+        Some(text) => certificates(&text, "ca")?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    // Single unreadable certificates of the system would make the client refuse all.
+    let usable =
+        |certificate: &CertificateDer<'static>| RootCertStore::empty().add(certificate.clone()).is_ok();
+    Ok(certificates.iter().filter(|one| usable(one)).map(|one| one.to_vec()).collect())
+}
+
 fn authorities(files: &TlsFiles) -> Result<RootCertStore, Failure> {
     let mut store = RootCertStore::empty();
     match files.read_authorities()? {
