@@ -5,7 +5,7 @@
 use leasehold::core::Liveness;
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
 use leasehold_testkit::{
-    EtcdCluster, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
+    EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
 };
 use leasehold_tests::Store;
 
@@ -84,6 +84,8 @@ async fn table() -> Option<String> {
         let url = format!("{}{options}", postgres.url());
         table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
     }
+    let mariadb = MariaDbServer::start_or_skip().await?;
+    table += &row("mysql://", Leasehold::open(&mariadb.url()).await.unwrap().profile());
     Some(table)
 }
 

@@ -447,7 +447,8 @@ signal that ended it; or as `run` where the store cannot be reached at first.";
 
 const SCHEMA_EXAMPLES: &str = "\
 Examples:
-  leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app";
+  leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app
+  leasehold schema --on mysql://app@db/app | mariadb -h db -u admin";
 
 const REARM_EXAMPLES: &str = "\
 Examples:

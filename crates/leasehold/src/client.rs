@@ -48,6 +48,7 @@ impl Leasehold {
     /// | `etcd://host:2379,host:2379`, `etcds://…` (feature `etcd`) | an etcd cluster |
     /// | `zk://host:2181,host:2181`, `zks://…` (feature `zookeeper`) | a ZooKeeper ensemble |
     /// | `postgres://user@host/database` (feature `postgres`) | a PostgreSQL database |
+    /// | `mysql://user@host/database` (feature `mysql`) | a MySQL or MariaDB database |
     /// | `sqlite:/a/file.db` (feature `sqlite`) | a database file, for all processes of one machine |
     /// | `memcached://host:11211`, `memcacheds://…` (feature `memcached`) | memcached servers |
     ///

@@ -36,6 +36,8 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
         "zk" | "zks" => open_zookeeper(url).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => open_postgres(url).await,
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => open_mysql(url).await,
         _ => Err(unknown(url)),
     }
 }
@@ -52,6 +54,12 @@ pub fn schema(url: &str) -> Result<String> {
             let config = leasehold_postgres::PostgresConfig::parse(url);
             let config = config.map_err(|failure| Error::failed("schema", failure))?;
             Ok(leasehold_postgres::schema(&config) + &leasehold_postgres::grants(&config))
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            let config = leasehold_mysql::MySqlConfig::parse(url);
+            let config = config.map_err(|failure| Error::failed("schema", failure))?;
+            Ok(leasehold_mysql::schema(&config) + &leasehold_mysql::grants(&config))
         }
         #[cfg(feature = "sqlite")]
         "sqlite" => {
@@ -118,6 +126,13 @@ async fn open_postgres(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_postgres::PostgresConfig::parse(url).map_err(failed)?;
     leasehold_postgres::connect(config, Arc::new(crate::SystemClock)).await.map_err(failed)
+}
+
+#[cfg(feature = "mysql")]
+async fn open_mysql(url: &str) -> Result<Arc<dyn Backend>> {
+    let failed = |failure| Error::failed("open", failure);
+    let config = leasehold_mysql::MySqlConfig::parse(url).map_err(failed)?;
+    leasehold_mysql::connect(config, Arc::new(crate::SystemClock)).await.map_err(failed)
 }
 
 #[cfg(feature = "sqlite")]
@@ -194,4 +209,8 @@ pub(crate) const SCHEMES: &[&str] = &[
     "postgres://",
     #[cfg(feature = "postgres")]
     "postgresql://",
+    #[cfg(feature = "mysql")]
+    "mysql://",
+    #[cfg(feature = "mysql")]
+    "mariadb://",
 ];

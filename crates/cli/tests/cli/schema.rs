@@ -15,6 +15,16 @@ fn the_statements_for_the_tables_of_the_url_are_printed() {
 }
 
 #[test]
+fn the_statements_for_mysql_name_the_database() {
+    let place = Place::new();
+    let ended = place.end(&["schema", "--on", "mysql://app:sesame@127.0.0.1:1/db?table=jobs"]).expect(0);
+    for part in ["USE `db`;", "IF NOT EXISTS `jobs` (", "ON `db`.`jobs` TO 'app'@'%';"] {
+        assert!(ended.out.contains(part), "{part} is missing in {}", ended.out);
+    }
+    assert!(!format!("{}{}", ended.out, ended.err).contains("sesame"));
+}
+
+#[test]
 fn a_store_without_tables_says_so() {
     let place = Place::new();
     let ended = place.end(&["schema"]).expect(78);

@@ -1,0 +1,268 @@
+//! One row per resource: the store behind the leases.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_cell::{Basis, Cell, Cells, Put, Seized, Swap, Timekeeping};
+use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Resource};
+use mysql_async::{Params, Row, Value};
+
+use crate::config::{Create, MySqlConfig};
+use crate::dial::{Done, read};
+use crate::examine::examine;
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+use crate::schema;
+use crate::server::Server;
+use crate::sql::Statements;
+
+/// The table of locks in one database.
+#[derive(Debug)]
+pub struct MySqlCells {
+    pub(crate) pool: Pool,
+    pub(crate) server: Server,
+    statements: Statements,
+    profile: Profile,
+}
+
+impl MySqlCells {
+    /// Connects, creates what is missing, and asks what the server is.
+    pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<MySqlCells, Failure> {
+        let pool = Pool::new(Arc::new(config), clock);
+        schema::ensure(&pool).await?;
+        let server = Server::ask(&pool).await?;
+        let statements = Statements::of(&pool.config.names);
+        let profile = server.profile(&pool.config);
+        Ok(MySqlCells { pool, server, statements, profile })
+    }
+
+    /// Sends one statement. A table that is lost, with the server's data, is made anew.
+    async fn exec(&self, sql: &str, params: Vec<Value>) -> Result<Done, Refusal> {
+        match self.pool.exec(sql, Params::Positional(params.clone())).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.begin_anew(failure).await?;
+                self.pool.exec(sql, Params::Positional(params)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// As [`MySqlCells::exec`] of several statements without parameters.
+    async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        match self.pool.run(statements).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.begin_anew(failure).await?;
+                self.pool.run(statements).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn begin_anew(&self, failure: Failure) -> Result<(), Refusal> {
+        if self.pool.config.create == Create::No {
+            return Err(Refusal::NoTable(failure));
+        }
+        tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
+        schema::ensure(&self.pool).await.map_err(Refusal::Failed)
+    }
+
+    async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
+        let Swap { at, seen, basis, put, .. } = swap;
+        let anew = *basis == Basis::Renewed;
+        let params = vec![
+            put.text.as_str().into(),
+            signed(put.version).into(),
+            signed(put.fence.seq).into(),
+            anew.into(),
+            micros(put.keep).into(),
+            at.as_str().into(),
+            signed(*seen).into(),
+            anew.into(),
+        ];
+        match self.exec(&self.statements.swap, params).await {
+            Ok(done) => Ok(done.changed == 1),
+            Err(Refusal::LostRace) => Ok(false),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    async fn swap_many(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        let Some(first) = swaps.first() else { return Vec::new() };
+        let rows = match self.run(&self.statements.swap_many(first.basis, swaps)).await {
+            Ok(rows) => rows,
+            Err(Refusal::LostRace) => return swaps.iter().map(|_| Ok(false)).collect(),
+            Err(refusal) => return all(swaps.len(), &refusal.into_failure()),
+        };
+        let done: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
+        match done {
+            Ok(done) => swaps.iter().map(|swap| Ok(done.contains(swap.at.as_str()))).collect(),
+            Err(failure) => all(swaps.len(), &failure),
+        }
+    }
+}
+
+#[async_trait]
+impl Cells for MySqlCells {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn timekeeping(&self) -> Timekeeping {
+        Timekeeping::Store
+    }
+
+    fn max_text(&self) -> usize {
+        self.server.max_text()
+    }
+
+    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        let (text, version, keep) = (put.text.as_str(), signed(put.version), micros(put.keep));
+        let params = vec![
+            at.as_str().into(),
+            text.into(),
+            version.into(),
+            keep.into(),
+            text.into(),
+            version.into(),
+            keep.into(),
+        ];
+        match self.exec(&self.statements.seize, params).await {
+            // One row was inserted, or one was changed, which counts as two.
+            Ok(Done { changed: 1 | 2, number, .. }) => {
+                Ok(Seized::Taken { version: put.version, fence: Fence::new(0, number, 0) })
+            }
+            Ok(_) | Err(Refusal::LostRace) => Ok(Seized::Held(None)),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
+        let rows = match at {
+            [one] => self.exec(&self.statements.read, vec![one.as_str().into()]).await.map(|done| done.rows),
+            many => self.run(&self.statements.read_many(many.iter().map(|at| at.as_str()))).await,
+        };
+        let found = rows.map_err(Refusal::into_failure);
+        let found: Result<HashMap<String, Cell>, Failure> =
+            found.and_then(|rows| rows.iter().map(|row| Ok((read(row, 0)?, cell(row)?))).collect());
+        match found {
+            Ok(mut found) => at.iter().map(|at| Ok(found.remove(at.as_str()))).collect(),
+            Err(failure) => all(at.len(), &failure),
+        }
+    }
+
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        if let [swap] = swaps {
+            return vec![self.swap_one(swap).await];
+        }
+        let mut answers = Vec::with_capacity(swaps.len());
+        for some in parts(swaps, self.server.max_text()) {
+            answers.extend(self.swap_many(some).await);
+        }
+        answers
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<(Resource, Cell)>, Failure> {
+        let after = after.map_or("", Resource::as_str);
+        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        let params = vec![prefix.into(), after.into(), prefix.into(), limit.into()];
+        let rows = self.exec(&self.statements.list, params).await.map_err(Refusal::into_failure)?.rows;
+        let read_row = |row: &Row| {
+            let name: String = read(row, 0)?;
+            let resource = Resource::new(&name).map_err(|error| {
+                let text = format!("the table has a row that is not ours: {error}");
+                Failure::new(FailureKind::Foreign, Effect::None, text)
+            })?;
+            Ok((resource, cell(row)?))
+        };
+        rows.iter().map(read_row).collect()
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+        examine(self, ttl).await
+    }
+}
+
+/// Reads claims, version, counter, age and the server's clock, behind the name.
+fn cell(row: &Row) -> Result<Cell, Failure> {
+    let (seq, now): (u64, u64) = (read(row, 3)?, read(row, 5)?);
+    Ok(Cell {
+        text: read(row, 1)?,
+        version: read(row, 2)?,
+        fence: Fence::new(0, seq, 0),
+        floor: Fence::new(0, seq.max(now), 0),
+        age: Some(Duration::from_micros(read(row, 4)?)),
+    })
+}
+
+/// Cuts where the basis changes, and where a request would become too long: one change alone always fits, since its text
+/// does.
+fn parts(swaps: &[Swap], most: usize) -> Vec<&[Swap]> {
+    let mut bytes = 0;
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for (at, swap) in swaps.iter().enumerate() {
+        // The name is written three times, and each number some times.
+        let own = swap.put.text.len() + 3 * swap.at.as_str().len() + NUMBERS;
+        bytes += own;
+        if at > first && (bytes > most || swap.basis != swaps[first].basis) {
+            parts.push(&swaps[first..at]);
+            (first, bytes) = (at, own);
+        }
+    }
+    parts.push(&swaps[first..]);
+    parts
+}
+
+fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
+    (0..count).map(|_| Err(failure.clone())).collect()
+}
+
+/// Numbers of this table are never above what a signed number can hold.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+/// Bytes of the numbers of one change in a request, halved as all that is counted, since texts have two digits a byte.
+const NUMBERS: usize = 150;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_cell::Call;
+
+    use super::*;
+
+    #[test]
+    fn long_texts_and_other_conditions_are_sent_apart() {
+        let swap = |kilobytes: usize, basis| Swap {
+            at: Resource::new("a").unwrap(),
+            seen: 1,
+            epoch: 0,
+            basis,
+            put: Put {
+                text: "x".repeat(kilobytes * 1_000),
+                version: 1,
+                fence: Fence::default(),
+                keep: Duration::ZERO,
+                call: Call::Nobody,
+            },
+        };
+        let (kept, renewed) = (Basis::Kept, Basis::Renewed);
+        let swaps = [swap(10, kept), swap(10, kept), swap(80, kept), swap(200, kept), swap(1, kept)];
+        let sizes = |parts: Vec<&[Swap]>| parts.iter().map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(parts(&swaps, 99_000)), [2, 1, 1, 1]);
+        assert_eq!(sizes(parts(&swaps, 1_000_000)), [5]);
+        let swaps = [swap(1, kept), swap(1, renewed), swap(1, renewed), swap(1, kept)];
+        assert_eq!(sizes(parts(&swaps, 1_000_000)), [1, 2, 1]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Where the servers are and how they are to be used, parsed from a URL.
+//!
+//! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the URL.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold_address::{Credentials, Host, Parts, TlsFiles, duration_between, invalid};
+use leasehold_core::{Failure, Order};
+
+/// One database of MySQL or MariaDB, and how leasehold uses it:
+/// `mysql://user[:password]@host[:port][,host[:port]…]/database`, or `mariadb://…`.
+///
+/// | option | meaning | default |
+/// |---|---|---|
+/// | `ssl-mode` | `disabled`, or `verify-identity`: TLS with a verified certificate and host name. `required` and `verify-ca` are taken as `verify-identity` | `disabled` |
+/// | `ca`, `cert`, `key` | PEM files: authorities to trust instead of the system's; the client's certificate and its key | |
+/// | `password-file` | file that holds the password, read again for each connection | |
+/// | `socket` | path of a unix socket, where the URL names no host | |
+/// | `table` | table of the locks: 1 to 40 of `A-Z a-z 0-9 _`, no digit first | `leasehold` |
+/// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
+/// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
+/// | `connections` | connections at most, 1 to 100 | `8` |
+/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+///
+/// Of several servers the first one that is no replica is used. A password comes from the URL, else from
+/// `password-file`, else from the environment variable `MYSQL_PWD`.
+///
+/// ```
+/// use leasehold_mysql::MySqlConfig;
+/// let config = MySqlConfig::parse("mysql://jobs:secret@db1,db2:3307/app?ssl-mode=verify-identity").unwrap();
+/// assert_eq!(config.to_string(), "mysql://jobs:***@db1:3306,db2:3307/app");
+/// let error = MySqlConfig::parse("mysql://jobs@db1/app?ssl-mode=preferred").unwrap_err();
+/// assert!(error.to_string().contains("verify-identity"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct MySqlConfig {
+    pub(crate) places: Vec<Place>,
+    pub(crate) credentials: Credentials,
+    pub(crate) database: String,
+    pub(crate) tls: Tls,
+    pub(crate) tls_files: TlsFiles,
+    pub(crate) names: Names,
+    pub(crate) create: Create,
+    pub(crate) order: Order,
+    pub(crate) connections: usize,
+    pub(crate) timeout: Duration,
+}
+
+/// Where one server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp(Host),
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tls {
+    Off,
+    Verified,
+}
+
+/// Whether missing tables are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Create {
+    Yes,
+    No,
+}
+
+/// Names of tables, checked, so that they can stand in a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    table: String,
+}
+
+impl Names {
+    /// The table with this ending, quoted.
+    pub(crate) fn table(&self, ending: &str) -> String {
+        format!("`{}{ending}`", self.table)
+    }
+}
+
+impl MySqlConfig {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to write instead. Nothing was sent anywhere.
+    pub fn parse(url: &str) -> Result<MySqlConfig, Failure> {
+        let parts = Parts::split(url, FORM)?;
+        if parts.scheme != "mysql" && parts.scheme != "mariadb" {
+            return Err(invalid(format!("write {FORM}")));
+        }
+        let user = parts.user.clone().filter(|user| !user.is_empty());
+        let mut config = MySqlConfig {
+            places: Vec::new(),
+            credentials: Credentials::new(user, parts.password.clone(), "MYSQL_PWD"),
+            database: parts.path.clone(),
+            tls: Tls::Off,
+            tls_files: TlsFiles::default(),
+            names: Names { table: "leasehold".to_owned() },
+            create: Create::Yes,
+            order: Order::Fifo,
+            connections: 8,
+            timeout: Duration::from_secs(5),
+        };
+        if !parts.is_without_host() {
+            config.places = parts.hosts(PORT)?.into_iter().map(Place::Tcp).collect();
+        }
+        for (name, value) in &parts.options {
+            config.read_option(name, value)?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether a password crosses a network that others may listen on.
+    pub(crate) fn exposes_password(&self) -> bool {
+        let remote = |place: &Place| matches!(place, Place::Tcp(host) if !host.is_loopback());
+        self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
+    }
+
+    /// The database's name, quoted.
+    pub(crate) fn quoted_database(&self) -> String {
+        format!("`{}`", self.database.replace('`', "``"))
+    }
+
+    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
+        if self.tls_files.take(name, value) {
+            return Ok(());
+        }
+        match (name, value) {
+            // The one method that there is; it is named for those who want to be sure of it.
+            ("method", "row") => {}
+            ("ssl-mode", mode) => self.tls = read_tls(mode)?,
+            ("password-file", path) => self.credentials.read_from(path),
+            ("socket", path) if path.starts_with('/') => self.places.push(Place::Unix(PathBuf::from(path))),
+            ("table", name) => self.names.table = identifier(name)?,
+            ("create", "yes") => self.create = Create::Yes,
+            ("create", "no") => self.create = Create::No,
+            ("order", "fifo") => self.order = Order::Fifo,
+            ("order", "unordered") => self.order = Order::Unordered,
+            ("connections", number) => {
+                let number = number.parse().ok().filter(|number| (1..=100).contains(number));
+                self.connections =
+                    number.ok_or_else(|| invalid("connections: write a number from 1 to 100"))?;
+            }
+            ("timeout", value) => {
+                let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
+                self.timeout = duration_between(name, value, min, max)?;
+            }
+            (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
+                let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
+                return Err(invalid(format!("{known}: write {}", choices.unwrap_or_default())));
+            }
+            (other, _) => {
+                let known = OPTIONS.join(", ");
+                return Err(invalid(format!("{other:?} is no option of mysql://; known are {known}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.places.is_empty() {
+            return Err(invalid(format!("a host is missing: write {FORM}")));
+        }
+        if self.credentials.user.is_none() {
+            return Err(invalid(format!("a user is missing: write {FORM}")));
+        }
+        if self.database.is_empty() {
+            return Err(invalid(format!("a database is missing: write {FORM}")));
+        }
+        if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
+            return Err(invalid("ca, cert and key are for TLS: add ssl-mode=verify-identity"));
+        }
+        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Place::Unix(_))) {
+            return Err(invalid("a unix socket has no TLS: take ssl-mode away"));
+        }
+        self.tls_files.check()?;
+        self.credentials.check()
+    }
+}
+
+impl fmt::Display for MySqlConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        write!(f, "mysql://{}{}/{}", self.credentials.shown(), places.join(","), self.database)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Tcp(host) => host.fmt(f),
+            Place::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The names are those of the programs of MySQL and MariaDB, which write them in any case and with either stroke.
+fn read_tls(mode: &str) -> Result<Tls, Failure> {
+    match mode.to_ascii_lowercase().replace('_', "-").as_str() {
+        "disabled" => Ok(Tls::Off),
+        "required" | "verify-ca" | "verify-identity" => Ok(Tls::Verified),
+        "preferred" => Err(invalid(
+            "ssl-mode=preferred would go on without TLS where somebody in between asks for it: write \
+             ssl-mode=verify-identity, or ssl-mode=disabled",
+        )),
+        _ => Err(invalid("ssl-mode: write ssl-mode=verify-identity or ssl-mode=disabled")),
+    }
+}
+
+/// A name that is written into statements: plain characters only, so that quoting it is all that there is to do.
+fn identifier(name: &str) -> Result<String, Failure> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if name.len() > MAX_TABLE || !name.starts_with(first) || !name.chars().all(plain) {
+        return Err(invalid(format!("table: write 1 to {MAX_TABLE} of A-Z a-z 0-9 _, no digit first")));
+    }
+    Ok(name.to_owned())
+}
+
+const FORM: &str = "mysql://user@host/database";
+const PORT: u16 = 3306;
+/// Names of tables have 64 characters; ours get endings.
+const MAX_TABLE: usize = 40;
+const CHOICES: &[(&str, &str)] = &[
+    ("method", "method=row"),
+    ("socket", "socket=/path of the server's unix socket"),
+    ("create", "create=yes or create=no"),
+    ("order", "order=fifo or order=unordered"),
+];
+const OPTIONS: &[&str] = &[
+    "method",
+    "ssl-mode",
+    "ca",
+    "cert",
+    "key",
+    "password-file",
+    "socket",
+    "table",
+    "create",
+    "order",
+    "connections",
+    "timeout",
+];
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn the_forms_of_a_url_are_read() {
+        let config = MySqlConfig::parse("mariadb://me@a:1,[::1]/db?timeout=250ms&connections=3").unwrap();
+        assert_eq!(config.to_string(), "mysql://me@a:1,[::1]:3306/db");
+        assert_eq!((config.timeout, config.connections), (Duration::from_millis(250), 3));
+        assert_eq!(config.names.table(""), "`leasehold`");
+
+        let config = MySqlConfig::parse("mysql://me@/d%60b?socket=/run/sock&table=Jobs&method=row").unwrap();
+        assert_eq!(config.places, [Place::Unix("/run/sock".into())]);
+        assert_eq!(config.names.table("_meta"), "`Jobs_meta`");
+        assert_eq!(config.quoted_database(), "`d``b`");
+        for (mode, tls) in [
+            ("DISABLED", Tls::Off),
+            ("VERIFY_IDENTITY", Tls::Verified),
+            ("required", Tls::Verified),
+            ("verify-ca", Tls::Verified),
+        ] {
+            let config = MySqlConfig::parse(&format!("mysql://me@h/d?ssl-mode={mode}")).unwrap();
+            assert_eq!(config.tls, tls, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let config = MySqlConfig::parse("mysql://me:hunter2@db.example/app").unwrap();
+        assert!(config.exposes_password());
+        assert!(!format!("{config} {config:?}").contains("hunter2"));
+        for bad in ["mysql://me:hunter2@h/d?nonsense=1", "mysql://me:hunter2@h:99999/d"] {
+            let error = MySqlConfig::parse(bad).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        assert!(!MySqlConfig::parse("mysql://me:x@db/a?ssl-mode=required").unwrap().exposes_password());
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+        for (url, hint) in [
+            ("postgres://h", "mysql://user@host"),
+            ("mysql://me@/db", "host is missing"),
+            ("mysql://a/db", "user is missing"),
+            ("mysql://me@a", "database is missing"),
+            ("mysql://me@a/d?ssl-mode=preferred", "verify-identity"),
+            ("mysql://me@a/d?ssl-mode=yes", "verify-identity or ssl-mode=disabled"),
+            ("mysql://me@a/d?ca=/x", "add ssl-mode"),
+            ("mysql://me@a/d?ssl-mode=required&cert=/x", "belong together"),
+            ("mysql://me@a/d?table=a`b", "1 to 40"),
+            ("mysql://me@a/d?table=1a", "no digit first"),
+            ("mysql://me@a/d?table=", "1 to 40"),
+            ("mysql://me@a/d?connections=0", "1 to 100"),
+            ("mysql://me@a/d?method=magic", "method=row"),
+            ("mysql://me@a/d?socket=here", "socket=/path"),
+            ("mysql://me@a/d?tabel=x", "known are method"),
+            ("mysql://u:p@a/d?password-file=/x", "two passwords"),
+            ("mysql://me@/db?socket=/run/s&ssl-mode=required", "no TLS"),
+        ] {
+            let failure = MySqlConfig::parse(url).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Invalid, "{url}");
+            assert!(failure.to_string().contains(hint), "{url}: {failure}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! One connection: made, logged in, set up, and asked what it is.
+//!
+//! Ground rules: a statement takes the connection with it, and gives it back only when the server has answered in full. A
+//! future that is dropped, and an answer that does not come, leave it closed.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use leasehold_address::{reveal, trusted_authorities};
+use leasehold_core::{Effect, Failure, FailureKind};
+use mysql_async::prelude::{FromValue, Queryable};
+use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, Row, SslOpts};
+
+use crate::config::{MySqlConfig, Place, Tls};
+use crate::refusal::Refusal;
+
+/// One open connection. Closed when it is dropped.
+pub(crate) struct Link {
+    connection: Conn,
+    pub(crate) flavour: Flavour,
+    timeout: Duration,
+}
+
+/// Which of the two servers it is, where they differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    MariaDb,
+    MySql,
+}
+
+/// What a statement did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) rows: Vec<Row>,
+    /// How many rows it changed.
+    pub(crate) changed: u64,
+    /// The number that the statement passed to `LAST_INSERT_ID`.
+    pub(crate) number: u64,
+}
+
+impl Link {
+    /// Connects to the first server that is no replica.
+    pub(crate) async fn dial(config: &MySqlConfig) -> Result<Link, Failure> {
+        let mut last = None;
+        for place in &config.places {
+            let dialled = tokio::time::timeout(config.timeout, Link::dial_one(config, place)).await;
+            match dialled {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
+                Ok(Err(failure)) => last = Some(failure),
+                Err(_) => {
+                    let text = format!("{place} did not answer within {:?}", config.timeout);
+                    last = Some(Failure::unavailable(text));
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+    }
+
+    async fn dial_one(config: &MySqlConfig, place: &Place) -> Result<Link, Failure> {
+        let login = login(config, place)?;
+        let opened = Conn::new(login).await;
+        let connection = opened.map_err(|error| Refusal::of_login(error, &place.to_string()))?;
+        let timeout = config.timeout;
+        let mut link = Link { connection, flavour: Flavour::MySql, timeout };
+        link.greet(place).await?;
+        Ok(link)
+    }
+
+    /// Makes the session what the statements expect, and asks what the server is. A replica is refused, because what it
+    /// decides is its own opinion.
+    async fn greet(&mut self, place: &Place) -> Result<(), Failure> {
+        let failed = |refusal: Refusal| refusal.into_failure();
+        let row = only(self.exec(GREETING, Params::Empty).await.map_err(failed)?.rows)?;
+        let (version, comment): (String, String) = (read(&row, 0)?, read(&row, 1)?);
+        let is_mariadb = [&version, &comment].iter().any(|text| text.to_lowercase().contains("mariadb"));
+        self.flavour = if is_mariadb { Flavour::MariaDb } else { Flavour::MySql };
+        check_version(self.flavour, &version, place)?;
+        let is_on =
+            |at| read::<String>(&row, at).map(|value| value != "0" && !value.eq_ignore_ascii_case("off"));
+        if is_on(2)? || is_on(3)? || self.follows().await? {
+            return Err(Failure::unavailable(format!(
+                "{place} is a replica or set read-only, and cannot decide anything: name the primary"
+            )));
+        }
+        // A statement whose answer nobody waits for any more must not take effect much later.
+        let seconds = self.timeout.as_secs_f64().ceil().max(1.0);
+        let mut settings = format!(
+            "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
+             lock_wait_timeout = {seconds}"
+        );
+        if self.flavour == Flavour::MariaDb {
+            settings += &format!(", max_statement_time = {}", self.timeout.as_secs_f64());
+        }
+        self.run(&settings).await.map(drop).map_err(failed)
+    }
+
+    /// Whether the server follows another one. One that does not let this user ask is believed to be a primary, unless
+    /// it is set read-only.
+    async fn follows(&mut self) -> Result<bool, Failure> {
+        let (question, column) = match self.flavour {
+            Flavour::MariaDb => ("SHOW GLOBAL STATUS LIKE 'Slaves_running'", 1),
+            Flavour::MySql => ("SHOW REPLICA STATUS", 0),
+        };
+        match self.run(question).await {
+            // MariaDB counts its connections to primaries; MySQL has a row for each.
+            Ok(rows) if self.flavour == Flavour::MariaDb => match rows.first() {
+                Some(row) => Ok(read::<String>(row, column)? != "0"),
+                None => Ok(false),
+            },
+            Ok(rows) => Ok(!rows.is_empty()),
+            Err(Refusal::Failed(failure)) if failure.effect == Effect::None => Ok(false),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of its answer.
+    pub(crate) async fn exec(&mut self, sql: &str, params: Params) -> Result<Done, Refusal> {
+        let limit = self.limit();
+        let connection = &mut self.connection;
+        let asking = async {
+            let mut result = connection.exec_iter(sql, params).await?;
+            let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
+            let rows = result.collect().await?;
+            Ok(Done { rows, changed, number })
+        };
+        limited(limit, asking).await
+    }
+
+    /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them. Those behind
+    /// one that fails are not carried out.
+    pub(crate) async fn run(&mut self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        let limit = self.limit();
+        let connection = &mut self.connection;
+        let asking = async {
+            let mut result = connection.query_iter(statements).await?;
+            let mut rows = Vec::new();
+            loop {
+                rows.extend(result.collect::<Row>().await?);
+                // Bounded by the statements that were sent.
+                if result.is_empty() {
+                    return Ok(rows);
+                }
+            }
+        };
+        limited(limit, asking).await
+    }
+
+    /// Whether it answers.
+    pub(crate) async fn is_alive(&mut self) -> bool {
+        let limit = self.limit();
+        limited(limit, self.connection.ping()).await.is_ok()
+    }
+
+    /// A little more than the server's own limit, so that its word comes first.
+    fn limit(&self) -> Duration {
+        self.timeout + Duration::from_millis(200)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The driver's connection would show its options, and with them the password.
+        f.debug_struct("Link").field("flavour", &self.flavour).finish_non_exhaustive()
+    }
+}
+
+async fn limited<T>(
+    limit: Duration,
+    answer: impl Future<Output = mysql_async::Result<T>>,
+) -> Result<T, Refusal> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer.map_err(Refusal::of),
+        Err(_) => {
+            Err(Refusal::Failed(Failure::unanswered(format!("the server did not answer within {limit:?}"))))
+        }
+    }
+}
+
+fn login(config: &MySqlConfig, place: &Place) -> Result<OptsBuilder, Failure> {
+    let mut login = OptsBuilder::default()
+        .user(config.credentials.user.clone())
+        .db_name(Some(config.database.clone()))
+        // Where the URL names a host, that way is wanted, and no other.
+        .prefer_socket(false)
+        .tcp_keepalive(Some(KEEPALIVE))
+        .stmt_cache_size(STATEMENTS)
+        // Named, so that they are not asked for.
+        .max_allowed_packet(Some(PACKET_MAX))
+        .wait_timeout(Some(0));
+    if let Some(password) = config.credentials.password()? {
+        login = login.pass(Some(reveal(&password)));
+    }
+    login = match place {
+        Place::Tcp(host) => login.ip_or_hostname(host.name.clone()).tcp_port(host.port),
+        Place::Unix(path) => login.socket(Some(path.display().to_string())),
+    };
+    if config.tls == Tls::Verified {
+        let roots = trusted_authorities(&config.tls_files)?.into_iter().map(Into::into).collect();
+        let identity = config.tls_files.read_identity()?;
+        let identity = identity.map(|files| ClientIdentity::new(files.cert.into(), files.key.into()));
+        let tls = SslOpts::default()
+            .with_disable_built_in_roots(true)
+            .with_root_certs(roots)
+            .with_client_identity(identity);
+        login = login.ssl_opts(tls);
+    }
+    Ok(login)
+}
+
+/// Older ones are no longer maintained.
+fn check_version(flavour: Flavour, version: &str, place: &Place) -> Result<(), Failure> {
+    // MariaDB may be called «5.5.5-10.11.6-MariaDB», for clients that know no other beginning.
+    let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
+    let mut numbers = plain.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let found = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (oldest, name) = match flavour {
+        Flavour::MariaDb => ((10, 6), "MariaDB 10.6"),
+        Flavour::MySql => ((8, 0), "MySQL 8.0"),
+    };
+    if found >= oldest {
+        return Ok(());
+    }
+    let text = format!("{place} is version {version}: leasehold needs {name} or later");
+    Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
+}
+
+/// The one row of an answer that has exactly one.
+pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
+    rows.pop().ok_or_else(|| Failure::unavailable("the server answered without a row"))
+}
+
+/// A column of an answer.
+pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
+    row.get_opt(at).and_then(Result::ok).ok_or_else(|| {
+        let text = format!("the server answered what cannot be read, in column {at}");
+        Failure::new(FailureKind::Foreign, Effect::Unknown, text)
+    })
+}
+
+// As text, because a switch is a number on one server and a word on another.
+const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(@@global.read_only AS CHAR), \
+                        CAST(@@innodb_read_only AS CHAR)";
+
+/// When the operating system begins to ask whether the other side is still there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Statements that a connection keeps prepared: more than there are.
+const STATEMENTS: usize = 16;
+/// The longest answer that is read.
+const PACKET_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_told_apart_from_those_that_call_themselves_old() {
+        let place = Place::Unix("/s".into());
+        for (flavour, version, fits) in [
+            (Flavour::MariaDb, "10.11.19-MariaDB-0+deb12u1", true),
+            (Flavour::MariaDb, "5.5.5-10.6.1-MariaDB", true),
+            (Flavour::MariaDb, "10.5.29-MariaDB", false),
+            (Flavour::MariaDb, "12.0.2-MariaDB", true),
+            (Flavour::MySql, "8.0.36-0ubuntu0.22.04.1", true),
+            (Flavour::MySql, "9.4.0", true),
+            (Flavour::MySql, "5.7.44-log", false),
+        ] {
+            assert_eq!(check_version(flavour, version, &place).is_ok(), fits, "{version}");
+        }
+    }
+}

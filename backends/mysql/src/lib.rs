@@ -1,0 +1,39 @@
+//! Locks in one database of MariaDB (10.6 or later) or MySQL (8.0 or later).
+//!
+//! A lock is a row that holds a ledger; this crate reads it and swaps it.
+#![doc = include_str!("docs.md")]
+#![forbid(unsafe_code)]
+
+mod cells;
+mod config;
+mod dial;
+mod examine;
+mod pool;
+mod refusal;
+mod schema;
+mod server;
+mod sql;
+
+use std::sync::Arc;
+
+use leasehold_cell::CellBackend;
+use leasehold_core::{Backend, Clock, Failure};
+
+pub use cells::MySqlCells;
+pub use config::MySqlConfig;
+pub use schema::{grants, schema};
+
+/// Leases in a table of MySQL or MariaDB.
+pub type MySqlBackend = CellBackend<MySqlCells>;
+
+/// Connects by the method that the configuration names. `clock` is the machine's own, and counts suspend.
+///
+/// # Errors
+/// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed, `Unsupported`
+/// where it is too old, or where tables are missing that may not be created. The text says what to do.
+pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
+    if config.exposes_password() {
+        tracing::warn!(server = %config, "the password crosses the network in the clear: add ssl-mode=verify-identity");
+    }
+    Ok(Arc::new(CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock)))
+}

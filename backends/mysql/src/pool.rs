@@ -1,0 +1,84 @@
+//! A bounded set of connections, each used by one statement at a time.
+//!
+//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement whose future
+//! is dropped takes its connection with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Clock, Failure, Moment};
+use mysql_async::{Params, Row};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::config::MySqlConfig;
+use crate::dial::{Done, Link};
+use crate::refusal::Refusal;
+
+/// The connections of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) config: Arc<MySqlConfig>,
+    idle: Mutex<Vec<(Link, Moment)>>,
+    room: Semaphore,
+    clock: Arc<dyn Clock>,
+}
+
+impl Pool {
+    pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
+        let room = Semaphore::new(config.connections);
+        Pool { config, idle: Mutex::default(), room, clock }
+    }
+
+    /// Sends one statement with its parameters, and waits for its answer.
+    pub(crate) async fn exec(&self, sql: &str, params: impl Into<Params>) -> Result<Done, Refusal> {
+        let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.exec(sql, params.into()).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    /// Sends statements without parameters, and waits for the rows of all of them.
+    pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.run(statements).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
+        let closed = |_| Failure::unavailable("the client is closed");
+        let place = self.room.acquire().await.map_err(closed)?;
+        if let Some((mut link, used_at)) = self.take() {
+            if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
+                return Ok((place, link));
+            }
+            // The others were used before it, and are not asked one after the other.
+            self.idle().clear();
+        }
+        Ok((place, Link::dial(&self.config).await?))
+    }
+
+    /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the server may leave a
+    /// transaction open, and a server that has become a replica must not be asked again.
+    fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        match answer {
+            Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
+            Err(Refusal::NoTable(_)) => {}
+            // The others are most likely broken as well.
+            Err(Refusal::Failed(_)) => self.idle().clear(),
+        }
+    }
+
+    /// The connection that was used last, so that those which are not needed grow old.
+    fn take(&self) -> Option<(Link, Moment)> {
+        self.idle().pop()
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Link, Moment)>> {
+        // No invariant spans a panic: every change is one insertion or removal.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a connection is believed in without a question.
+const FRESH: Duration = Duration::from_secs(5);

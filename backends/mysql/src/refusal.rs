@@ -1,0 +1,128 @@
+//! What an error of the server, or of the way to it, means: of what kind it is, and whether it may have happened.
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use mysql_async::{DriverError, Error, ServerError};
+
+/// Why a statement has no result.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Another transaction was first. The server did nothing; whoever looks again sees why.
+    LostRace,
+    /// The table, or a part of it, is not there.
+    NoTable(Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl Refusal {
+    /// Of a statement that was sent.
+    pub(crate) fn of(error: Error) -> Refusal {
+        let Error::Server(cause) = &error else {
+            let text = format!("the connection to the server ended: {error}");
+            return Refusal::Failed(Failure::unanswered(text).because(error));
+        };
+        if cause.code == DEADLOCK {
+            return Refusal::LostRace;
+        }
+        let effect = if ENDS_SESSION.contains(&cause.code) { Effect::Unknown } else { Effect::None };
+        let (code, text) = (cause.code, describe(cause));
+        let failure = Failure::new(kind(code), effect, text).because(error);
+        match code {
+            NO_TABLE | NO_COLUMN => Refusal::NoTable(failure),
+            _ => Refusal::Failed(failure),
+        }
+    }
+
+    /// Of an attempt to connect: nothing was asked yet.
+    pub(crate) fn of_login(error: Error, place: &str) -> Failure {
+        let (kind, text) = match &error {
+            Error::Server(cause) => (kind(cause.code), describe(cause)),
+            Error::Driver(DriverError::NoClientSslFlagFromServer) => (
+                FailureKind::Unsupported,
+                "it speaks no TLS: set that up, or write ssl-mode=disabled".to_owned(),
+            ),
+            Error::Driver(
+                cause @ (DriverError::UnknownAuthPlugin { .. } | DriverError::CleartextPluginDisabled),
+            ) => (FailureKind::Unsupported, format!("{cause} Give the user another way to log in")),
+            other => (FailureKind::Unavailable, other.to_string()),
+        };
+        Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
+    }
+
+    /// As a failure, where no race can have been lost, or nothing else is left to do about it.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
+            Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
+        }
+    }
+}
+
+fn kind(code: u16) -> FailureKind {
+    match code {
+        // Access denied to: a database, a user, a host, a user by another way, a table, a column, for want of a privilege; expired.
+        1044 | 1045 | 1130 | 1698 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 3159 => FailureKind::Denied,
+        // No such database; what a proxy or an old server does not know.
+        1049 | NO_TABLE | NO_COLUMN | 1064 | 1193 | 1235 | 1305 => FailureKind::Unsupported,
+        _ => FailureKind::Unavailable,
+    }
+}
+
+/// What the server says, and what the person can do.
+fn describe(cause: &ServerError) -> String {
+    let advice = match cause.code {
+        1045 | 1698 => "check the user and the password, from the URL, password-file or MYSQL_PWD",
+        1044 | 1142 | 1143 | 1227 => "grant what `leasehold schema --on` prints, to the user of the URL",
+        1130 => "let the user of the URL log in from this machine",
+        1049 => "create the database, or name another one in the URL",
+        NO_TABLE | NO_COLUMN => "create what `leasehold schema --on` prints",
+        1040 | 1203 | 1226 => "lower connections= of the URL, or raise max_connections",
+        1205 => "a transaction of somebody else keeps the row of this lock: let it end",
+        1290 | 1792 | 1836 => "it is a replica or set read-only: connect to the primary",
+        1021 | 1114 | 3 | 28 => "make room on the server's disk",
+        1153 => "raise max_allowed_packet of the server",
+        1969 | 3024 => "it took longer than timeout= of the URL",
+        _ => "",
+    };
+    let message = &cause.message;
+    match advice {
+        "" => format!("{message} (error {})", cause.code),
+        advice => format!("{message} (error {}); {advice}", cause.code),
+    }
+}
+
+const DEADLOCK: u16 = 1213;
+const NO_COLUMN: u16 = 1054;
+const NO_TABLE: u16 = 1146;
+/// The server goes away, ends this connection, or (with replicas or Galera) cannot say what became of the statement.
+const ENDS_SESSION: [u16; 7] = [1053, 1047, 1180, 1317, 1927, 2006, 2013];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16) -> Refusal {
+        Refusal::of(Error::Server(ServerError { code, message: "no".to_owned(), state: String::new() }))
+    }
+
+    #[test]
+    fn each_error_says_whether_it_happened_and_what_to_do() {
+        assert!(matches!(refused(1213), Refusal::LostRace));
+        assert!(matches!(refused(1146), Refusal::NoTable(_)));
+        for (code, kind, effect, hint) in [
+            (1205, FailureKind::Unavailable, Effect::None, "let it end"),
+            (1290, FailureKind::Unavailable, Effect::None, "the primary"),
+            (1045, FailureKind::Denied, Effect::None, "MYSQL_PWD"),
+            (1142, FailureKind::Denied, Effect::None, "leasehold schema"),
+            (1049, FailureKind::Unsupported, Effect::None, "create the database"),
+            (1053, FailureKind::Unavailable, Effect::Unknown, "error 1053"),
+            (1317, FailureKind::Unavailable, Effect::Unknown, "error 1317"),
+        ] {
+            let failure = refused(code).into_failure();
+            assert_eq!((failure.kind, failure.effect), (kind, effect), "{code}");
+            assert!(failure.detail().contains(hint), "{failure}");
+        }
+        let broken = Error::Io(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+        assert_eq!(Refusal::of(broken).into_failure().effect, Effect::Unknown);
+    }
+}

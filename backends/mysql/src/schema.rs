@@ -1,0 +1,105 @@
+//! The tables: what creates them, what checks them, and what a user needs who may not create them.
+//!
+//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says which is
+//! the oldest client that may still use it. Creating what is there already changes nothing.
+
+use leasehold_core::{Effect, Failure, FailureKind};
+
+use crate::config::{Create, MySqlConfig};
+use crate::dial::read;
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+
+/// The form of the tables that this client writes.
+const FORM: i32 = 1;
+
+/// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
+pub fn schema(config: &MySqlConfig) -> String {
+    format!("USE {};\n{}", config.quoted_database(), tables(config))
+}
+
+fn tables(config: &MySqlConfig) -> String {
+    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    // Bytes, because texts would be compared by the rules of a language, and with trailing spaces taken away.
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (
+    name    VARBINARY(512) NOT NULL PRIMARY KEY,
+    claims  MEDIUMBLOB NOT NULL,
+    version BIGINT NOT NULL,
+    seq     BIGINT NOT NULL,
+    origin  BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server',
+    lapses  BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+  COMMENT = 'Locks of leasehold. A row outlives its locks: seq is the fence that must not go back.';
+CREATE TABLE IF NOT EXISTS {meta} (
+    one           TINYINT NOT NULL PRIMARY KEY,
+    form          INT NOT NULL,
+    oldest_client INT NOT NULL
+) ENGINE = InnoDB;
+INSERT IGNORE INTO {meta} (one, form, oldest_client) VALUES (1, {FORM}, {FORM});
+"
+    )
+}
+
+/// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
+pub fn grants(config: &MySqlConfig) -> String {
+    let user = config.credentials.user.as_deref().unwrap_or_default();
+    let user = user.replace('\\', "\\\\").replace('\'', "\\'");
+    let (database, table, meta) =
+        (config.quoted_database(), config.names.table(""), config.names.table("_meta"));
+    format!(
+        "GRANT SELECT, INSERT, UPDATE ON {database}.{table} TO '{user}'@'%';\n\
+         GRANT SELECT ON {database}.{meta} TO '{user}'@'%';\n"
+    )
+}
+
+/// Sees to it that the tables are there, and are such that this client may use them.
+pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
+    let found = match oldest_client(pool).await {
+        Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
+        Err(Refusal::NoTable(_)) => {
+            create(pool).await.map_err(Refusal::into_failure)?;
+            oldest_client(pool).await
+        }
+        found => found,
+    };
+    if found.map_err(Refusal::into_failure)? > FORM {
+        return Err(Failure::new(
+            FailureKind::Unsupported,
+            Effect::None,
+            format!(
+                "the lock table {} was made for a newer leasehold: update this one",
+                pool.config.names.table("")
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The oldest client that may use the tables, where both are there.
+async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
+    let (table, meta) = (pool.config.names.table(""), pool.config.names.table("_meta"));
+    let question = format!("SELECT m.oldest_client FROM {meta} m LEFT JOIN {table} c ON FALSE");
+    let rows = pool.run(&question).await?;
+    match rows.first() {
+        Some(row) => read(row, 0).map_err(Refusal::Failed),
+        None => {
+            let text = format!("the table {meta} is empty: run what `leasehold schema --on` prints");
+            Err(Refusal::NoTable(Failure::new(FailureKind::Unsupported, Effect::None, text)))
+        }
+    }
+}
+
+/// Creates the tables. Of several clients that do it at once, the server lets one after the other.
+async fn create(pool: &Pool) -> Result<(), Refusal> {
+    for _ in 1..MAX_TRIES {
+        match pool.run(&tables(&pool.config)).await {
+            Err(Refusal::LostRace) => {}
+            answer => return answer.map(drop),
+        }
+    }
+    pool.run(&tables(&pool.config)).await.map(drop)
+}
+
+/// Times that the tables are tried to be created where others do the same.
+const MAX_TRIES: usize = 20;

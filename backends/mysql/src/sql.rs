@@ -1,0 +1,124 @@
+//! The statements. Names of tables are checked before they come here; everything else is a parameter, or is written in
+//! hexadecimal digits.
+//!
+//! Ground rules: each request is a transaction of its own. Time is that at which the statement began, never that at which
+//! a transaction did: a statement that had to wait for a row is late, so that it finds less dead than there is, and never
+//! more. A statement waits for nothing but the row that another statement of this kind is writing.
+
+use std::fmt::Write;
+
+use leasehold_cell::{Basis, Swap};
+
+use crate::cells::{micros, signed};
+use crate::config::Names;
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    table: String,
+    pub(crate) seize: String,
+    pub(crate) read: String,
+    pub(crate) swap: String,
+    pub(crate) list: String,
+}
+
+impl Statements {
+    pub(crate) fn of(names: &Names) -> Statements {
+        let table = names.table("");
+        Statements {
+            seize: seize(&table),
+            read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
+            // Assignments are made from left to right, and each sees those before it.
+            swap: format!(
+                "UPDATE {table} SET claims = ?, version = ?, seq = ?, origin = IF(?, {NOW}, origin), \
+                 lapses = origin + ? WHERE name = ? AND version = ? AND (NOT ? OR lapses > {NOW})"
+            ),
+            // No name has the byte 255 in it, so this is behind all that begin with the prefix.
+            list: format!(
+                "SELECT {CELL} FROM {table} WHERE name >= ? AND name > ? AND name < CONCAT(?, X'FF') \
+                 AND lapses > {NOW} ORDER BY name LIMIT ?"
+            ),
+            table,
+        }
+    }
+
+    /// Reads these names.
+    pub(crate) fn read_many<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
+        let names: Vec<String> = names.map(literal).collect();
+        format!("SELECT {CELL} FROM {} WHERE name IN ({})", self.table, names.join(", "))
+    }
+
+    /// Makes all these changes whose conditions hold, and answers the names of those that were made. They are of one
+    /// basis.
+    ///
+    /// A version belongs to one state of one cell, so it is what tells the changes apart. Neither server can answer what an
+    /// UPDATE changed: within the transaction the rows that have our new versions are those that it changed, because nobody
+    /// else can change them before its end. A join with a table of the changes would be shorter, and would be kept on
+    /// MariaDB's disk while it is carried out.
+    pub(crate) fn swap_many(&self, basis: Basis, swaps: &[Swap]) -> String {
+        let by_version = |value: fn(&Swap) -> String| {
+            let mut choice = String::from("CASE version");
+            for swap in swaps {
+                // Writing into a String does not fail.
+                let _ = write!(choice, " WHEN {} THEN {}", signed(swap.seen), value(swap));
+            }
+            choice + " END"
+        };
+        let name = |swap: &Swap| literal(swap.at.as_str());
+        let version = |swap: &Swap| signed(swap.put.version).to_string();
+        let listed = |value: fn(&Swap) -> String| swaps.iter().map(value).collect::<Vec<String>>().join(",");
+        let (names, drawn) = (listed(name), listed(version));
+        let (origin, alive) = match basis {
+            Basis::Renewed => (format!("origin = {NOW}, "), format!(" AND lapses > {NOW}")),
+            Basis::Kept => (String::new(), String::new()),
+        };
+        let table = &self.table;
+        // The version is assigned last, because the others are chosen by it. The index is named, because a table of few rows
+        // would be read, and so locked, as a whole.
+        format!(
+            "START TRANSACTION; \
+             UPDATE {table} FORCE INDEX (PRIMARY) SET claims = {}, seq = {}, {origin}lapses = origin + {}, version = {} \
+             WHERE name IN ({names}) AND name = {}{alive}; \
+             SELECT name FROM {table} FORCE INDEX (PRIMARY) WHERE name IN ({names}) AND version IN ({drawn}); \
+             COMMIT",
+            by_version(|swap| literal(&swap.put.text)),
+            by_version(|swap| signed(swap.put.fence.seq).to_string()),
+            by_version(|swap| micros(swap.put.keep).to_string()),
+            by_version(version),
+            by_version(name),
+        )
+    }
+}
+
+/// A counter never falls behind the server's clock, so that fences rise even after the loss of the table, and over a
+/// failover that lost the last writes.
+fn seize(table: &str) -> String {
+    let dead = format!("lapses <= {NOW}");
+    format!(
+        "INSERT INTO {table} (name, claims, version, seq, origin, lapses) \
+         VALUES (?, ?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?) \
+         ON DUPLICATE KEY UPDATE claims = IF({dead}, ?, claims), version = IF({dead}, ?, version), \
+         seq = IF({dead}, LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), seq), \
+         origin = IF({dead}, {NOW}, origin), lapses = IF({dead}, {NOW} + ?, lapses)"
+    )
+}
+
+/// Bytes, in a form that nothing in them can end.
+fn literal(text: &str) -> String {
+    let mut digits = String::with_capacity(2 * text.len() + 3);
+    digits.push_str("X'");
+    for byte in text.bytes() {
+        // Writing into a String does not fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits.push('\'');
+    digits
+}
+
+/// The server's clock in microseconds, in universal time, so that no time zone and no summer time moves it.
+pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// What is read of a cell.
+const CELL: &str = "name, claims, version, seq, \
+                    GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - origin, 0), \
+                    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";

@@ -1,0 +1,20 @@
+//! What the tests of this backend share.
+
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "not each test uses all of it")]
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::sync::Arc;
+
+pub use leasehold_conformance::hand::{
+    LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take,
+};
+use leasehold_core::{Backend, Failure};
+use leasehold_mysql::MySqlConfig;
+
+pub async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
+    leasehold_mysql::connect(MySqlConfig::parse(url)?, clock()).await
+}
+
+pub async fn open(url: &str) -> Arc<dyn Backend> {
+    connect(url).await.unwrap()
+}

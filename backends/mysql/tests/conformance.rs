@@ -1,0 +1,76 @@
+//! The method before all laws, on one server that all share.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
+use leasehold_core::{Backend, Failure};
+use leasehold_mysql::MySqlConfig;
+use leasehold_testkit::{MariaDbServer, require};
+
+/// How many subjects are alive: the last one ends the server.
+static SHARED: Mutex<Option<(Arc<MariaDbServer>, usize)>> = Mutex::new(None);
+
+struct On {
+    options: &'static str,
+}
+
+impl On {
+    fn url(&self) -> Option<String> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.is_none() {
+            // In a thread of its own, since this one may run a runtime already.
+            let started = std::thread::scope(|scope| {
+                let start = || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(MariaDbServer::builder().start())
+                };
+                scope.spawn(start).join().unwrap()
+            });
+            let server = require::or_skip("mariadb", started)?;
+            *shared = Some((Arc::new(server), SUITES * leasehold_conformance::laws().len()));
+        }
+        shared.as_ref().map(|(server, _)| format!("{}?{}", server.url(), self.options))
+    }
+}
+
+impl Drop for On {
+    fn drop(&mut self) {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, left)) = shared.as_mut() {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                *shared = None;
+            }
+        }
+    }
+}
+
+async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
+    leasehold_mysql::connect(MySqlConfig::parse(url)?, Arc::new(SteadyClock::new())).await
+}
+
+#[async_trait::async_trait]
+impl Subject for On {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        Some(connect(&self.url()?).await.unwrap())
+    }
+
+    fn taker(&self) -> Option<TakerCommand> {
+        Some(TakerCommand::test("taker", self.url()?).unwrap())
+    }
+}
+
+#[test]
+fn taker() {
+    leasehold_conformance::taker::serve_if_asked(async |url| connect(url).await);
+}
+
+/// Suites that are compiled in.
+const SUITES: usize = 1;
+
+mod row {
+    use super::*;
+    leasehold_conformance::suite!(On { options: "table=direct" });
+}

@@ -1,0 +1,84 @@
+//! What a lock costs the server: statements, and how it finds its row.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use common::*;
+use leasehold_core::{Proof, Release, Renew, Renewal};
+use leasehold_testkit::MariaDbServer;
+
+/// One of the server's counters.
+async fn counter(server: &MariaDbServer, name: &str) -> i64 {
+    let answer = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
+    answer.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// As many renewals as `LEASEHOLD_RENEWALS` says, else two thousand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    server
+        .sql(
+            "INSERT INTO leasehold SELECT CONCAT('filler/', seq), '', seq, 1, 1, 1 FROM seq_1_to_10000; \
+             ANALYZE TABLE leasehold",
+        )
+        .await
+        .unwrap();
+    let others = open(&server.url()).await;
+    let statements = ["Com_insert", "Com_update", "Com_begin"];
+    let mut before = Vec::new();
+    for name in statements.into_iter().chain(["Handler_read_next", "Handler_read_rnd_next"]) {
+        before.push((name, counter(&server, name).await));
+    }
+    for n in 0..200 {
+        let claim = claim(&format!("job/{}", n % 20), LONG);
+        hold(&*backend, &claim).await;
+        assert!(look_once(&*others, &common::claim(claim.resource.as_str(), LONG)).await.unwrap().is_none());
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    for (name, before) in before {
+        let spent = counter(&server, name).await - before;
+        // An acquire is one INSERT, as is the first look of each that finds it held; a release is one UPDATE. The kit's
+        // questions read a few rows of the server's own.
+        let most = match name {
+            "Com_insert" => 400,
+            "Com_update" => 200,
+            "Com_begin" => 0,
+            _ => 5_000,
+        };
+        assert!(spent <= most, "{name} rose by {spent} in 600 calls");
+    }
+
+    let renewals: i64 =
+        std::env::var("LEASEHOLD_RENEWALS").map_or(2_000, |renewals| renewals.parse().unwrap());
+    let claims: Vec<_> = (0..renewals).map(|n| claim(&format!("many/{n}"), LONG)).collect();
+    server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 0").await.unwrap();
+    let mut tasks = Vec::new();
+    for some in claims.chunks(500) {
+        let (backend, some) = (backend.clone(), some.to_vec());
+        tasks.push(tokio::spawn(async move {
+            for claim in &some {
+                hold(&*backend, claim).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    // Those who have just taken them know their rows; others look first.
+    for renewer in [backend.clone(), others] {
+        let own = -counter(&server, "Questions").await;
+        let before = counter(&server, "Questions").await;
+        let own = own + before;
+        let answers = renewer.renew(&batch).await;
+        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+        let spent = counter(&server, "Questions").await - before - own;
+        assert!(spent <= renewals / 100, "{spent} statements for {renewals} renewals");
+    }
+    let references: Vec<_> = claims.iter().collect();
+    assert!(backend.release(&references).await.iter().all(|answer| matches!(answer, Release::Freed)));
+}

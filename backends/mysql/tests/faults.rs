@@ -1,0 +1,319 @@
+//! What a server, and the way to it, do to locks in rows.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Effect, FailureKind, Grade, Patience, Proof, Release, Renew, Renewal, Step};
+use leasehold_testkit::{Data, MariaDbServer, Proxy};
+
+#[tokio::test]
+async fn a_restart_keeps_what_is_held_and_who_waits() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let (here, there) = (open(&server.url()).await, open(&server.url()).await);
+    let (held, next) = (claim("job", LONG), claim("job", LONG));
+    let first = hold(&*here, &held).await;
+    let waiting = {
+        let (there, next) = (there.clone(), next.clone());
+        tokio::spawn(async move { take(&*there, &next).await })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.kill().unwrap();
+    assert!(matches!(renew(&*here, &held).await, Renewal::Unknown(_)), "a dead server confirms nothing");
+    server.restart(Data::Keep).await.unwrap();
+    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Renewed));
+    assert!(!waiting.is_finished());
+    assert!(matches!(release(&*here, &held).await, Release::Freed));
+    let second = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
+    assert!(second.fence > first.fence);
+}
+
+#[tokio::test]
+async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let (backend, there) = (open(&server.url()).await, open(&server.url()).await);
+    let (held, waits) = (claim("job", LONG), claim("job", LONG));
+    let first = hold(&*backend, &held).await;
+    let waiting = {
+        let (there, waits) = (there.clone(), waits.clone());
+        tokio::spawn(async move { take(&*there, &waits).await })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.restart(Data::Lose).await.unwrap();
+    let second = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
+    assert!(second.fence > first.fence, "{second:?} after {first:?}");
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Lost));
+    assert!(matches!(release(&*backend, &held).await, Release::Gone), "it must spare the next holder");
+    assert!(matches!(release(&*there, &waits).await, Release::Freed));
+}
+
+/// No epoch tells of a promotion. The counter follows the clock, so that it rises unless that of the new primary is behind.
+#[tokio::test]
+async fn a_replica_is_refused_until_it_takes_over_and_goes_on_above_what_it_never_got() {
+    let builder = MariaDbServer::builder().replicated().setting("sync-binlog", "1");
+    let Some(primary) = builder.start_or_skip().await else { return };
+    assert_eq!(open(&primary.url()).await.profile().fencing, Grade::Strict);
+    let replica = primary.replica().await.unwrap();
+    let url = format!("mysql://root@{},{}/locks?timeout=1s", primary.addr(), replica.addr());
+    for read_only in ["ON", "OFF"] {
+        // One that may be written to follows all the same.
+        replica.sql(&format!("SET GLOBAL read_only = {read_only}")).await.unwrap();
+        let failure = connect(&replica.url()).await.unwrap_err();
+        assert!(
+            failure.kind == FailureKind::Unavailable && failure.detail().contains("replica"),
+            "{failure}"
+        );
+    }
+
+    let backend = open(&url).await;
+    assert_eq!(backend.profile().fencing, Grade::BestEffort, "nothing waits for the replica");
+    let known = claim("known", LONG);
+    hold(&*backend, &known).await;
+    replica.await_replication(&primary).await.unwrap();
+    replica.sql("STOP SLAVE").await.unwrap();
+    // These grants do not reach it.
+    let lost = claim("lost", LONG);
+    let mut highest = hold(&*backend, &lost).await.fence;
+    for _ in 0..20 {
+        assert!(matches!(release(&*backend, &lost).await, Release::Freed));
+        highest = highest.max(hold(&*backend, &lost).await.fence);
+    }
+    primary.kill().unwrap();
+    replica.promote().await.unwrap();
+
+    assert!(matches!(renew_at_last(&*backend, &known).await, Renewal::Renewed), "what it got it keeps");
+    let next = claim("lost", LONG);
+    let after = take(&*backend, &next).await;
+    assert!(after.fence > highest, "{after:?} after {highest:?}");
+    assert!(matches!(renew_at_last(&*backend, &lost).await, Renewal::Lost));
+    assert!(matches!(release(&*backend, &lost).await, Release::Gone), "it must spare the next holder");
+    assert!(matches!(release(&*backend, &next).await, Release::Freed));
+}
+
+/// The connections that are open see it too, at their next statement.
+#[tokio::test]
+async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("CREATE USER app; GRANT ALL ON locks.* TO app").await.unwrap();
+    let backend = open(&format!("mysql://app@{}/locks", server.addr())).await;
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    server.sql("SET GLOBAL read_only = ON").await.unwrap();
+    let Renewal::Unknown(failure) = renew(&*backend, &held).await else { panic!("it was confirmed") };
+    assert_eq!(failure.effect, Effect::None, "{failure}");
+    assert!(failure.detail().contains("primary"), "{failure}");
+    server.sql("SET GLOBAL read_only = OFF").await.unwrap();
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
+    let direct = open(&server.url()).await;
+    // So that the statements are known to the connection: what is lost must be the answer to one of them.
+    let before = claim("before", LONG);
+    hold(&*backend, &before).await;
+    assert!(matches!(renew(&*backend, &before).await, Renewal::Renewed));
+
+    let (lost, other) = (claim("a", LONG), claim("a", LONG));
+    proxy.drop_replies();
+    let failure = look_once(&*backend, &lost).await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    assert!(look_once(&*direct, &other).await.unwrap().is_none(), "it happened");
+    proxy.heal().unwrap();
+    let again = take(&*backend, &lost).await;
+    let seen = direct.inspect(&resource("a"), None, &Patience::none(clock())).await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    assert_eq!(seen.holders[0].fence, again.fence);
+
+    assert!(matches!(renew_at_last(&*backend, &lost).await, Renewal::Renewed));
+    proxy.drop_replies();
+    assert!(matches!(release(&*backend, &lost).await, Release::Unknown(_)));
+    proxy.heal().unwrap();
+    assert!(look_once(&*direct, &other).await.unwrap().is_some(), "it is released");
+    // A new connection is made first, which may fail while the old one is noticed to be gone.
+    let mut end = release(&*backend, &lost).await;
+    for _ in 0..50 {
+        if !matches!(end, Release::Unknown(_)) {
+            break;
+        }
+        end = release(&*backend, &lost).await;
+    }
+    assert!(matches!(end, Release::Gone), "it must spare the next holder: {end:?}");
+
+    let held = claim("b", LONG);
+    take(&*backend, &held).await;
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    proxy.drop_replies();
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
+    proxy.heal().unwrap();
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_away_and_comes_back() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?timeout=300ms", server.url())).await;
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    server.stop().unwrap();
+    let began = std::time::Instant::now();
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
+    let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unavailable);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    server.resume().unwrap();
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+}
+
+/// Somebody's transaction keeps a row, so that statements of ours wait for it, and are given up.
+#[tokio::test]
+async fn a_row_that_a_stranger_keeps_is_waited_for_inside_patience() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?timeout=1s", server.url())).await;
+    let before = claim("job", LONG);
+    hold(&*backend, &before).await;
+    assert!(matches!(release(&*backend, &before).await, Release::Freed));
+    let (stranger, ours) = tokio::join!(
+        server.sql("BEGIN; SELECT 1 FROM leasehold WHERE name = 'job' FOR UPDATE; SELECT SLEEP(2.5); COMMIT"),
+        async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let failure = look_once(&*backend, &claim("job", LONG)).await.unwrap_err();
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+            take(&*backend, &claim("job", LONG)).await
+        }
+    );
+    stranger.unwrap();
+    assert!(ours.fence.is_some());
+}
+
+/// Batches that name the same rows in another order than single statements do, and each other's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_races_and_deadlocks_are_run_again() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("SET GLOBAL tx_isolation = 'SERIALIZABLE'").await.unwrap();
+    let inside: Arc<Vec<AtomicU32>> = Arc::new((0..2).map(|_| AtomicU32::new(0)).collect());
+    let mut tasks = Vec::new();
+    for n in 0..8 {
+        let (url, inside) = (server.url(), inside.clone());
+        tasks.push(tokio::spawn(async move {
+            let backend = open(&url).await;
+            for round in 0..10 {
+                let at = (n + round) % 2;
+                let claim = claim(&format!("r{at}"), LONG);
+                take(&*backend, &claim).await;
+                assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                assert!(matches!(renew(&*backend, &claim).await, Renewal::Renewed));
+                inside[at].fetch_sub(1, Ordering::SeqCst);
+                assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+            }
+        }));
+    }
+    // A stranger that takes both rows in the other order makes deadlocks with every batch on both.
+    let pair = [claim("p1", LONG), claim("p2", LONG)];
+    let backend = open(&server.url()).await;
+    for claim in &pair {
+        hold(&*backend, claim).await;
+    }
+    let stranger = async {
+        for _ in 0..10 {
+            let crossing = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'p2' FOR UPDATE; SELECT SLEEP(0.03); \
+                            SELECT 1 FROM leasehold WHERE name = 'p1' FOR UPDATE; COMMIT";
+            // It may be the one that is given up.
+            let _ = server.sql(crossing).await;
+        }
+    };
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = pair.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    let renewing = async {
+        for _ in 0..150 {
+            for renewal in backend.renew(&batch).await {
+                assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::join!(stranger, renewing);
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+    }
+    let deadlocks = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").await.unwrap();
+    assert!(!deadlocks.trim().ends_with("\t0"), "the test made no deadlock: {deadlocks}");
+}
+
+/// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_waits_leave_no_row_and_no_connection() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
+    let backend = open(&server.url()).await;
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    let mut left = waits;
+    while left > 0 {
+        let some: usize = left.min(50);
+        left -= some;
+        let tasks: Vec<_> = (0..some)
+            .map(|n| {
+                let backend = backend.clone();
+                tokio::spawn(async move {
+                    let (claim, patience) = (claim("job", LONG), Patience::unlimited(clock()));
+                    let ends = patience.clone();
+                    let end = async {
+                        tokio::time::sleep(Duration::from_micros(n as u64 % 20 * 700)).await;
+                        ends.end();
+                    };
+                    // As the engine: the call that sees patience ended is the last one.
+                    let waiting = async {
+                        loop {
+                            let is_last = patience.is_ended();
+                            match backend.contend(&claim, &patience).await {
+                                Ok(Step::Granted(_)) => panic!("it is held"),
+                                Ok(Step::Busy(hint)) if !is_last => {
+                                    let pause = hint.ask_again_in.unwrap_or_default();
+                                    tokio::select! {
+                                        () = tokio::time::sleep(pause) => {}
+                                        () = patience.ended() => {}
+                                    }
+                                }
+                                Ok(Step::Busy(_)) => return,
+                                Err(failure) => {
+                                    // As the reaper does with a wait whose end is not known.
+                                    assert!(failure.is_transient(), "{failure}");
+                                    assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
+                                    return;
+                                }
+                            }
+                        }
+                    };
+                    tokio::join!(waiting, end);
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+    let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    drop(backend);
+    for tries in 0.. {
+        let question =
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE host <> 'localhost' AND user = 'root'";
+        let open = server.sql(question).await.unwrap();
+        if open.trim() == "0" {
+            break;
+        }
+        assert!(tries < 100, "{open} connections are left");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

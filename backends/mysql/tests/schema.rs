@@ -1,0 +1,159 @@
+//! The tables and those who may use them, how the server is logged in to, and what an examination finds.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use common::*;
+use leasehold_core::{FailureKind, Grade, Release, Severity};
+use leasehold_mysql::{MySqlConfig, grants, schema};
+use leasehold_testkit::MariaDbServer;
+
+#[tokio::test]
+async fn who_may_create_nothing_uses_what_was_printed_for_them() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("CREATE USER app").await.unwrap();
+    let url = format!("mysql://app@{}/locks?table=jobs&create=no", server.addr());
+    assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
+    server.sql("GRANT SELECT ON locks.other TO app@'%'").await.unwrap_err();
+    server.sql("CREATE TABLE other (a int); GRANT SELECT ON locks.other TO app@'%'").await.unwrap();
+    let failure = connect(&url).await.unwrap_err();
+    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    let config = MySqlConfig::parse(&url).unwrap();
+    let statements = schema(&config);
+    server.sql(&statements).await.unwrap();
+    // Running it again, beside clients, changes nothing.
+    server.sql(&statements).await.unwrap();
+    assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
+    server.sql(&grants(&config)).await.unwrap();
+    let backend = open(&url).await;
+    let claim = claim("job", LONG);
+    hold(&*backend, &claim).await;
+    assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    assert_eq!(server.sql("SELECT name FROM jobs").await.unwrap().trim(), "job");
+    let findings = backend.examine(LONG).await;
+    let privileges = findings.iter().find(|finding| finding.topic == "privileges").unwrap();
+    assert_eq!(privileges.severity, Severity::Good, "{privileges:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_clients_that_come_at_once_create_one_table() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let url = format!("{}?table=jobs&connections=2", server.url());
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { connect(&url).await.map(drop) })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(server.sql("SELECT form, oldest_client FROM jobs_meta").await.unwrap(), "1\t1\n");
+}
+
+#[tokio::test]
+async fn a_newer_table_is_used_while_it_says_so_and_refused_when_not() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    server
+        .sql("ALTER TABLE leasehold ADD COLUMN extra VARCHAR(9) DEFAULT 'x'; UPDATE leasehold_meta SET form = 2")
+        .await
+        .unwrap();
+    for backend in [backend, open(&server.url()).await] {
+        let claim = claim("job", LONG);
+        hold(&*backend, &claim).await;
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    server.sql("UPDATE leasehold_meta SET oldest_client = 2").await.unwrap();
+    let failure = connect(&server.url()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported);
+    assert!(failure.detail().contains("update this one"), "{failure}");
+}
+
+/// Texts in such columns would be one, by the rules of most languages.
+#[tokio::test]
+async fn names_that_a_language_holds_for_equal_are_apart() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("ALTER DATABASE locks CHARACTER SET latin1").await.unwrap();
+    let backend = open(&server.url()).await;
+    for name in ["job", "Job", "job ", "jób", "j'o\"b\\", "作业", "\u{10ffff}", "%", "_"] {
+        hold(&*backend, &claim(name, LONG)).await;
+        let read: Vec<_> = backend.list(name, None, 100).await.unwrap();
+        assert!(read.iter().any(|summary| summary.resource.as_str() == name), "{name:?} in {read:?}");
+        assert!(read.iter().all(|summary| summary.resource.as_str().starts_with(name)), "{read:?}");
+    }
+    assert_eq!(backend.list("", None, 100).await.unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn the_grade_of_fences_follows_what_the_server_keeps() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    assert_eq!(backend.profile().fencing, Grade::Strict);
+    let severity = async |topic: &str| {
+        let findings = backend.examine(LONG).await;
+        let found = findings.iter().find(|finding| finding.topic == topic);
+        found.map(|finding| (finding.severity, finding.advice.clone())).unwrap()
+    };
+    for topic in ["durability", "replication", "isolation", "table", "clock"] {
+        assert_eq!(severity(topic).await.0, Severity::Good, "{topic}");
+    }
+    let (privileges, advice) = severity("privileges").await;
+    assert_eq!(privileges, Severity::Notice);
+    let needed = "GRANT SELECT, INSERT, UPDATE ON `locks`.`leasehold` TO 'root'@'%';";
+    assert!(advice.contains(needed), "{advice}");
+    server
+        .sql("INSERT INTO leasehold VALUES ('x', '', 1, 1, (UNIX_TIMESTAMP() + 3600) * 1000000, 0)")
+        .await
+        .unwrap();
+    assert_eq!(severity("clock").await.0, Severity::Risk);
+    server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2").await.unwrap();
+    assert_eq!(severity("durability").await.0, Severity::Risk);
+    assert_eq!(open(&server.url()).await.profile().fencing, Grade::BestEffort);
+    server.sql("SET GLOBAL tx_isolation = 'SERIALIZABLE'").await.unwrap();
+    assert_eq!(severity("isolation").await.0, Severity::Notice);
+}
+
+#[tokio::test]
+async fn tls_is_verified_and_a_password_is_asked_for() {
+    let builder = MariaDbServer::builder().tls().password("sesame");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let ca = server.certificates().unwrap().ca_path().display().to_string();
+    for option in ["ssl-mode=verify-identity", "ssl-mode=REQUIRED"] {
+        let backend = open(&format!("{}?{option}&ca={ca}", server.url())).await;
+        hold(&*backend, &claim(option, LONG)).await;
+    }
+    server.sql("CREATE USER secured REQUIRE X509; GRANT ALL ON locks.* TO secured").await.unwrap();
+    let client = server.certificates().unwrap().client();
+    let identity = format!("&cert={}&key={}", client.certificate.display(), client.key.display());
+    let secured = format!("mysql://secured@{}/locks?ssl-mode=verify-identity&ca={ca}", server.addr());
+    hold(&*open(&format!("{secured}{identity}")).await, &claim("secured", LONG)).await;
+    for (url, kind) in [
+        (format!("{}?ssl-mode=verify-identity", server.url()), FailureKind::Unavailable),
+        (format!("mysql://root:wrong@{}/locks", server.addr()), FailureKind::Denied),
+        (format!("mysql://secured@{}/locks", server.addr()), FailureKind::Denied),
+        (secured, FailureKind::Denied),
+    ] {
+        let failure = connect(&url).await.unwrap_err();
+        assert_eq!(failure.kind, kind, "{failure}");
+        assert!(!failure.to_string().contains("wrong"), "{failure}");
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sesame\n").unwrap();
+    let by_file = format!("mysql://root@{}/locks?password-file={}", server.addr(), file.path().display());
+    open(&by_file).await;
+
+    let Some(plain) = MariaDbServer::start_or_skip().await else { return };
+    let failure = connect(&format!("{}?ssl-mode=verify-identity&ca={ca}", plain.url())).await.unwrap_err();
+    assert!(failure.kind == FailureKind::Unsupported && failure.detail().contains("no TLS"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_socket_of_this_machine_is_enough_and_a_database_is_needed() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let url = format!("mysql://root@/locks?socket={}", server.socket().display());
+    hold(&*open(&url).await, &claim("job", LONG)).await;
+    let failure = connect(&format!("mysql://root@{}/nowhere", server.addr())).await.unwrap_err();
+    assert!(failure.kind == FailureKind::Unsupported && failure.detail().contains("create the database"));
+}
