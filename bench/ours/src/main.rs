@@ -21,6 +21,7 @@ mod raw;
 mod report;
 mod rival;
 mod waiter;
+mod watched;
 
 use std::process::ExitCode;
 
@@ -96,6 +97,7 @@ async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> 
         Group::Crowd => crowd::measure(plan, report).await,
         Group::Leases => leases::measure(plan, report).await,
         Group::Idle => idle::measure(plan, report).await,
+        Group::Watched => watched::measure(plan, report).await,
         Group::Consensus => consensus::measure(plan, report).await,
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Group {
     Leases,
     /// 1,000 idle waiters
     Idle,
+    /// With and without somebody who measures
+    Watched,
     /// etcd and ZooKeeper, beside their own operations and recipes
     Consensus,
 }
@@ -95,6 +97,7 @@ impl Group {
             Group::Crowd => "crowd: 64 tasks of one process on one lock …",
             Group::Leases => "leases: 100,000 of them, renewed …",
             Group::Idle => "idle: 1,000 waiters …",
+            Group::Watched => "watched: with and without somebody who measures …",
             Group::Consensus => "consensus: etcd and ZooKeeper, beside their own operations and recipes …",
         }
     }

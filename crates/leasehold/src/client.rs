@@ -13,6 +13,7 @@ use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
 use crate::open::open_backend;
+use crate::witness::{Telling, Witness};
 
 /// A client of one lock store. Clones share one engine: one connection, one watchdog, one line per resource.
 ///
@@ -35,6 +36,7 @@ pub struct Builder {
     tuning: Tuning,
     note: Option<Note>,
     clock: Option<Arc<dyn Clock>>,
+    witness: Option<Arc<dyn Witness>>,
 }
 
 impl Leasehold {
@@ -211,6 +213,15 @@ impl Builder {
         self
     }
 
+    /// Tells `witness` what happens to the locks of this client: times, losses, waits.
+    ///
+    /// Without one nothing is measured. [`layer::Metrics`](crate::layer) is one, for the facade of the `metrics` crate.
+    #[must_use]
+    pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
+        self.witness = Some(witness);
+        self
+    }
+
     /// Opens the store that `url` names.
     ///
     /// # Errors
@@ -226,7 +237,7 @@ impl Builder {
     /// `Invalid` where a setting is out of its range, or there is no runtime.
     pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
-        let engine = Engine::start(backend, clock, self.tuning)?;
+        let engine = Engine::start(backend, clock, self.tuning, Telling::to(self.witness))?;
         Ok(Leasehold { engine, note: self.note.unwrap_or_else(own_note) })
     }
 }

@@ -39,6 +39,7 @@ pub mod layer;
 pub mod local;
 mod lock;
 mod open;
+mod witness;
 
 pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
@@ -54,6 +55,7 @@ pub use open::EtcdProof;
 #[cfg(feature = "zookeeper")]
 pub use open::ZooKeeperProof;
 pub use open::schema;
+pub use witness::{Event, Miss, Way, Witness};
 
 pub use leasehold_core::{
     Admission, Backend, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile, Resource,

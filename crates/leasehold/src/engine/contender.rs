@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, Grant, Patience, Step};
+use leasehold_core::{Claim, Effect, Failure, Grant, Patience, Step};
+use tracing::Instrument;
 
 use super::held::{Held, State, Term};
 use super::hold::Hold;
@@ -15,6 +16,7 @@ use super::outage::Outage;
 use super::queue::Lines;
 use super::{Engine, Want};
 use crate::error::{Error, Result};
+use crate::witness::Event;
 
 /// Contends until the claim is granted, patience ends or the server is away for too long.
 pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience) {
@@ -24,7 +26,7 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
     };
     let mut outage = Outage::none();
     loop {
-        match engine.backend.contend(&claim, &patience).await {
+        match ask(&engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
                 if let Some(held) = take_charge(&engine, &claim, &grant) {
                     return Lines::granted(&engine, &want, held);
@@ -77,7 +79,7 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
     let mut tries = 0;
     loop {
         tries += 1;
-        match engine.backend.contend(&claim, &patience).await {
+        match ask(&engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
                 if let Some(held) = take_charge(&engine, &claim, &grant) {
                     engine.keeper.limit_hold(&held, want.max_hold);
@@ -104,10 +106,20 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
     }
 }
 
+/// One question to the server.
+async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    let span = tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
+    let step = engine.backend.contend(claim, patience).instrument(span).await;
+    if let Ok(Step::Busy(hint)) = &step {
+        engine.telling.tell(|| Event::Blocked { resource: &claim.resource, ahead: hint.ahead });
+    }
+    step
+}
+
 /// Hands a grant to the keeper; `None` where it ran out before it arrived.
 fn take_charge(engine: &Arc<Engine>, claim: &Claim, grant: &Grant) -> Option<Arc<Held>> {
     let term = Term::of(engine.profile(), claim.ttl, engine.tuning.drift);
-    let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone()));
+    let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone(), engine.telling.clone()));
     if held.state() != State::Valid {
         tracing::debug!(resource = %claim.resource, "a grant had run out when it arrived");
         return None;

@@ -11,6 +11,8 @@ use std::time::Duration;
 use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, Moment, Profile, Proof};
 use tokio::sync::watch;
 
+use crate::witness::{Event, Telling};
+
 /// How sure this process may be that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,6 +33,7 @@ pub(crate) struct Held {
     pub(crate) granted_at: Moment,
     fence: Option<Fence>,
     clock: Arc<dyn Clock>,
+    telling: Telling,
     pid: u32,
     term: Term,
     health: watch::Sender<Health>,
@@ -43,6 +46,8 @@ struct Health {
     state: State,
     valid_until: Moment,
     hold_until: Moment,
+    /// Since when it is suspect; of no meaning in another state.
+    suspect_since: Option<Moment>,
 }
 
 /// How long a grant is valid from when it was asked for.
@@ -77,15 +82,26 @@ impl Term {
 }
 
 impl Held {
-    pub(crate) fn new(claim: Claim, grant: &Grant, term: Term, clock: Arc<dyn Clock>) -> Held {
-        let health =
-            Health { state: State::Valid, valid_until: term.end(grant.asked_at), hold_until: Moment::NEVER };
+    pub(crate) fn new(
+        claim: Claim,
+        grant: &Grant,
+        term: Term,
+        clock: Arc<dyn Clock>,
+        telling: Telling,
+    ) -> Held {
+        let health = Health {
+            state: State::Valid,
+            valid_until: term.end(grant.asked_at),
+            hold_until: Moment::NEVER,
+            suspect_since: None,
+        };
         Held {
             claim,
             proof: grant.proof.clone(),
             granted_at: clock.now(),
             fence: grant.fence,
             clock,
+            telling,
             pid: std::process::id(),
             term,
             health: watch::Sender::new(health),
@@ -139,43 +155,75 @@ impl Held {
     pub(crate) fn renewed(&self, asked_at: Moment) -> bool {
         let end = self.term.end(asked_at);
         let now = self.clock.now();
+        let mut suspect = None;
         self.health.send_if_modified(|health| {
-            if matches!(health.state, State::Lost(_)) {
+            // What has ended by the clock is marked as lost below, by whoever looks first.
+            if matches!(health.state, State::Lost(_)) || health.overdue(now).is_some() {
                 return false;
-            }
-            if let Some(cause) = health.overdue(now) {
-                health.state = State::Lost(cause);
-                return true;
             }
             health.valid_until = health.valid_until.max(end);
             let recovered = health.state != State::Valid;
             health.state = State::Valid;
+            suspect = health.suspect_since.take();
             recovered
         });
+        if let Some(since) = suspect {
+            let resource = &self.claim.resource;
+            self.telling.tell(|| Event::Recovered { resource, suspect: now.since(since) });
+        }
         !matches!(self.state(), State::Lost(_))
     }
 
     /// A renewal failed, or is overdue.
     pub(crate) fn suspect(&self) {
+        let mut suspected = false;
         self.health.send_if_modified(|health| {
             let valid = health.state == State::Valid;
             if valid {
                 health.state = State::Suspect;
+                health.suspect_since = Some(self.clock.now());
             }
+            suspected = valid;
             valid
         });
+        if suspected {
+            tracing::debug!(resource = %self.claim.resource, "lock suspect");
+            self.telling.tell(|| Event::Suspected { resource: &self.claim.resource });
+        }
     }
 
     /// It is lost. The first cause stays, and is returned as the state.
     pub(crate) fn lose(&self, cause: LossCause) -> State {
-        self.health.send_if_modified(|health| {
+        let first = self.health.send_if_modified(|health| {
             let first = !matches!(health.state, State::Lost(_));
             if first {
                 health.state = State::Lost(cause);
             }
             first
         });
-        self.health.borrow().state
+        let health = *self.health.borrow();
+        if first {
+            self.tell_loss(cause, health);
+        }
+        health.state
+    }
+
+    fn tell_loss(&self, cause: LossCause, health: Health) {
+        let resource = &self.claim.resource;
+        match cause {
+            LossCause::Closed => tracing::debug!(%resource, %cause, "lock lost"),
+            _ => tracing::warn!(%resource, %cause, "lock lost"),
+        }
+        self.telling.tell(|| {
+            let now = self.clock.now();
+            let late = match cause {
+                LossCause::Expired => now.since(health.valid_until),
+                LossCause::MaxHold => now.since(health.hold_until),
+                _ => Duration::ZERO,
+            };
+            let suspect = health.suspect_since.map(|since| now.since(since));
+            Event::Lost { resource, cause, held: now.since(self.granted_at), suspect, late }
+        });
     }
 
     /// Says that the claim is being given back; `true` for the first who says so, who then does it.
@@ -263,7 +311,7 @@ mod tests {
             lost: None,
             proof: Proof::none(),
         };
-        Held::new(claim, &grant, TERM, clock.clone())
+        Held::new(claim, &grant, TERM, clock.clone(), Telling::default())
     }
 
     #[test]
@@ -276,7 +324,7 @@ mod tests {
         };
         let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
         let term = Term::of(&profile, long.claim.ttl, 0.01);
-        let held = Held::new(long.claim.clone(), &grant, term, clock.clone());
+        let held = Held::new(long.claim.clone(), &grant, term, clock.clone(), Telling::default());
         assert_eq!((held.pace(), long.pace()), (Duration::from_secs(3), Duration::from_secs(10)));
         clock.advance(Duration::from_millis(2_960));
         assert_eq!(held.state(), State::Valid);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use leasehold_core::{Fence, Moment};
 use tokio::sync::oneshot;
 
-use super::held::Held;
+use super::held::{Held, State};
 use super::reaper::Released;
 use super::{Engine, queue::Lines};
+use crate::witness::Event;
 
 /// The right to use a granted claim.
 #[derive(Debug)]
@@ -19,11 +20,14 @@ pub(crate) struct Hold {
     held: Option<Arc<Held>>,
     /// How often it was handed on since the server granted it.
     passed: u32,
+    /// When this user got it, where somebody wants to know.
+    since: Option<Moment>,
 }
 
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, held: Arc<Held>, passed: u32) -> Hold {
-        Hold { engine, held: Some(held), passed }
+        let since = engine.telling.is_heard().then(|| engine.clock.now());
+        Hold { engine, held: Some(held), passed, since }
     }
 
     /// The granted claim.
@@ -38,6 +42,26 @@ impl Hold {
     /// Ends the hold without giving anything back: the claim is somebody else's by now.
     pub(super) fn defuse(mut self) {
         self.held = None;
+    }
+
+    /// Whether it was there before `moment`, as far as that is remembered.
+    pub(super) fn is_older_than(&self, moment: Moment) -> bool {
+        self.since.is_some_and(|since| since < moment)
+    }
+
+    /// Whether another task of this process had it before.
+    pub(super) fn was_handed_over(&self) -> bool {
+        self.passed > 0
+    }
+
+    /// Tells for how long it was held, unless it was lost, which was told.
+    fn tell_end(&self, held: &Held) {
+        if let Some(since) = self.since
+            && !matches!(held.state(), State::Lost(_))
+        {
+            let held_for = self.engine.clock.now().since(since);
+            self.engine.telling.tell(|| Event::Released { resource: &held.claim.resource, held: held_for });
+        }
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
@@ -75,6 +99,7 @@ impl Hold {
     pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
         let (done, told) = oneshot::channel();
         if let Some(held) = self.held.take() {
+            self.tell_end(&held);
             Lines::give_back(&self.engine, held, self.passed, Some(done));
         }
         // A runtime that is shut down takes the reaper with it, and nobody can tell any more.
@@ -87,6 +112,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
+            self.tell_end(&held);
             Lines::give_back(&self.engine, held, self.passed, None);
         }
     }

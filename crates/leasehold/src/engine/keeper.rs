@@ -17,10 +17,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
+use tracing::Instrument;
 
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::{Engine, Tuning};
+use crate::witness::{Event, Telling};
 
 /// The engine's end of the watchdog.
 #[derive(Debug)]
@@ -44,6 +46,7 @@ impl Keeper {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         tuning: &Tuning,
+        telling: Telling,
         engine: Weak<Engine>,
     ) -> Keeper {
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -52,6 +55,7 @@ impl Keeper {
             backend,
             clock,
             renew_at: tuning.renew_at,
+            telling,
             engine,
             wheel: DelayQueue::new(),
             kept: HashMap::new(),
@@ -94,6 +98,7 @@ struct Watchdog {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     renew_at: f64,
+    telling: Telling,
     /// Where lost claims are given back; gone with the last guard.
     engine: Weak<Engine>,
     wheel: DelayQueue<ClaimId>,
@@ -107,6 +112,8 @@ struct Watchdog {
 struct Kept {
     held: Arc<Held>,
     key: delay_queue::Key,
+    /// When the next renewal was planned for, when the last one was confirmed.
+    due: Moment,
     /// Renewals that were sent and not answered.
     pending: u32,
     /// Renewals in a row that were not confirmed.
@@ -164,7 +171,8 @@ impl Watchdog {
                 let due = self.first_due(&held, held.granted_at);
                 let key = self.wheel.insert_at(id, self.read().when(due));
                 let signal = lost.map(|signal| listen(held.clone(), signal, self.answers.clone()));
-                self.kept.insert(id, Kept { held, key, pending: 0, failures: 0, signal });
+                self.telling.tell(|| Event::Kept { resource: &held.claim.resource });
+                self.kept.insert(id, Kept { held, key, due, pending: 0, failures: 0, signal });
             }
             Order::Hasten(id) => {
                 if let Some(kept) = self.kept.get(&id) {
@@ -195,6 +203,7 @@ impl Watchdog {
             if let Some(signal) = kept.signal {
                 signal.abort();
             }
+            self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
         }
     }
 
@@ -202,6 +211,7 @@ impl Watchdog {
     /// no use to anybody, and others of this process wait for it to be gone.
     fn end(&mut self, id: ClaimId) {
         let Some(kept) = self.kept.remove(&id) else { return };
+        self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
         if let Some(signal) = kept.signal {
             signal.abort();
         }
@@ -249,8 +259,7 @@ impl Watchdog {
     /// Looks at one claim whose time has come; the claim where it is to be renewed now.
     fn look_at(&mut self, id: ClaimId, read: Reading) -> Option<Arc<Held>> {
         let kept = self.kept.get_mut(&id)?;
-        if let State::Lost(cause) = kept.held.state() {
-            tracing::warn!(resource = %kept.held.claim.resource, %cause, "lock lost");
+        if let State::Lost(_) = kept.held.state() {
             // Its key is spent: the wheel may have given it to another timer, so it must not be removed there.
             self.end(id);
             return None;
@@ -274,7 +283,8 @@ impl Watchdog {
             let asked_at = clock.now();
             let renews: Vec<_> =
                 batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
-            let renewals = backend.renew(&renews).await;
+            let span = tracing::debug_span!("leasehold.renew", claims = batch.len());
+            let renewals = backend.renew(&renews).instrument(span).await;
             debug_assert_eq!(renewals.len(), batch.len(), "a backend answers every claim of a batch");
             let renewals = batch.iter().map(|held| held.claim.id).zip(renewals).collect();
             drop(answers.send(Answers { asked_at, renewals }));
@@ -293,6 +303,7 @@ impl Watchdog {
                     false
                 }
                 Renewal::Unknown(failure) => {
+                    self.telling.tell(|| Event::NotRenewed { resource: &kept.held.claim.resource });
                     tracing::debug!(resource = %kept.held.claim.resource, %failure, "renewal failed");
                     kept.held.suspect();
                     kept.failures += 1;
@@ -305,11 +316,18 @@ impl Watchdog {
             let due = if confirmed {
                 kept.failures = 0;
                 let held = kept.held.clone();
+                let due = std::mem::replace(&mut kept.due, Moment::NEVER);
+                self.telling.tell(|| Event::Renewed {
+                    resource: &held.claim.resource,
+                    lag: read.now.since(due),
+                    took: read.now.since(answers.asked_at),
+                });
                 self.first_due(&held, answers.asked_at)
             } else {
                 read.now
             };
-            if let Some(kept) = self.kept.get(&id) {
+            if let Some(kept) = self.kept.get_mut(&id) {
+                kept.due = due;
                 self.wheel.reset_at(&kept.key, read.when(due));
             }
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Patience, Resource, Snapshot, Version};
+use tracing::Instrument;
 
 use super::Engine;
 use crate::error::{Error, Result};
@@ -33,7 +34,8 @@ impl Engine {
                 }
             }
         };
-        let mut looking = self.runtime.spawn(looking);
+        let span = tracing::debug_span!("leasehold.inspect", %resource);
+        let mut looking = self.runtime.spawn(looking.instrument(span));
         let ended = tokio::select! {
             biased;
             ended = &mut looking => ended,

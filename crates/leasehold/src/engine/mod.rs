@@ -24,6 +24,7 @@ mod owner;
 mod queue;
 mod reaper;
 mod register;
+mod told;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::witness::Telling;
 
 pub use held::State;
 pub(crate) use hold::Hold;
@@ -115,6 +117,7 @@ pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     tuning: Tuning,
+    telling: Telling,
     runtime: Handle,
     lines: Lines,
     owners: Owners,
@@ -131,13 +134,21 @@ impl Engine {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         tuning: Tuning,
+        telling: Telling,
     ) -> Result<Arc<Engine>> {
         tuning.check()?;
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Invalid, "open", "no tokio runtime here: open the client inside one")
         })?;
         Ok(Arc::new_cyclic(|engine| Engine {
-            keeper: Keeper::start(&runtime, backend.clone(), clock.clone(), &tuning, engine.clone()),
+            keeper: Keeper::start(
+                &runtime,
+                backend.clone(),
+                clock.clone(),
+                &tuning,
+                telling.clone(),
+                engine.clone(),
+            ),
             reaper: Reaper::start(&runtime, backend.clone(), clock.clone()),
             lines: Lines::default(),
             owners: Owners::default(),
@@ -147,6 +158,7 @@ impl Engine {
             backend,
             clock,
             tuning,
+            telling,
         }))
     }
 
@@ -175,10 +187,14 @@ impl Engine {
             return Err(Error::closed("lock").on(&want.resource));
         }
         let deadline = Deadline::of(wait, &self.clock);
-        match owner {
-            None => Ok(self.acquire_unowned(want, deadline).await?.map(Arc::new)),
-            Some(owner) => self.owners.acquire(self, owner, want, deadline).await,
-        }
+        let (resource, share) = (want.resource.clone(), want.share);
+        told::told(self, &resource, share, async {
+            match owner {
+                None => Ok(self.acquire_unowned(want, deadline).await?.map(Arc::new)),
+                Some(owner) => self.owners.acquire(self, owner, want, deadline).await,
+            }
+        })
+        .await
     }
 
     async fn acquire_unowned(self: &Arc<Self>, want: Want, deadline: Deadline) -> Result<Option<Hold>> {

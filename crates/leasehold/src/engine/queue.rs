@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leasehold_core::{ClaimId, Patience, Resource, Share};
 use tokio::sync::oneshot;
 use tokio::task;
+use tracing::Instrument;
 
 use super::contender;
 use super::held::{Held, State};
@@ -331,7 +332,9 @@ type Next = Option<(Want, Patience)>;
 
 fn start(engine: &Arc<Engine>, next: Next) {
     if let Some((want, patience)) = next {
-        engine.spawn(contender::contend(engine.clone(), want, patience));
+        let work = contender::contend(engine.clone(), want, patience);
+        // What it asks belongs to whoever sent it, as far as that is known here.
+        engine.spawn(work.in_current_span());
     }
 }
 

@@ -10,6 +10,7 @@ use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use super::Engine;
 use super::held::{Held, State};
@@ -176,7 +177,8 @@ async fn end(mut batch: Vec<Job>, backend: Arc<dyn Backend>, clock: Arc<dyn Cloc
     let mut pause = RETRY_FIRST;
     while !batch.is_empty() {
         let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
-        let releases = backend.release(&claims).await;
+        let span = tracing::debug_span!("leasehold.release", claims = claims.len());
+        let releases = backend.release(&claims).instrument(span).await;
         debug_assert_eq!(releases.len(), batch.len(), "a backend answers every claim of a batch");
         let now = clock.now();
         let mut again = Vec::new();
