@@ -28,7 +28,7 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
     loop {
         match ask(&engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(&engine, &claim, &grant) {
+                if let Some(held) = take_charge(&engine, &want, &claim, &grant) {
                     return Lines::granted(&engine, &want, held);
                 }
                 // The grant was stale when it arrived. Asked again, the server says how it stands now.
@@ -81,7 +81,7 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
         tries += 1;
         match ask(&engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(&engine, &claim, &grant) {
+                if let Some(held) = take_charge(&engine, &want, &claim, &grant) {
                     engine.keeper.limit_hold(&held, want.max_hold);
                     return Ok(Some(Lines::granted_directly(&engine, held)));
                 }
@@ -117,8 +117,8 @@ async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step
 }
 
 /// Hands a grant to the keeper; `None` where it ran out before it arrived.
-fn take_charge(engine: &Arc<Engine>, claim: &Claim, grant: &Grant) -> Option<Arc<Held>> {
-    let term = Term::of(engine.profile(), claim.ttl, engine.tuning.drift);
+fn take_charge(engine: &Arc<Engine>, want: &Want, claim: &Claim, grant: &Grant) -> Option<Arc<Held>> {
+    let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).then_quiet(want.quiet);
     let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone(), engine.telling.clone()));
     if held.state() != State::Valid {
         tracing::debug!(resource = %claim.resource, "a grant had run out when it arrived");

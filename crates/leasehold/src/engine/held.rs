@@ -53,8 +53,8 @@ struct Health {
 /// How long a grant is valid from when it was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
-    /// For so long: what the server gives, and the part of it that is relied on.
-    Lease { given: Duration, relied_on: Duration },
+    /// For so long: what is asked for, the part of it that is relied on, and how much longer the server keeps it.
+    Lease { given: Duration, relied_on: Duration, quiet: Duration },
     /// Until the session ends.
     Session,
 }
@@ -67,9 +67,17 @@ impl Term {
             Some(given) => {
                 let kept = given.mul_f64(1.0 - drift);
                 let relied_on = kept.saturating_sub(profile.granularity).saturating_sub(SIGNAL_MARGIN);
-                Term::Lease { given, relied_on }
+                Term::Lease { given, relied_on, quiet: Duration::ZERO }
             }
             None => Term::Session,
+        }
+    }
+
+    /// The same, where the server keeps the claim so much longer.
+    pub(crate) fn then_quiet(self, quiet: Duration) -> Term {
+        match self {
+            Term::Lease { given, relied_on, .. } => Term::Lease { given, relied_on, quiet },
+            Term::Session => Term::Session,
         }
     }
 
@@ -141,6 +149,21 @@ impl Held {
             Term::Lease { given, .. } => given,
             Term::Session => self.claim.ttl,
         }
+    }
+
+    /// How much longer than it is relied on the server keeps it.
+    pub(super) fn quiet(&self) -> Duration {
+        match self.term {
+            Term::Lease { quiet, .. } => quiet,
+            Term::Session => Duration::ZERO,
+        }
+    }
+
+    /// Whether the server is to keep it, although it is lost, until its lease ends.
+    pub(super) fn stays_quiet(&self) -> bool {
+        let lost_here =
+            matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked));
+        lost_here && !self.quiet().is_zero()
     }
 
     /// How long it is valid without another renewal; zero when lost.
@@ -295,7 +318,11 @@ mod tests {
     use super::*;
     use leasehold_core::{ClaimId, ManualClock, Note, Resource, Share};
 
-    const TERM: Term = Term::Lease { given: Duration::from_secs(10), relied_on: Duration::from_secs(9) };
+    const TERM: Term = Term::Lease {
+        given: Duration::from_secs(10),
+        relied_on: Duration::from_secs(9),
+        quiet: Duration::ZERO,
+    };
 
     fn held(clock: &Arc<ManualClock>) -> Held {
         let claim = Claim {

@@ -97,6 +97,8 @@ pub(crate) struct Want {
     pub(crate) resource: Resource,
     pub(crate) share: Share,
     pub(crate) ttl: Duration,
+    /// How much longer than it may be relied on the server keeps a claim that is not heard of.
+    pub(crate) quiet: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Note,
 }
@@ -182,6 +184,7 @@ impl Engine {
         want: Want,
         owner: Option<&Owner>,
         wait: Wait,
+        priority: i32,
     ) -> Result<Option<Arc<Hold>>> {
         if self.closed.is_cancelled() {
             return Err(Error::closed("lock").on(&want.resource));
@@ -190,19 +193,24 @@ impl Engine {
         let (resource, share) = (want.resource.clone(), want.share);
         told::told(self, &resource, share, async {
             match owner {
-                None => Ok(self.acquire_unowned(want, deadline).await?.map(Arc::new)),
-                Some(owner) => self.owners.acquire(self, owner, want, deadline).await,
+                None => Ok(self.acquire_unowned(want, deadline, priority).await?.map(Arc::new)),
+                Some(owner) => self.owners.acquire(self, owner, want, deadline, priority).await,
             }
         })
         .await
     }
 
-    async fn acquire_unowned(self: &Arc<Self>, want: Want, deadline: Deadline) -> Result<Option<Hold>> {
+    async fn acquire_unowned(
+        self: &Arc<Self>,
+        want: Want,
+        deadline: Deadline,
+        priority: i32,
+    ) -> Result<Option<Hold>> {
         if deadline.is_zero() {
             return self.acquire_now(want).await;
         }
         let resource = want.resource.clone();
-        let mut ticket = Lines::enter(self, want);
+        let mut ticket = Lines::enter(self, want, priority);
         let closed = || Error::closed("lock").on(&resource);
         tokio::select! {
             biased;
@@ -240,7 +248,7 @@ impl Engine {
             id: ClaimId::from_bytes(id),
             resource: want.resource.clone(),
             share: want.share,
-            ttl: want.ttl,
+            ttl: want.ttl + want.quiet,
             note: want.note.clone(),
         })
     }

@@ -49,6 +49,7 @@ impl Owners {
         owner: &Owner,
         want: Want,
         deadline: Deadline,
+        priority: i32,
     ) -> Result<Option<Arc<Hold>>> {
         let slot = self.slot(owner, &want.resource);
         let mut held = if deadline.is_zero() {
@@ -71,7 +72,7 @@ impl Owners {
                 false => Err(would_wait_for_itself(&hold, &want)),
             };
         }
-        let hold = engine.acquire_unowned(want, deadline).await?.map(Arc::new);
+        let hold = engine.acquire_unowned(want, deadline, priority).await?.map(Arc::new);
         if let Some(hold) = &hold {
             *held = Arc::downgrade(hold);
         }

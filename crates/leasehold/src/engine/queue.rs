@@ -7,6 +7,7 @@
 //! Ground rules: a shard's lock is held for a few instructions only, never while anything is sent,
 //! spawned or dropped that could come back here.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,10 +36,13 @@ pub(crate) struct Lines {
 /// The local line of one resource.
 #[derive(Default)]
 struct Line {
-    waiters: BTreeMap<u64, Waiter>,
+    waiters: BTreeMap<Place, Waiter>,
     contending: Option<Contending>,
     held: Vec<Local>,
 }
+
+/// A place in the local line: the greater priority first, then who came first.
+type Place = (Reverse<i32>, u64);
 
 /// One task that waits.
 struct Waiter {
@@ -62,7 +66,7 @@ struct Local {
 
 impl Lines {
     /// Stands in the local line.
-    pub(super) fn enter(engine: &Arc<Engine>, want: Want) -> Ticket {
+    pub(super) fn enter(engine: &Arc<Engine>, want: Want, priority: i32) -> Ticket {
         let (reply, told) = oneshot::channel();
         let resource = want.resource.clone();
         let task = task::try_id();
@@ -70,9 +74,10 @@ impl Lines {
         let line = shard.entry(resource.clone()).or_default();
         // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
         let number = engine.lines.next_ticket.fetch_add(1, Ordering::Relaxed);
+        let place = (Reverse(priority), number);
         let own =
             task.is_some() && line.held.iter().any(|local| local.task == task && local.share.is_exclusive());
-        line.waiters.insert(number, Waiter { want, task, reply });
+        line.waiters.insert(place, Waiter { want, task, reply });
         let next = line.advance(engine);
         drop(shard);
         if own {
@@ -83,7 +88,7 @@ impl Lines {
             );
         }
         start(engine, next);
-        Ticket { engine: engine.clone(), resource, number, told }
+        Ticket { engine: engine.clone(), resource, place, told }
     }
 
     /// Whether what this process holds leaves room for another claim.
@@ -208,10 +213,10 @@ impl Lines {
         }
     }
 
-    fn leave(&self, resource: &Resource, number: u64) -> bool {
+    fn leave(&self, resource: &Resource, place: Place) -> bool {
         let mut shard = self.shard(resource);
         let Some(line) = shard.get_mut(resource) else { return false };
-        let left = line.waiters.remove(&number);
+        let left = line.waiters.remove(&place);
         if let Some(contending) = &line.contending
             && !line.waiters.values().any(|waiter| waiter.want == contending.want)
         {
@@ -272,18 +277,18 @@ impl Line {
 
     fn take_waiter(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
         let live = |waiter: &Waiter| !waiter.reply.is_closed() && wanted(waiter);
-        let number = *self.waiters.iter().find(|(_, waiter)| live(waiter))?.0;
-        self.waiters.remove(&number)
+        let place = *self.waiters.iter().find(|(_, waiter)| live(waiter))?.0;
+        self.waiters.remove(&place)
     }
 
     /// Takes the first live task in line, if it is a wanted one: nobody is passed over.
     fn take_front(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
-        let (number, front) = self.waiters.iter().find(|(_, waiter)| !waiter.reply.is_closed())?;
-        let number = *number;
+        let (place, front) = self.waiters.iter().find(|(_, waiter)| !waiter.reply.is_closed())?;
+        let place = *place;
         if !wanted(front) {
             return None;
         }
-        self.waiters.remove(&number)
+        self.waiters.remove(&place)
     }
 
     fn is_idle(&self) -> bool {
@@ -295,7 +300,11 @@ impl Waiter {
     /// Whether a claim that this process holds is just what this task wants.
     fn fits_claim(&self, held: &Held) -> bool {
         let claim = &held.claim;
-        self.want.share == claim.share && self.want.ttl == claim.ttl && self.want.note == claim.note
+        let (ttl, quiet) = (self.want.ttl + self.want.quiet, self.want.quiet);
+        self.want.share == claim.share
+            && ttl == claim.ttl
+            && quiet == held.quiet()
+            && self.want.note == claim.note
     }
 }
 
@@ -303,7 +312,7 @@ impl Waiter {
 pub(super) struct Ticket {
     engine: Arc<Engine>,
     resource: Resource,
-    number: u64,
+    place: Place,
     told: oneshot::Receiver<Result<Hold>>,
 }
 
@@ -323,7 +332,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.told.close();
-        self.engine.lines.leave(&self.resource, self.number);
+        self.engine.lines.leave(&self.resource, self.place);
     }
 }
 

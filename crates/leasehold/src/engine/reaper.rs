@@ -85,6 +85,9 @@ impl Reaper {
             engine: Some(engine.clone()),
             done,
         };
+        if held.stays_quiet() {
+            return job.finish(Released::Gone);
+        }
         if let Err(refused) = self.jobs.send(Order::Release(job))
             && let Order::Release(job) = refused.0
         {

@@ -53,6 +53,8 @@ pub struct Lock<K> {
     ttl: Duration,
     max_hold: Option<Duration>,
     at_least: Duration,
+    quiet: Duration,
+    priority: i32,
     note: Note,
     owner: Option<Owner>,
 }
@@ -64,7 +66,18 @@ impl<K> Lock<K> {
             _ => TTL,
         };
         let name = Resource::new(name).map_err(Error::from);
-        Lock { engine, name, kind, ttl, max_hold: None, at_least: Duration::ZERO, note, owner: None }
+        Lock {
+            engine,
+            name,
+            kind,
+            ttl,
+            max_hold: None,
+            at_least: Duration::ZERO,
+            quiet: Duration::ZERO,
+            priority: 0,
+            note,
+            owner: None,
+        }
     }
 
     /// How long the server keeps the lock after this process was last heard of. 30 s unless set.
@@ -93,6 +106,42 @@ impl<K> Lock<K> {
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = time;
+        self
+    }
+
+    /// For how long nobody is granted the lock after it was lost; not at all unless set. Also called lock-delay.
+    ///
+    /// For resources that do not check fences: what a holder that has lost the lock had sent already gets so much time to
+    /// arrive, or to be given up, before its successor begins. After a proper release the next one is granted at once.
+    ///
+    /// # Promises
+    /// After the end of the lock's validity, by the clock of this process, the store keeps it for `time` at least, less
+    /// the drift between two clocks; also where this process is killed. It asks the store for `ttl` and `time` together,
+    /// and relies on `ttl`.
+    ///
+    /// # Does not promise
+    /// That it is free as soon as `time` is over: counted from the last renewal it is kept for `ttl` and `time`. A claim
+    /// that an operator breaks, and one that the store forgets, is free at once. A client that is closed gives back all it holds
+    /// properly. Each holder says it for itself: all who use one lock should say the same.
+    ///
+    /// # Errors
+    /// When it is locked: `Unsupported` on a store that watches sessions, where the end of a process frees its locks;
+    /// `Invalid` where `ttl` and `time` are longer than the longest ttl of the store.
+    #[must_use]
+    pub fn quiet(mut self, time: Duration) -> Self {
+        self.quiet = time;
+        self
+    }
+
+    /// Who of this client comes first: the greater number, and of two equal ones whoever came first. Zero unless set.
+    ///
+    /// # Does not promise
+    /// Anything between processes: a store grants in the order of its own line, or in none, and this client stands there
+    /// once, whoever of it is served then. Those who want another share, another ttl or another note do not take the
+    /// place of one who stands there already. Where some with a greater number always wait, the others never get it.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -155,7 +204,7 @@ impl<K> Lock<K> {
 
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
         let want = self.want(share)?;
-        let hold = self.engine.acquire(want, self.owner.as_ref(), wait).await?;
+        let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.priority).await?;
         Ok(hold.map(|hold| Guard::new(hold, self.at_least)))
     }
 
@@ -178,14 +227,30 @@ impl<K> Lock<K> {
             Error::new(ErrorKind::Unsupported, "lock", text).on(&resource)
         })?;
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
-        if let Liveness::Lease { min, max } = profile.liveness
-            && !(min..=max).contains(&self.ttl)
-        {
-            let name = profile.name;
-            return invalid(format!(
-                "a ttl of {:?} is out of range: {name} takes {min:?} to {max:?}",
-                self.ttl
-            ));
+        let name = profile.name;
+        match profile.liveness {
+            Liveness::Lease { min, max } => {
+                if !(min..=max).contains(&self.ttl) {
+                    let ttl = self.ttl;
+                    return invalid(format!(
+                        "a ttl of {ttl:?} is out of range: {name} takes {min:?} to {max:?}"
+                    ));
+                }
+                if self.quiet > max - self.ttl {
+                    let (ttl, quiet) = (self.ttl, self.quiet);
+                    let text = format!(
+                        "a ttl of {ttl:?} and a quiet time of {quiet:?} are too long together: {name} takes {max:?}"
+                    );
+                    return invalid(text);
+                }
+            }
+            _ if !self.quiet.is_zero() => {
+                let text = format!(
+                    "a `{name}` store frees a lock as soon as its holder is gone, so no quiet time can follow a loss"
+                );
+                return Err(Error::new(ErrorKind::Unsupported, "lock", text).on(&resource));
+            }
+            _ => {}
         }
         if self.ttl < TTL_MIN {
             return invalid(format!("a ttl of {:?} is too short: take {TTL_MIN:?} at least", self.ttl));
@@ -193,7 +258,14 @@ impl<K> Lock<K> {
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
             return invalid("a max_hold of zero leaves no time to hold it".to_owned());
         }
-        Ok(Want { resource, share, ttl: self.ttl, max_hold: self.max_hold, note: self.note.clone() })
+        Ok(Want {
+            resource,
+            share,
+            ttl: self.ttl,
+            quiet: self.quiet,
+            max_hold: self.max_hold,
+            note: self.note.clone(),
+        })
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Part {
 
 impl Part {
     fn of<K>(lock: &Lock<K>, share: Result<Share>) -> Part {
-        let Lock { engine, name, ttl, max_hold, at_least, note, owner, .. } = lock;
+        let Lock { engine, name, ttl, max_hold, at_least, quiet, priority, note, owner, .. } = lock;
         let lock = Lock {
             engine: engine.clone(),
             name: name.clone(),
@@ -27,6 +27,8 @@ impl Part {
             ttl: *ttl,
             max_hold: *max_hold,
             at_least: *at_least,
+            quiet: *quiet,
+            priority: *priority,
             note: note.clone(),
             owner: owner.clone(),
         };

@@ -1,0 +1,102 @@
+//! Policies of a lock: quiet after a loss, and who of a client comes first.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use common::{Store, ms};
+use leasehold::core::{Clock, LossCause};
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Leasehold, SystemClock};
+
+/// From the end of its validity on, nobody is granted for as long as was said; and then somebody is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_loss_nobody_is_granted_for_a_while() {
+    for mode in [Mode::LoseRequest, Mode::LoseReply, Mode::Hang] {
+        let store = Store::new();
+        let ((first, wire), (second, _)) = (store.client(), store.client());
+        let quiet = ms(400);
+        let mutex = first.mutex("job").ttl(ms(200)).quiet(quiet);
+        let guard = mutex.lock().await.unwrap();
+        wire.set(Verb::Renew, mode);
+        let successor = tokio::spawn(async move {
+            let guard = second.mutex("job").ttl(ms(200)).lock().await.unwrap();
+            (SystemClock.now(), guard)
+        });
+        assert_eq!(guard.lost().await, LossCause::Expired);
+        let lost = SystemClock.now();
+        // Whoever lets go of it after the loss must not end the quiet time.
+        assert!(guard.release().await.unwrap_err().is_lost());
+        // The same process waits like all others.
+        assert!(mutex.try_lock().await.unwrap().is_none(), "{mode:?}");
+        let (granted, _guard) = successor.await.unwrap();
+        // The loss is told up to a few milliseconds after the end of validity, from which the quiet time counts.
+        let passed = granted.since(lost);
+        assert!(passed + ms(50) >= quiet.mul_f64(0.99), "{mode:?}: granted {passed:?} after the loss");
+        assert!(passed < ms(5000), "{mode:?}: granted only {passed:?} after the loss");
+    }
+}
+
+#[tokio::test]
+async fn what_was_held_too_long_is_followed_by_quiet_too() {
+    let (locks, _) = Store::new().client();
+    let mutex = locks.mutex("job").ttl(ms(200)).quiet(ms(300));
+    let guard = mutex.clone().max_hold(ms(100)).lock().await.unwrap();
+    assert_eq!(guard.lost().await, LossCause::MaxHold);
+    let lost = SystemClock.now();
+    drop(guard);
+    drop(mutex.lock().await.unwrap());
+    assert!(SystemClock.now().since(lost) >= ms(280));
+}
+
+#[tokio::test]
+async fn a_proper_release_is_not_followed_by_quiet() {
+    let store = Store::new();
+    let ((first, _), (second, _)) = (store.client(), store.client());
+    let guard = first.mutex("job").quiet(ms(20_000)).lock().await.unwrap();
+    // It is renewed by its own ttl, not by that of the server.
+    assert!(guard.remaining() <= ms(30_000));
+    guard.release().await.unwrap();
+    let guard = second.mutex("job").quiet(ms(20_000)).try_lock().await.unwrap().expect("it is free at once");
+    drop(guard);
+    let held = second.mutex("other").quiet(ms(20_000)).lock().await.unwrap();
+    assert!(second.close(ms(2000)).await);
+    assert!(first.mutex("other").try_lock().await.unwrap().is_some(), "a closed client gives back properly");
+    drop(held);
+}
+
+#[tokio::test]
+async fn quiet_is_refused_where_the_store_cannot_keep_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = Leasehold::open(&format!("file:{}", directory.path().display())).await.unwrap();
+    let error = files.mutex("job").quiet(ms(100)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(files.mutex("job").try_lock().await.unwrap().is_some());
+    let (locks, wire) = Store::new().client();
+    let error = locks.mutex("job").quiet(ms(u64::MAX / 2)).lock().await.unwrap_err();
+    assert_eq!((error.kind(), wire.calls(Verb::Contend)), (ErrorKind::Invalid, 0));
+}
+
+#[tokio::test]
+async fn the_greater_priority_comes_first_and_equals_in_the_order_in_which_they_came() {
+    let (locks, _) = Store::new().client();
+    let mutex = locks.mutex("job");
+    let guard = mutex.lock().await.unwrap();
+    let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for (name, priority) in [("a", 0), ("b", -3), ("c", 7), ("d", 0), ("e", 7)] {
+        let (mutex, told) = (mutex.clone().priority(priority), told.clone());
+        tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            told.send(name).unwrap();
+            guard.release().await.unwrap();
+        });
+        // Each stands in line before the next one comes.
+        tokio::task::yield_now().await;
+    }
+    drop((guard, told));
+    let mut served = Vec::new();
+    while let Some(name) = order.recv().await {
+        served.push(name);
+    }
+    assert_eq!(served, ["c", "e", "a", "d", "b"]);
+}
