@@ -11,6 +11,7 @@ pub(crate) mod idempotence;
 pub(crate) mod order;
 pub(crate) mod own_only;
 pub(crate) mod profile;
+pub(crate) mod registers;
 pub(crate) mod residue;
 pub(crate) mod safety;
 pub(crate) mod view;

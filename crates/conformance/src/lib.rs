@@ -59,6 +59,7 @@
 //! | `view` | an onlooker sees what is there; names never collide |
 //! | `crash` | the others live on when a process is killed or stopped |
 //! | `batch` | each claim of a batch gets its own answer, in order |
+//! | `registers` | values change one after the other, whole, on what was seen; where the backend has any |
 //!
 //! # What the suite cannot show
 //!

@@ -194,6 +194,26 @@ macro_rules! __each_law {
                 claims_of_one_resource_share_a_batch: "also those of one resource, and one that comes twice",
                 an_empty_batch_has_no_answers: "no claims, no answers",
             }
+            registers {
+                it_is_the_same_on_every_connection: "all connections promise the same of their registers",
+                a_value_stands_until_it_is_removed: "what was written is what everybody reads",
+                a_stale_stamp_never_writes: "a write on a state that has passed is refused",
+                no_two_writes_have_one_stamp: "also a value that is removed and written again is another state",
+                every_value_comes_back_byte_for_byte: "also an empty one, and one as long as may be",
+                a_value_that_is_too_long_is_refused: "longer ones fail as Invalid, without effect",
+                registers_of_different_names_are_different: "names that differ in one byte are two registers",
+                a_lock_and_a_register_of_one_name_are_strangers: "neither changes, shows or ends the other",
+                no_addition_is_lost: "of many who count up none is lost, and no read goes back",
+                what_was_written_is_one_chain: "each write that succeeds follows the one that it saw",
+                of_many_writes_on_one_state_one_succeeds: "one state is left once",
+                values_are_seen_whole: "of two long values no reader sees a mixture",
+                a_change_wakes_who_waits: "a change, also a removal, reaches who waits for it",
+                no_change_is_lost_between_look_and_wait: "also one that comes just before the wait begins",
+                what_was_seen_long_ago_is_answered_at_once: "who has seen an older state does not wait",
+                one_who_waits_comes_back_when_patience_ends: "and is told what still stands there",
+                a_value_is_forgotten_in_time_and_not_earlier: "or Unsupported where the store forgets nothing",
+                the_end_of_a_value_wakes_who_waits: "one who waits learns that a value was forgotten",
+            }
         }
     };
 }

@@ -153,6 +153,33 @@ faults! {
         AnswersNothingWithSomething in strong breaks
             "batch::an_empty_batch_has_no_answers";
     }
+    registers {
+        RegistersDiffer in strong breaks "registers::it_is_the_same_on_every_connection";
+        TellsAnotherStamp in strong breaks "registers::a_value_stands_until_it_is_removed";
+        StaleStampsWrite in strong breaks "registers::a_stale_stamp_never_writes",
+            "registers::of_many_writes_on_one_state_one_succeeds";
+        StampNamesTheValue in strong breaks "registers::no_two_writes_have_one_stamp";
+        ReadsText in strong breaks "registers::every_value_comes_back_byte_for_byte";
+        TakesAnyLength in polling breaks "registers::a_value_that_is_too_long_is_refused";
+        FoldsNames in strong breaks "registers::registers_of_different_names_are_different";
+        CutsNames in polling breaks "registers::registers_of_different_names_are_different";
+        RegistersAreLocks in strong breaks "registers::a_lock_and_a_register_of_one_name_are_strangers";
+        LooksBeforeItWrites in polling breaks "registers::what_was_written_is_one_chain",
+            "registers::of_many_writes_on_one_state_one_succeeds", "registers::no_addition_is_lost";
+        ReadsThePast in strong breaks "registers::no_addition_is_lost",
+            "registers::a_value_stands_until_it_is_removed";
+        WritesByHalf in strong breaks "registers::values_are_seen_whole";
+        ChangesInSilence in strong breaks "registers::a_change_wakes_who_waits";
+        LooksBeforeItListens in strong breaks "registers::no_change_is_lost_between_look_and_wait";
+        WaitsForTheNextChange in strong breaks "registers::what_was_seen_long_ago_is_answered_at_once";
+        StaysBeyondPatience in strong breaks "registers::one_who_waits_comes_back_when_patience_ends";
+        StaysBeyondPatience in polling breaks "registers::one_who_waits_comes_back_when_patience_ends";
+        ForgetsEarly in strong breaks "registers::a_value_is_forgotten_in_time_and_not_earlier";
+        NeverForgets in strong breaks "registers::a_value_is_forgotten_in_time_and_not_earlier",
+            "registers::the_end_of_a_value_wakes_who_waits";
+        KeepsInSilence in session breaks "registers::a_value_is_forgotten_in_time_and_not_earlier";
+        EndsInSilence in strong breaks "registers::the_end_of_a_value_wakes_who_waits";
+    }
     crash {
         FencesPerProcess in polling breaks "crash::processes_take_turns";
         DoubleGrantsAcrossProcesses in polling breaks

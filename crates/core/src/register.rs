@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Failure, Patience, Resource, Safety, Waiting};
+use crate::{Effect, Failure, FailureKind, Patience, Resource, Safety, Waiting};
 
 /// Small values in the store of a backend, one for each name.
 ///
@@ -19,7 +19,7 @@ use crate::{Failure, Patience, Resource, Safety, Waiting};
 /// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of several swaps
 ///    on one seen state one takes effect at most.
 /// 2. **Never by half**: a value is the one that was written, whole, or none.
-/// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
+/// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
 /// 4. **Wake**: who waits for a change learns of it within what `waiting` promises, also of one between look and wait.
 /// 5. **Own kind only**: a value that was not written by a register is left as it is, and is a failure.
 ///
@@ -63,6 +63,25 @@ pub struct RegisterPromise {
     pub safety: Safety,
     /// Whether values can be written that the store itself forgets after a while.
     pub forgets: bool,
+}
+
+impl RegisterPromise {
+    /// Whether such a write can be made at all.
+    ///
+    /// # Errors
+    /// As [`Registers::swap`] says, with [`Effect::None`].
+    pub fn check(&self, put: &Put) -> Result<(), Failure> {
+        let refused = |kind, text| Err(Failure::new(kind, Effect::None, text));
+        if let Some(value) = put.value.as_ref().filter(|value| value.len() > self.max_bytes) {
+            let text = format!("a value of {} bytes is too long: {} at most", value.len(), self.max_bytes);
+            return refused(FailureKind::Invalid, text);
+        }
+        if put.keep.is_some() && !self.forgets {
+            let text = "this store forgets nothing by itself: remove the value when its time is over";
+            return refused(FailureKind::Unsupported, text.to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// What stood in a register when it was read.

@@ -199,7 +199,7 @@ pub(crate) async fn names_never_collide(trial: &Trial) -> Checked {
 }
 
 /// Names that a store might take for one another, or for something else.
-fn names(prefix: &str) -> Vec<String> {
+pub(crate) fn names(prefix: &str) -> Vec<String> {
     let mut names: Vec<String> = TAILS.iter().map(|tail| format!("{prefix}{tail}")).collect();
     let long = |last: &str| {
         let room = Resource::MAX_BYTES - prefix.len() - last.len();

@@ -4,6 +4,7 @@
 //! path through the code, the sound path stays the shortest.
 
 mod defect;
+mod registers;
 pub mod remote;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -14,8 +15,9 @@ use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{
     Admission, Ask, Backend, Claim, ClaimId, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant,
-    Hint, Ledger, Liveness, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal, Resource,
-    Safety, Share, Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+    Hint, Ledger, Liveness, Moment, Order, Patience, Profile, Proof, RegisterPromise, Registers, Release,
+    Renew, Renewal, Resource, Safety, Share, Snapshot, Standing, Step, Summary, Verdict, Version, Wait,
+    Waiting,
 };
 use tokio::sync::Notify;
 
@@ -27,6 +29,7 @@ pub struct Store {
     pub defect: Option<Defect>,
     clock: SteadyClock,
     state: Mutex<State>,
+    registers: registers::Slots,
 }
 
 #[derive(Default)]
@@ -44,6 +47,7 @@ struct State {
 pub struct Model {
     pub store: Arc<Store>,
     profile: Profile,
+    promise: RegisterPromise,
 }
 
 /// The store as the suite sees it.
@@ -87,7 +91,8 @@ pub fn weak() -> Profile {
 
 impl Models {
     pub fn new(profile: Profile, defect: Option<Defect>) -> Models {
-        let store = Store { profile, defect, clock: SteadyClock::new(), state: Mutex::default() };
+        let (clock, state, registers) = (SteadyClock::new(), Mutex::default(), registers::Slots::default());
+        let store = Store { profile, defect, clock, state, registers };
         Models { store: Arc::new(store), opened: Mutex::new(0), server: None }
     }
 
@@ -108,7 +113,8 @@ impl Subject for Models {
         if self.store.is(Defect::ProfilesDiffer) {
             profile.renew_batch_max += *opened;
         }
-        Some(Arc::new(Model { store: self.store.clone(), profile }))
+        let promise = self.store.promise(*opened);
+        Some(Arc::new(Model { store: self.store.clone(), profile, promise }))
     }
 
     fn taker(&self) -> Option<TakerCommand> {
@@ -469,6 +475,11 @@ impl Backend for Model {
         &self.profile
     }
 
+    fn registers(&self) -> Option<&dyn Registers> {
+        // One that promises little has none.
+        (self.profile.admission > Admission::Exclusive).then_some(self)
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let store = &self.store;
         store.refuse(claim)?;
@@ -551,6 +562,7 @@ impl Backend for Model {
         if self.store.is(Defect::DecidesBeforeItActs) {
             freed = before;
         }
+        batch.iter().for_each(|claim| self.store.end_register(&claim.resource));
         freed.into_iter().map(|freed| if freed { Release::Freed } else { Release::Gone }).collect()
     }
 

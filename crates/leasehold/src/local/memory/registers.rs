@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Effect, Failure, FailureKind, Moment, Patience, Put, RegisterPromise, Registered, Registers, Resource,
-    Safety, Stamp, Waiting,
+    Failure, Moment, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety, Stamp, Waiting,
 };
 use tokio::sync::Notify;
 
@@ -92,10 +91,7 @@ impl Registers for MemoryBackend {
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
-        if let Some(value) = put.value.as_ref().filter(|value| value.len() > MAX_BYTES) {
-            let detail = format!("a value of {} bytes is too long: {MAX_BYTES} at most", value.len());
-            return Err(Failure::new(FailureKind::Invalid, Effect::None, detail));
-        }
+        self.promise().check(put)?;
         let written = {
             let mut shelf = self.registers.shelf();
             let now = self.clock.now();

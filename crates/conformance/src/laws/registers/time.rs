@@ -1,0 +1,223 @@
+//! Waiting for a change, and values that end by themselves.
+
+use std::time::Duration;
+
+use leasehold_core::{Effect, FailureKind, Moment, Patience, Registered, Resource, Stamp, Waiting};
+use tokio::task::JoinHandle;
+
+use super::words::{present, put, read, remove, store, swap, write};
+use crate::chance::Chance;
+use crate::client::{AT_ONCE, Client, within};
+use crate::clock::{briefly, patience_for};
+use crate::stop::{Checked, Stop, ensure};
+use crate::trial::Trial;
+
+pub(crate) async fn a_change_wakes_who_waits(trial: &Trial) -> Checked {
+    let at = trial.resource("wakes")?;
+    for round in 0..WAKES {
+        let seen = read(trial.client(1), &at).await?;
+        let waiting = wait(trial.client(1), &at, &seen.stamp, Patience::unlimited(trial.clock.clone()))?;
+        tokio::time::sleep(ASLEEP).await;
+        let changed_at = trial.clock.now();
+        // A removal is a change like any other.
+        let value = if round % 2 == 0 { Some(&b"new"[..]) } else { None };
+        let stamp = swap(trial.client(0), &at, &seen.stamp, value).await?;
+        let (found, at_last) = seen_within(waiting, trial).await?;
+        ensure!(Some(&found.stamp) == stamp.as_ref(), "{stamp:?} was written, and {found:?} is told");
+        ensure!(found.value.as_deref() == value, "{value:?} was written, and {:?} is told", found.value);
+        let delay = at_last.since(changed_at);
+        if delay > WAKE {
+            return Err(Stop::late(format!("a change was told after {delay:?}")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn no_change_is_lost_between_look_and_wait(trial: &Trial) -> Checked {
+    let at = trial.resource("between")?;
+    let polls = store(trial.client(0))?.promise().waiting == Waiting::Polls;
+    let (rounds, mut chance, mut slow) = (if polls { RACES / 10 } else { RACES }, Chance::new()?, 0);
+    for n in 0..rounds {
+        let seen = read(trial.client(n), &at).await?.stamp;
+        let waiting = wait(trial.client(n + 1), &at, &seen, Patience::unlimited(trial.clock.clone()))?;
+        briefly(Duration::from_micros(chance.below(2500))).await;
+        let value = n.to_string();
+        swap(trial.client(n), &at, &seen, Some(value.as_bytes())).await?;
+        let changed_at = trial.clock.now();
+        let (found, at_last) = seen_within(waiting, trial).await?;
+        ensure!(found.value.as_deref() == Some(value.as_bytes()), "{value} was written, {found:?} is told");
+        // A backend may look again from time to time; this must not be what its waiters live on.
+        slow += usize::from(at_last.since(changed_at) > WAKE / 2);
+    }
+    if slow > rounds / 20 {
+        return Err(Stop::late(format!(
+            "{slow} of {rounds} changes between look and wait were noticed late"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) async fn what_was_seen_long_ago_is_answered_at_once(trial: &Trial) -> Checked {
+    let (at, client) = (trial.resource("past")?, trial.client(0));
+    let mut past = vec![read(client, &at).await?.stamp];
+    past.push(write(trial.client(1), &at, b"one").await?);
+    let last = write(trial.client(1), &at, b"two").await?;
+    for seen in past {
+        let patience = Patience::unlimited(trial.clock.clone());
+        let found = within(AT_ONCE, "changed", store(client)?.changed(&at, &seen, &patience)).await??;
+        ensure!(found.stamp == last, "{last:?} is there, and {found:?} is told");
+    }
+    Ok(())
+}
+
+pub(crate) async fn one_who_waits_comes_back_when_patience_ends(trial: &Trial) -> Checked {
+    let at = trial.resource("patience")?;
+    let stamp = write(trial.client(0), &at, b"stays").await?;
+    for client in trial.clients() {
+        let none = Patience::none(trial.clock.clone());
+        let found = within(AT_ONCE, "changed", store(client)?.changed(&at, &stamp, &none)).await??;
+        ensure!(found.stamp == stamp, "nothing was written, and {found:?} is told");
+    }
+    // Once by the clock, and once by word.
+    for by_word in [false, true] {
+        let begun = trial.clock.now();
+        let patience = match by_word {
+            false => patience_for(&trial.clock, PATIENT),
+            true => Patience::unlimited(trial.clock.clone()),
+        };
+        let waiting = wait(trial.client(1), &at, &stamp, patience.clone())?;
+        if by_word {
+            tokio::time::sleep(PATIENT).await;
+            patience.end();
+        }
+        let (found, at_last) = seen_within(waiting, trial).await?;
+        ensure!(found.stamp == stamp, "nothing was written, and {found:?} is told");
+        let waited = at_last.since(begun);
+        ensure!(waited + SLACK >= PATIENT, "nothing changed, and it came back after {waited:?}");
+        if waited > PATIENT + WAKE {
+            return Err(Stop::late(format!("a wait of {PATIENT:?} took {waited:?}")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) -> Checked {
+    let (at, client) = (trial.resource("forgets")?, trial.client(0));
+    let keep = trial.ttl();
+    let lasting = write(client, &at, b"lasting").await?;
+    if !store(client)?.promise().forgets {
+        let refused = store(client)?.swap(&at, &lasting, &put(Some(b"short"), Some(keep))).await;
+        return match refused {
+            Err(failure) if failure.kind == FailureKind::Unsupported && failure.effect == Effect::None => {
+                ensure!(present(client, &at).await?.1 == lasting, "a refused write took place");
+                Ok(())
+            }
+            other => Err(Stop::broken(format!("it says that it does not forget, and answers {other:?}"))),
+        };
+    }
+    let asked_at = trial.clock.now();
+    let stamp = store(client)?.swap(&at, &lasting, &put(Some(b"short"), Some(keep))).await?;
+    let written_at = trial.clock.now();
+    let Some(stamp) = stamp else { return Err(Stop::broken("a write on the present state was refused")) };
+    let (mut last_there, limit) = (written_at, keep + lateness(trial));
+    loop {
+        let asking_at = trial.clock.now();
+        let found = read(trial.client(1), &at).await?;
+        let age = trial.clock.now().since(asked_at);
+        if found.value.is_none() {
+            ensure!(age >= keep, "a value for {keep:?} was forgotten {age:?} after it was written");
+            break;
+        }
+        ensure!(found.stamp == stamp, "nobody wrote, and the stamp is {:?}, not {stamp:?}", found.stamp);
+        let Some(left) = found.left else { return Err(Stop::broken("a value for a while has no end")) };
+        ensure!(left <= limit, "a value for {keep:?} is to be there for {left:?} more");
+        last_there = asking_at;
+        if last_there.since(written_at) > limit {
+            let lived = last_there.since(written_at);
+            return Err(Stop::late(format!("a value for {keep:?} is there {lived:?} after it was written")));
+        }
+        tokio::time::sleep(GLANCE).await;
+    }
+    let late = swap(client, &at, &stamp, Some(b"late")).await?;
+    ensure!(late.is_none(), "what was forgotten at {last_there:?} was overwritten as if it were there");
+    // A value for ever, in the place of one for a while, stays.
+    short(client, &at, keep).await?;
+    write(client, &at, b"lasting").await?;
+    tokio::time::sleep(keep + lateness(trial)).await;
+    let found = read(client, &at).await?;
+    ensure!(found.value.is_some() && found.left.is_none(), "a value for ever became {found:?}");
+    remove(client, &at).await.map(drop)
+}
+
+pub(crate) async fn the_end_of_a_value_wakes_who_waits(trial: &Trial) -> Checked {
+    let (at, keep) = (trial.resource("end")?, trial.ttl());
+    if !store(trial.client(0))?.promise().forgets {
+        return Err(Stop::OptedOut("it forgets nothing".to_owned()));
+    }
+    let stamp = short(trial.client(0), &at, keep).await?;
+    let written_at = trial.clock.now();
+    let waiting = wait(trial.client(1), &at, &stamp, Patience::unlimited(trial.clock.clone()))?;
+    let (found, at_last) = seen_within(waiting, trial).await?;
+    ensure!(found.value.is_none(), "nobody wrote, and {found:?} is told");
+    let (waited, limit) = (at_last.since(written_at), keep + lateness(trial));
+    if waited > limit {
+        return Err(Stop::late(format!("the end of a value for {keep:?} was told after {waited:?}")));
+    }
+    Ok(())
+}
+
+/// Writes a value for a while, whatever is there.
+async fn short(client: &Client, at: &Resource, keep: Duration) -> Checked<Stamp> {
+    let seen = read(client, at).await?.stamp;
+    let written = store(client)?.swap(at, &seen, &put(Some(b"short"), Some(keep))).await?;
+    written.ok_or_else(|| Stop::broken("a write on the present state was refused"))
+}
+
+/// Waits in a task of its own, as the engine does: whoever polls is asked again.
+fn wait(
+    client: &Client,
+    at: &Resource,
+    seen: &Stamp,
+    patience: Patience,
+) -> Checked<JoinHandle<Checked<(Registered, Moment)>>> {
+    let polls = store(client)?.promise().waiting == Waiting::Polls;
+    let (client, at, seen) = (client.clone(), at.clone(), seen.clone());
+    Ok(tokio::spawn(async move {
+        loop {
+            let looking = store(&client)?.changed(&at, &seen, &patience);
+            let found = if polls { within(AT_ONCE, "changed", looking).await?? } else { looking.await? };
+            if found.stamp != seen || patience.is_ended() {
+                return Ok((found, client.clock.now()));
+            }
+            ensure!(polls, "it came back with what was seen, and patience has not ended");
+            tokio::time::sleep(GLANCE).await;
+        }
+    }))
+}
+
+/// What was told, and when; it must come in the end.
+async fn seen_within(
+    waiting: JoinHandle<Checked<(Registered, Moment)>>,
+    trial: &Trial,
+) -> Checked<(Registered, Moment)> {
+    let limit = WAKE * 3 + trial.ttl() + lateness(trial);
+    match tokio::time::timeout(limit, waiting).await {
+        Ok(told) => told?,
+        Err(_) => Err(Stop::late(format!("nothing was told within {limit:?}"))),
+    }
+}
+
+/// How much later than asked for a value may be gone.
+fn lateness(trial: &Trial) -> Duration {
+    trial.profile().granularity * 2 + trial.profile().overrun + WAKE
+}
+
+const WAKES: usize = 4;
+const RACES: usize = 40;
+/// Long enough that who waits is asleep.
+const ASLEEP: Duration = Duration::from_millis(60);
+const PATIENT: Duration = Duration::from_millis(300);
+/// Timers may be this much early.
+const SLACK: Duration = Duration::from_millis(5);
+const GLANCE: Duration = Duration::from_millis(10);
+const WAKE: Duration = Duration::from_secs(1);

@@ -1,0 +1,76 @@
+//! The steps of laws about registers.
+
+use std::time::Duration;
+
+use leasehold_core::{Put, Registered, Registers, Resource, Stamp};
+
+use super::{Client, MAX_TRIES, PAUSE};
+use crate::client::{HANG, within};
+use crate::stop::{Checked, Stop, ensure};
+
+/// The registers of this connection; a law about them is opted out of where there are none.
+pub(super) fn store(client: &Client) -> Checked<&dyn Registers> {
+    let none = || Stop::OptedOut(format!("the {} backend has no registers", client.backend.profile().name));
+    client.backend.registers().ok_or_else(none)
+}
+
+pub(super) fn put(value: Option<&[u8]>, keep: Option<Duration>) -> Put {
+    Put { value: value.map(<[u8]>::to_vec), keep }
+}
+
+pub(super) async fn read(client: &Client, at: &Resource) -> Checked<Registered> {
+    Ok(within(HANG, "read", store(client)?.read(at)).await??)
+}
+
+/// One write, on what was seen.
+pub(super) async fn swap(
+    client: &Client,
+    at: &Resource,
+    seen: &Stamp,
+    value: Option<&[u8]>,
+) -> Checked<Option<Stamp>> {
+    let put = put(value, None);
+    Ok(within(HANG, "swap", store(client)?.swap(at, seen, &put)).await??)
+}
+
+/// The stamp of a register that nobody has written yet.
+pub(super) async fn at_rest(client: &Client, at: &Resource) -> Checked<Stamp> {
+    let found = read(client, at).await?;
+    ensure!(found.value.is_none(), "{at:?} was never written, and holds {:?}", found.value);
+    Ok(found.stamp)
+}
+
+/// What stands there, which must be something.
+pub(super) async fn present(client: &Client, at: &Resource) -> Checked<(Vec<u8>, Stamp)> {
+    let found = read(client, at).await?;
+    let nothing = || Stop::broken(format!("{at:?} was written, and there is nothing"));
+    Ok((found.value.ok_or_else(nothing)?, found.stamp))
+}
+
+/// Writes whatever is there.
+pub(super) async fn write(client: &Client, at: &Resource, value: &[u8]) -> Checked<Stamp> {
+    exchange(client, at, |_| Some(value.to_vec())).await
+}
+
+pub(super) async fn remove(client: &Client, at: &Resource) -> Checked<Stamp> {
+    exchange(client, at, |_| None).await
+}
+
+/// Writes what `new` makes of what is there, as often as others are first.
+pub(super) async fn exchange(
+    client: &Client,
+    at: &Resource,
+    mut new: impl FnMut(Option<Vec<u8>>) -> Option<Vec<u8>>,
+) -> Checked<Stamp> {
+    for tries in 0..MAX_TRIES {
+        let seen = read(client, at).await?;
+        let value = new(seen.value);
+        if let Some(stamp) = swap(client, at, &seen.stamp, value.as_deref()).await? {
+            return Ok(stamp);
+        }
+        // Of those who lose together, each comes back at another time.
+        tokio::time::sleep(PAUSE * (crate::chance::Chance::new()?.below(u64::from(tries.min(8) + 1)) as u32))
+            .await;
+    }
+    Err(Stop::broken(format!("{MAX_TRIES} writes in a row were refused: others write less often than that")))
+}

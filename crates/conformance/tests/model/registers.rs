@@ -1,0 +1,165 @@
+//! Registers of the model, right in every way but the one that it is told.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Clock, Effect, Failure, FailureKind, Moment, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Safety, Stamp, Waiting,
+};
+use tokio::sync::Notify;
+
+use super::{Defect, Model, Store};
+
+/// All registers of one store.
+#[derive(Default)]
+pub struct Slots {
+    slots: Mutex<HashMap<Resource, Slot>>,
+    last: Mutex<u64>,
+    pub changed: Arc<Notify>,
+}
+
+#[derive(Clone)]
+struct Slot {
+    value: Vec<u8>,
+    stamp: Stamp,
+    until: Moment,
+    /// What stood there before, and until when a reader of the past still sees it.
+    past: Option<(Vec<u8>, Moment)>,
+}
+
+impl Store {
+    pub fn promise(&self, opened: usize) -> RegisterPromise {
+        let differs = self.is(Defect::RegistersDiffer);
+        RegisterPromise {
+            max_bytes: MAX_BYTES + if differs { opened } else { 0 },
+            waiting: self.profile.waiting,
+            safety: Safety::Strict,
+            forgets: !self.is_session(),
+        }
+    }
+
+    fn found(&self, at: &Resource) -> Registered {
+        let (at, now) = (self.name(at), self.clock.now());
+        let mut slots = self.registers.slots.lock().unwrap();
+        if slots.get(&at).is_some_and(|slot| slot.until <= now) {
+            slots.remove(&at);
+        }
+        let Some(slot) = slots.get(&at).cloned() else {
+            return Registered { value: None, stamp: Stamp("none".to_owned()), left: None };
+        };
+        let past = slot.past.filter(|(_, until)| self.is(Defect::ReadsThePast) && now < *until);
+        let value = past.map_or(slot.value, |(value, _)| value);
+        let value = match self.is(Defect::ReadsText) {
+            true => String::from_utf8_lossy(&value).into_owned().into_bytes(),
+            false => value,
+        };
+        let left = (slot.until != Moment::NEVER).then(|| now.until(slot.until));
+        Registered { value: Some(value), stamp: slot.stamp, left }
+    }
+
+    fn write(&self, at: &Resource, put: &Put) -> Stamp {
+        let (at, now) = (self.name(at), self.clock.now());
+        let mut slots = self.registers.slots.lock().unwrap();
+        let Some(value) = put.value.clone() else {
+            slots.remove(&at);
+            return Stamp("none".to_owned());
+        };
+        let mut last = self.registers.last.lock().unwrap();
+        *last += 1;
+        let stamp = match self.is(Defect::StampNamesTheValue) {
+            true => Stamp(format!("{value:?}")),
+            false => Stamp(last.to_string()),
+        };
+        let keep = put.keep.map(|keep| match self.defect {
+            Some(Defect::ForgetsEarly) => keep / 2,
+            Some(Defect::NeverForgets) => Duration::MAX / 2,
+            _ => keep,
+        });
+        let until = keep.map_or(Moment::NEVER, |keep| now.after(keep));
+        let past = slots.get(&at).map(|slot| (slot.value.clone(), now.after(Duration::from_millis(20))));
+        slots.insert(at, Slot { value, stamp: stamp.clone(), until, past });
+        stamp
+    }
+
+    /// A claim of this name ends, and wrongly takes the register with it.
+    pub fn end_register(&self, at: &Resource) {
+        if self.is(Defect::RegistersAreLocks) {
+            self.registers.slots.lock().unwrap().remove(at);
+        }
+    }
+}
+
+#[async_trait]
+impl Registers for Model {
+    fn promise(&self) -> &RegisterPromise {
+        &self.promise
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        Ok(self.store.found(at))
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        let store = &self.store;
+        let refused = |kind| Err(Failure::new(kind, Effect::None, "refused"));
+        let length = put.value.as_ref().map_or(0, Vec::len);
+        if length > self.promise.max_bytes && !store.is(Defect::TakesAnyLength) {
+            return refused(FailureKind::Invalid);
+        }
+        if put.keep.is_some() && !self.promise.forgets && !store.is(Defect::KeepsInSilence) {
+            return refused(FailureKind::Unsupported);
+        }
+        if store.found(at).stamp != *seen && !store.is(Defect::StaleStampsWrite) {
+            return Ok(None);
+        }
+        if store.is(Defect::LooksBeforeItWrites) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if store.is(Defect::WritesByHalf) && length > 1 {
+            let half = put.value.as_ref().map(|value| value[..length / 2].to_vec());
+            store.write(at, &Put { value: half, keep: None });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let stamp = store.write(at, put);
+        if !store.is(Defect::ChangesInSilence) {
+            store.registers.changed.notify_waiters();
+        }
+        Ok(Some(if store.is(Defect::TellsAnotherStamp) { Stamp("another".to_owned()) } else { stamp }))
+    }
+
+    async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
+        let (store, changed) = (&self.store, Arc::clone(&self.store.registers.changed));
+        let mut past = store.is(Defect::WaitsForTheNextChange);
+        loop {
+            let mut rung = std::pin::pin!(changed.notified());
+            if !store.is(Defect::LooksBeforeItListens) {
+                rung.as_mut().enable();
+            }
+            let found = store.found(at);
+            if patience.is_ended() && store.is(Defect::StaysBeyondPatience) {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+            }
+            let polls = self.promise.waiting == Waiting::Polls;
+            if polls || patience.is_ended() || (found.stamp != *seen && !past) {
+                return Ok(found);
+            }
+            if store.is(Defect::LooksBeforeItListens) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                // Only a new one has heard nothing yet.
+                rung.set(changed.notified());
+            }
+            let silent = store.is(Defect::EndsInSilence);
+            let left = found.left.filter(|_| !silent).unwrap_or(Duration::from_secs(3600));
+            tokio::select! {
+                () = rung => past = false,
+                () = patience.ended() => {}
+                () = tokio::time::sleep(left.max(Duration::from_millis(1))) => {}
+            }
+        }
+    }
+}
+
+const MAX_BYTES: usize = 100_000;
