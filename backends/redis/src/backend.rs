@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step,
-    Summary, Version,
+    Backend, Claim, Failure, Finding, Patience, Profile, RegisterPromise, Registers, Release, Renew, Renewal,
+    Resource, Snapshot, Step, Summary, Version,
 };
 use redis::Value;
 
@@ -19,6 +19,7 @@ use crate::examining::examine;
 use crate::keys::Keys;
 use crate::lookout::Lookout;
 use crate::polling::Pollers;
+use crate::registers;
 use crate::replicas::{Confirm, Unconfirmed};
 use crate::reply;
 use crate::scripts;
@@ -49,6 +50,7 @@ pub struct RedisBackend {
     pub(crate) pollers: Pollers,
     server: Server,
     profile: Profile,
+    pub(crate) registers: RegisterPromise,
 }
 
 impl RedisBackend {
@@ -120,6 +122,7 @@ impl RedisBackend {
             config,
             wire,
             server,
+            registers: registers::promise(&profile),
             profile,
         }
     }
@@ -232,6 +235,10 @@ impl RedisBackend {
 impl Backend for RedisBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

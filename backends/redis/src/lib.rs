@@ -19,6 +19,7 @@ mod node;
 mod polling;
 mod redlock;
 mod refusal;
+mod registers;
 mod replicas;
 mod reply;
 mod rights;

@@ -1,0 +1,144 @@
+//! Registers: a string each, compared and set by a script, told of on the channel of its resource.
+//!
+//! Ground rules: the server decides. A stamp is drawn at random by whoever writes, so that one that comes back after a
+//! failover is still that of the same value, and a request that the network repeats is one write.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
+use leasehold_core::{
+    Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp, Waiting,
+};
+use redis::Value;
+
+use crate::backend::RedisBackend;
+use crate::keys::Keys;
+use crate::polling::TICK;
+use crate::reply;
+use crate::scripts::{self, Script};
+use crate::waiting::ended;
+use crate::wire::Request;
+
+/// What a server of this profile promises of its registers.
+pub(crate) fn promise(profile: &Profile) -> RegisterPromise {
+    RegisterPromise { max_bytes: MAX_BYTES, waiting: profile.waiting, safety: profile.safety, forgets: true }
+}
+
+impl RedisBackend {
+    fn request(&self, script: &'static LazyLock<Script>, keys: &Keys, args: Vec<String>) -> Request {
+        let args = std::iter::once(keys.hashed_name.clone()).chain(args).collect();
+        Request { script, keys: vec![keys.key("value")], args, confirm: None }
+    }
+}
+
+#[async_trait]
+impl Registers for RedisBackend {
+    fn promise(&self) -> &RegisterPromise {
+        &self.registers
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        let keys = Keys::of(&self.config.prefix, at);
+        let request = self.request(&scripts::READ_REGISTER, &keys, Vec::new());
+        registered(self.wire.run(&request, self.config.timeout).await?)
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        self.registers.check(put)?;
+        let keys = Keys::of(&self.config.prefix, at);
+        let (stamp, value) = match &put.value {
+            Some(value) => (draw()?, BASE64_STANDARD_NO_PAD.encode(value)),
+            None => (String::new(), String::new()),
+        };
+        // One more than asked for, because the server may count from the beginning of a millisecond.
+        let keep = put.keep.map_or(0, |keep| keep.min(MAX_KEEP).as_millis() + 1);
+        let args = vec![seen.0.clone(), stamp.clone(), keep.to_string(), value, self.told_on(&keys)];
+        let mut request = self.request(&scripts::SWAP_REGISTER, &keys, args);
+        request.confirm = self.confirm(|answer| *answer == Value::Int(1));
+        let done = reply::was_there(self.wire.run(&request, self.config.timeout).await?)?;
+        Ok(done.then_some(Stamp(stamp)))
+    }
+
+    async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
+        let channel = Keys::of(&self.config.prefix, at).channel(self.reach);
+        let polls = self.registers.waiting == Waiting::Polls;
+        let mut heard = if polls { None } else { self.listening.overhear(&channel) };
+        loop {
+            let found = Registers::read(self, at).await?;
+            if polls || found.stamp != *seen || patience.is_ended() {
+                return Ok(found);
+            }
+            let Some(ear) = &mut heard else {
+                // A change between the look and the subscription would go unheard: look again once subscribed.
+                tokio::select! {
+                    listening = self.listening.listen(&channel) => heard = Some(listening?),
+                    () = ended(patience) => {}
+                }
+                continue;
+            };
+            let pause = if ear.is_hearing() { LOOK_AGAIN } else { DEAF };
+            let pause = found.left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
+            tokio::select! {
+                _ = ear.hear() => {}
+                () = tokio::time::sleep(pause) => {}
+                () = ended(patience) => {}
+            }
+            if !self.listening.is_right(ear, &channel) {
+                heard = None;
+            }
+        }
+    }
+}
+
+/// Reads the answer of the script `read_register`.
+fn registered(answer: Value) -> Result<Registered, Failure> {
+    let Value::Array(parts) = answer else { return Err(reply::not_understood()) };
+    match &parts[..] {
+        [] => Ok(Registered { value: None, stamp: Stamp(String::new()), left: None }),
+        [Value::BulkString(stamp), Value::BulkString(value), Value::Int(left)] => {
+            let stamp = std::str::from_utf8(stamp).map_err(|_| reply::not_understood())?;
+            let value = BASE64_STANDARD_NO_PAD.decode(value).map_err(|_| reply::not_understood())?;
+            let left = u64::try_from(*left).ok().map(Duration::from_millis);
+            Ok(Registered { value: Some(value), stamp: Stamp(stamp.to_owned()), left })
+        }
+        _ => Err(reply::not_understood()),
+    }
+}
+
+fn draw() -> Result<String, Failure> {
+    getrandom::u64().map(|number| format!("{number:016x}")).map_err(|error| {
+        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
+    })
+}
+
+const MAX_BYTES: usize = 512 * 1024;
+/// A hundred years; the server counts no further than some ten million.
+const MAX_KEEP: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Longest time between two looks of one that waits, for word that was lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The same while nothing can be heard.
+const DEAF: Duration = Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(left: i64) -> Value {
+        let texts = [&b"00ff"[..], b"AP8"].map(|text| Value::BulkString(text.to_vec()));
+        Value::Array(texts.into_iter().chain([Value::Int(left)]).collect())
+    }
+
+    #[test]
+    fn an_answer_is_read() {
+        let found = registered(answer(-1)).unwrap();
+        assert_eq!((found.value.as_deref(), found.left), (Some(&[0, 255][..]), None));
+        assert_eq!(found.stamp.0, "00ff");
+        assert_eq!(registered(answer(1500)).unwrap().left, Some(Duration::from_millis(1500)));
+        assert_eq!(registered(Value::Array(Vec::new())).unwrap().stamp.0, "");
+        for bad in [Value::Nil, Value::Array(vec![Value::Int(1)])] {
+            assert!(registered(bad).is_err());
+        }
+    }
+}

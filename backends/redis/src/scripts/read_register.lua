@@ -1,0 +1,12 @@
+-- What stands in a register. Changes nothing.
+--
+-- KEYS  value
+-- ARGV  name
+--   name  of the resource where its keys carry only a hash, else empty
+-- Answers {stamp, value, milliseconds that are left, below zero for ever}, or {} where nothing stands there.
+local found, foreign = read_register(KEYS[1], ARGV[1])
+if foreign then return foreign end
+local refused = refuse_as_replica(KEYS[1])
+if refused then return refused end
+if not found then return {} end
+return { found.stamp, found.value, redis.call('PTTL', KEYS[1]) }
