@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Admission, Backend, Claim, Effect, Failure, FailureKind, Finding, Grade, Liveness, Order, Patience,
-    Profile, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Profile, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary,
+    Version, Waiting,
 };
 
 use crate::cluster::Cluster;
@@ -15,7 +16,7 @@ use crate::config::EtcdConfig;
 use crate::core::Core;
 use crate::refusal::Refusal;
 use crate::wire::{Dialect, Layout, look_up};
-use crate::{contending, ending, examining, looking, renewing, roster, tending, version};
+use crate::{contending, ending, examining, looking, registers, renewing, roster, tending, version};
 
 /// Locks on one etcd cluster.
 ///
@@ -26,7 +27,10 @@ use crate::{contending, ending, examining, looking, renewing, roster, tending, v
 /// calls have then been carried out or not; all may be repeated.
 pub struct EtcdBackend {
     profile: Profile,
-    core: Arc<Core>,
+    pub(crate) registers: RegisterPromise,
+    /// Others' locks are theirs to write down; what stands beside them is not.
+    dialect: Dialect,
+    pub(crate) core: Arc<Core>,
 }
 
 impl EtcdBackend {
@@ -62,7 +66,8 @@ impl EtcdBackend {
         }
         let core = Arc::new(Core::new(cluster, layout, version::watches(&versions)));
         tending::start(&core);
-        Ok(EtcdBackend { profile: profile(safety, fencing, dialect), core })
+        let (profile, registers) = (profile(safety, fencing, dialect), registers::promise(safety));
+        Ok(EtcdBackend { profile, registers, dialect, core })
     }
 
     fn accept(&self, claim: &Claim) -> Result<(), Failure> {
@@ -82,6 +87,10 @@ impl EtcdBackend {
 impl Backend for EtcdBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        (self.dialect == Dialect::Native).then_some(self)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -17,6 +17,7 @@ mod member;
 mod proof;
 mod proto;
 mod refusal;
+mod registers;
 mod renewing;
 mod roster;
 mod tending;

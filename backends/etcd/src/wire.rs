@@ -143,6 +143,11 @@ impl Layout {
         }
     }
 
+    /// The key of a register. It is in no line and no listing, and no mark: those go on in hexadecimal digits.
+    pub(crate) fn register(&self, at: &Resource) -> Vec<u8> {
+        format!("{}{}r{}", self.prefix, char::from(SEPARATOR), escaped(at.as_str())).into_bytes()
+    }
+
     /// All keys that can be ours.
     pub(crate) fn everything(&self) -> Span {
         let start = self.prefix.clone().into_bytes();
