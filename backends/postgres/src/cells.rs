@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Basis, Bells, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
-use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Resource, Waiting};
+use leasehold_cell::{Basis, Bells, Call, Cell, Cells, Put, Seized, Shelf, Swap, Timekeeping};
+use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource, Waiting};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -19,7 +19,7 @@ use crate::pool::Pool;
 use crate::refusal::Refusal;
 use crate::schema;
 use crate::server::Server;
-use crate::sql::Statements;
+use crate::sql::{Statements, Table};
 
 /// The table of locks in one database.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct PostgresCells {
     /// Where calls are sent; empty where nobody listens.
     channel: String,
     listener: Option<Listener>,
+    /// Its own cells, in the table of registers. They have none themselves.
+    shelf: Option<Box<Shelf<PostgresCells>>>,
 }
 
 impl PostgresCells {
@@ -39,13 +41,22 @@ impl PostgresCells {
         let pool = Arc::new(Pool::new(Arc::new(config)));
         schema::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
-        let statements = Statements::of(&pool.config.names);
+        let statements = Statements::of(&pool.config.names, Table::Locks);
         let profile = server.profile(&pool.config);
         let rows = pool.look(&statements.channel, &[]).await.map_err(Refusal::into_failure)?;
         let channel: String = read(&only(rows)?, 0)?;
         let listens = profile.waiting == Waiting::Notifies;
-        let listener = listens.then(|| Listener::start(pool.config.clone(), channel.clone()));
-        Ok(PostgresCells { pool, server, statements, profile, channel, listener })
+        let cells = |table, channel: String, shelf| PostgresCells {
+            pool: pool.clone(),
+            server: server.clone(),
+            statements: Statements::of(&pool.config.names, table),
+            profile: profile.clone(),
+            listener: listens.then(|| Listener::start(pool.config.clone(), channel.clone())),
+            channel,
+            shelf,
+        };
+        let shelf = Shelf::new(cells(Table::Registers, format!("{channel}_registers"), None));
+        Ok(cells(Table::Locks, channel, Some(Box::new(shelf))))
     }
 
     /// As [`PostgresCells::ask`] of a statement that looks only: one that lost a race is sent again.
@@ -61,8 +72,10 @@ impl PostgresCells {
     async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         match self.pool.ask(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.create == Create::Yes => {
-                tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
-                schema::ensure(&self.pool).await.map_err(Refusal::Failed)?;
+                if self.shelf.is_some() {
+                    tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
+                }
+                schema::restore(&self.pool).await.map_err(Refusal::Failed)?;
                 self.pool.ask(sql, params).await
             }
             answer => answer,
@@ -162,9 +175,18 @@ impl Cells for PostgresCells {
         self.listener.as_ref().map(Listener::bells)
     }
 
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
+    }
+
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
         let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
-        let answer = self.ask(&self.statements.seize, &[&name, &put.text, &version, &keep]).await;
+        let answer = self
+            .ask(
+                &self.statements.seize,
+                &[&name, &put.text, &version, &keep, &called(at, &put.call), &self.channel],
+            )
+            .await;
         let rows = match answer {
             Ok(rows) => rows,
             Err(Refusal::LostRace) => return Ok(Seized::Held(None)),

@@ -14,18 +14,8 @@ use crate::shedlock;
 /// The form of the tables that this client writes.
 const FORM: i32 = 1;
 
-/// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
-pub fn schema(config: &PostgresConfig) -> String {
-    if config.dialect == Dialect::ShedLock {
-        return shedlock::schema(config);
-    }
-    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
-    let create_schema = match config.names.schema() {
-        Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
-        None => String::new(),
-    };
-    format!(
-        r#"{create_schema}CREATE TABLE IF NOT EXISTS {table} (
+/// What a table of cells consists of. Rows are rewritten all the time, so half of each page is left for that.
+const COLUMNS: &str = r#"
     name    text COLLATE "C" PRIMARY KEY,
     claims  text NOT NULL,
     version bigint NOT NULL,
@@ -33,8 +23,24 @@ pub fn schema(config: &PostgresConfig) -> String {
     seq     bigint NOT NULL,
     origin  timestamptz NOT NULL,
     lapses  timestamptz NOT NULL
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.2);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.2"#;
+
+/// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
+pub fn schema(config: &PostgresConfig) -> String {
+    if config.dialect == Dialect::ShedLock {
+        return shedlock::schema(config);
+    }
+    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    let registers = config.names.table("_registers");
+    let create_schema = match config.names.schema() {
+        Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
+        None => String::new(),
+    };
+    format!(
+        r#"{create_schema}CREATE TABLE IF NOT EXISTS {table} ({COLUMNS});
 COMMENT ON TABLE {table} IS 'Locks of leasehold. A row outlives its locks: epoch and seq are the fence that must not go back.';
+CREATE TABLE IF NOT EXISTS {registers} ({COLUMNS});
+COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row without claims is an empty one.';
 CREATE TABLE IF NOT EXISTS {meta} (
     one               boolean PRIMARY KEY DEFAULT true CHECK (one),
     form              integer NOT NULL,
@@ -60,8 +66,10 @@ pub fn grants(config: &PostgresConfig) -> String {
     if config.dialect == Dialect::ShedLock {
         return format!("{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n");
     }
+    let registers = config.names.table("_registers");
     format!(
         "{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n\
+         GRANT SELECT, INSERT, UPDATE ON {registers} TO \"{user}\";\n\
          GRANT SELECT, UPDATE ON {meta} TO \"{user}\";\n"
     )
 }
@@ -88,6 +96,12 @@ pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
         ));
     }
     if is_moved { settle_in(pool).await } else { Ok(()) }
+}
+
+/// Creates what is missing of the tables: they are lost, or were made by a client that knew fewer of them.
+pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
+    create(pool, &schema(&pool.config)).await?;
+    ensure(pool).await
 }
 
 /// The oldest client that may use the tables, and whether they came from another cluster.

@@ -9,6 +9,31 @@ use tokio_postgres::types::Type;
 use crate::config::Names;
 use crate::dial::Sql;
 
+/// A table of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    Locks,
+    Registers,
+}
+
+impl Table {
+    /// The end of its name.
+    pub(crate) fn ending(self) -> &'static str {
+        match self {
+            Table::Locks => "",
+            Table::Registers => "_registers",
+        }
+    }
+
+    /// Under which of these names a statement is known on a connection.
+    fn name(self, locks: &'static str, registers: &'static str) -> &'static str {
+        match self {
+            Table::Locks => locks,
+            Table::Registers => registers,
+        }
+    }
+}
+
 /// The statements for one table.
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -21,20 +46,21 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn of(names: &Names) -> Statements {
-        let (table, epoch) = (names.table(""), epoch(names));
+    /// Those for one of the tables.
+    pub(crate) fn of(names: &Names, table: Table) -> Statements {
+        let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}");
         Statements {
-            seize: seize(&table, &epoch, &cell),
+            seize: seize(own.name("seize", "seize_register"), &table, &epoch, &cell),
             read: sql(
-                "read",
+                own.name("read", "read_register"),
                 format!("SELECT {cell} FROM {table} c WHERE c.name = ANY($1)"),
                 &[Type::TEXT_ARRAY],
             ),
-            swap_one: swap_one(&table, &epoch),
-            swap_many: swap_many(&table, &epoch),
+            swap_one: swap_one(own.name("swap_one", "swap_register"), &table, &epoch),
+            swap_many: swap_many(own.name("swap_many", "swap_registers"), &table, &epoch),
             list: sql(
-                "list",
+                own.name("list", "list_registers"),
                 format!(
                     "SELECT {cell} FROM {table} c WHERE c.name >= $1 AND c.name > $2 AND c.name < $3 \
                      AND c.lapses > clock_timestamp() ORDER BY c.name LIMIT $4"
@@ -47,9 +73,9 @@ impl Statements {
 }
 
 // A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
-fn seize(table: &str, epoch: &str, cell: &str) -> Sql {
+fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
     sql(
-        "seize",
+        name,
         format!(
             "WITH put AS (INSERT INTO {table} AS c (name, claims, version, epoch, seq, origin, lapses) \
                      VALUES ($1, $2, $3, {epoch}, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, \
@@ -58,17 +84,17 @@ fn seize(table: &str, epoch: &str, cell: &str) -> Sql {
                      epoch = greatest(c.epoch, excluded.epoch), seq = c.seq + 1, origin = clock_timestamp(), \
                      lapses = clock_timestamp() + $4 * interval '1 microsecond' \
                      WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
-                     SELECT true, NULL, NULL, NULL::int8, epoch, seq, 0::int8, epoch FROM put \
+                     SELECT true, CASE WHEN $5 <> '' THEN pg_notify($6, $5)::text END, NULL, NULL::int8, epoch, seq, 0::int8, epoch FROM put \
                      UNION ALL SELECT false, {cell} FROM {table} c \
                      WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
         ),
-        &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+        &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT],
     )
 }
 
-fn swap_one(table: &str, epoch: &str) -> Sql {
+fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     sql(
-        "swap_one",
+        name,
         format!(
             "UPDATE {table} c SET claims = $5, version = $6, epoch = $7, seq = $8, \
                      origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
@@ -94,9 +120,9 @@ fn swap_one(table: &str, epoch: &str) -> Sql {
     )
 }
 
-fn swap_many(table: &str, epoch: &str) -> Sql {
+fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
     sql(
-        "swap_many",
+        name,
         format!(
             "WITH w AS (SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
                      AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)), \

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Basis, Cell, CellBackend, Cells, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping,
+    Basis, Cell, CellBackend, Cells, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Shelf, Swap, Timekeeping,
 };
 use leasehold_core::{
-    Admission, Backend, Clock, Failure, Fence, Finding, Liveness, Profile, Resource, Safety, Severity,
-    Waiting,
+    Admission, Backend, Clock, Failure, Fence, Finding, Liveness, Profile, Registers, Resource, Safety,
+    Severity, Waiting,
 };
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 
@@ -35,7 +35,9 @@ pub struct SqliteCells {
     config: SqliteConfig,
     profile: Profile,
     statements: Arc<Statements>,
-    worker: Worker,
+    worker: Arc<Worker>,
+    /// Its own cells, in the table of registers. They have none themselves.
+    shelf: Option<Box<Shelf<SqliteCells>>>,
 }
 
 impl SqliteCells {
@@ -44,7 +46,7 @@ impl SqliteCells {
     /// # Errors
     /// As [`connect`].
     pub async fn open(config: SqliteConfig) -> Result<SqliteCells, Failure> {
-        let worker = Worker::start(config.clone()).await?;
+        let worker = Arc::new(Worker::start(config.clone()).await?);
         let profile = Profile {
             name: "sqlite",
             admission: Admission::Counted,
@@ -59,7 +61,12 @@ impl SqliteCells {
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
         };
-        Ok(SqliteCells { statements: Arc::new(Statements::of(&config.table)), profile, worker, config })
+        let cells = |table: &str, shelf| {
+            let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());
+            SqliteCells { statements, profile, worker: worker.clone(), config: config.clone(), shelf }
+        };
+        let shelf = Shelf::new(cells(&format!("{}_registers", config.table), None));
+        Ok(cells(&config.table, Some(Box::new(shelf))))
     }
 
     async fn run<T: Send + 'static>(
@@ -85,6 +92,10 @@ impl Cells for SqliteCells {
 
     fn max_text(&self) -> usize {
         MAX_TEXT
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
     }
 
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {

@@ -56,6 +56,9 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
                 "UPDATE {table} SET claims = '', version = abs(random() / 2) + 1, origin = 0, lapses = 0"
             );
             transaction.execute(&clear, []).map_err(failed)?;
+            // Registers stay; what they are to be kept for is counted from the start of the machine now.
+            let settle = format!("UPDATE {table}_registers SET lapses = lapses - origin, origin = 0");
+            transaction.execute(&settle, []).map_err(failed)?;
             let settle = format!(
                 "INSERT INTO {table}_meta (one, form, oldest_client, boot, namespace) VALUES (1, {FORM}, {FORM}, ?1, ?2) \
                  ON CONFLICT (one) DO UPDATE SET boot = excluded.boot, namespace = excluded.namespace"
@@ -67,15 +70,17 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
 }
 
 fn statements(table: &str) -> String {
-    format!(
-        "CREATE TABLE IF NOT EXISTS {table} (
+    let columns = "
     name    TEXT PRIMARY KEY COLLATE BINARY,
     claims  TEXT NOT NULL,
     version INTEGER NOT NULL,
     seq     INTEGER NOT NULL,
     origin  INTEGER NOT NULL,
     lapses  INTEGER NOT NULL
-) WITHOUT ROWID;
+";
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} ({columns}) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {table}_registers ({columns}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS {table}_meta (
     one           INTEGER PRIMARY KEY CHECK (one = 1),
     form          INTEGER NOT NULL,

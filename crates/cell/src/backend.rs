@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot,
-    Step, Summary, Version,
+    Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal, Resource,
+    Snapshot, Step, Summary, Version,
 };
 
 use crate::bells::Bells;
@@ -69,6 +69,10 @@ impl<C: Cells> CellBackend<C> {
 impl<C: Cells> Backend for CellBackend<C> {
     fn profile(&self) -> &Profile {
         self.cells.profile()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.cells.registers()
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Failure, Fence, Finding, Profile, Resource};
+use leasehold_core::{Failure, Fence, Finding, Profile, Registers, Resource};
 
 use crate::Bells;
 
@@ -26,6 +26,11 @@ pub trait Cells: Debug + Send + Sync + 'static {
 
     /// The bells that the store rings when a client is called, where it can carry word.
     fn bells(&self) -> Option<&Bells> {
+        None
+    }
+
+    /// The registers beside the locks, where the store has any; see [`Shelf`](crate::Shelf).
+    fn registers(&self) -> Option<&dyn Registers> {
         None
     }
 

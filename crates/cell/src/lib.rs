@@ -29,6 +29,10 @@
 //! A row of ShedLock has no room for a ledger, and others write it by rules of their own. [`ShedBackend`] is a backend
 //! of its own over the four statements that a [`ShedTable`] brings.
 //!
+//! # Registers
+//!
+//! A store that can keep a second set of cells has registers too, by [`Shelf`].
+//!
 //! # Ground rules
 //!
 //! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported as such and
@@ -49,6 +53,7 @@ mod page;
 mod pollers;
 mod renewing;
 mod shed;
+mod shelf;
 mod sightings;
 mod turns;
 
@@ -58,4 +63,5 @@ pub use cells::{Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
 pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, check, ended};
 pub use pollers::{Pollers, pause};
 pub use shed::{End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, shed_profile};
+pub use shelf::Shelf;
 pub use turns::{Turn, Turns};
