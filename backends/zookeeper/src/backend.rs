@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Release, Renew, Renewal,
-    Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Registers, Release, Renew,
+    Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
 };
 
 use crate::config::ZooKeeperConfig;
@@ -31,7 +31,7 @@ use crate::session::Sessions;
 /// backend is dropped.
 #[derive(Debug)]
 pub struct ZooKeeperBackend {
-    ensemble: Arc<Ensemble>,
+    pub(crate) ensemble: Arc<Ensemble>,
     session_timeout: Duration,
     profile: Profile,
 }
@@ -81,6 +81,11 @@ impl ZooKeeperBackend {
 impl Backend for ZooKeeperBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        // Others' locks are theirs to write down; what stands beside them is not.
+        (self.ensemble.names.dialect() == Dialect::Native).then_some(self)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

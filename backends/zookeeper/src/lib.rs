@@ -15,6 +15,7 @@ mod looking;
 mod names;
 mod places;
 mod proof;
+mod registers;
 mod renewing;
 mod session;
 mod tunnel;

@@ -53,6 +53,16 @@ impl Names {
         }
     }
 
+    /// The node of a register. No resource has a container of that name: a name has its dots written out.
+    pub(crate) fn register(&self, resource: &Resource) -> String {
+        format!("{}/{REGISTERS}/{}", self.base, resource.escaped(plain, MAX_NAME))
+    }
+
+    /// How a register is made, and what is above it: it stays.
+    pub(crate) fn register_options(&self) -> CreateOptions<'static> {
+        self.ancestor_options()
+    }
+
     /// The resource of a path; `None` where it is none of ours.
     pub(crate) fn resource(&self, path: &str) -> Option<Resource> {
         let below = path.strip_prefix(&self.base)?.strip_prefix('/')?;
@@ -137,6 +147,8 @@ fn plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'/' | b'.')
 }
 
+/// The node that all registers are below.
+const REGISTERS: &str = ".registers";
 /// Long enough for every name with each of its bytes escaped: none is ever hashed.
 const MAX_NAME: usize = 3 * Resource::MAX_BYTES;
 

@@ -176,7 +176,7 @@ impl Ensemble {
     }
 
     /// Makes one node, unless it is there; `false` where the one above is missing.
-    async fn make(
+    pub(crate) async fn make(
         &self,
         session: &Session,
         path: &str,
@@ -193,7 +193,7 @@ impl Ensemble {
         }
     }
 
-    async fn exists(&self, session: &Session, path: &str) -> Result<bool, Failure> {
+    pub(crate) async fn exists(&self, session: &Session, path: &str) -> Result<bool, Failure> {
         let stat = session.ask(self.config.timeout, session.client.check_stat(path)).await;
         Ok(stat.map_err(cannot_look)?.is_some())
     }
