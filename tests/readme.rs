@@ -80,7 +80,12 @@ async fn table() -> Option<String> {
         let url = format!("{}{options}", memcached.url());
         table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
     }
-    for (shown, options) in [("postgres://", ""), ("postgres://…?dialect=shedlock", "?dialect=shedlock")] {
+    for (shown, options) in [
+        ("postgres://", ""),
+        ("postgres://…?dialect=shedlock", "?dialect=shedlock"),
+        ("postgres://…?method=advisory", "?method=advisory"),
+        ("postgres://…?method=for-update", "?method=for-update"),
+    ] {
         let url = format!("{}{options}", postgres.url());
         table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
     }

@@ -266,7 +266,7 @@ fn cell(row: &Row, at: usize) -> Result<Cell, Failure> {
     })
 }
 
-fn fence(row: &Row, at: usize) -> Result<Fence, Failure> {
+pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, Failure> {
     Ok(Fence { epoch: unsigned(read(row, at)?), seq: unsigned(read(row, at + 1)?), sub: 0 })
 }
 
@@ -319,7 +319,7 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn unsigned(number: i64) -> u64 {
+pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 

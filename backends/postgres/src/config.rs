@@ -24,7 +24,10 @@ use leasehold_core::{Failure, Order};
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
 /// | `wait` | `listen` for notifications, or `poll`. Behind a pooler that shares sessions it is always `poll` | `listen` |
 /// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
-/// | `connections` | connections at most, 1 to 100 | `8` |
+/// | `method` | `row`: leases in rows; `advisory`: advisory locks of one connection; `for-update`: rows locked by open transactions | `row` |
+/// | `silence` | with `advisory` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
+/// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
+/// | `connections` | connections at most for everything else, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 ///
 /// Of several servers the first one that is no standby is used. A password comes from the URL, else from
@@ -47,8 +50,11 @@ pub struct PostgresConfig {
     pub(crate) names: Names,
     pub(crate) dialect: Dialect,
     pub(crate) create: Create,
+    pub(crate) method: Method,
     pub(crate) wait: Wait,
     pub(crate) order: Order,
+    pub(crate) silence: Duration,
+    pub(crate) transactions: usize,
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
 }
@@ -87,6 +93,17 @@ pub(crate) enum Wait {
     Poll,
 }
 
+/// What holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// A lease in a row.
+    Row,
+    /// An advisory lock of a connection.
+    Advisory,
+    /// A transaction that has a row locked.
+    ForUpdate,
+}
+
 /// Names of tables, checked, so that they can stand in a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
@@ -102,6 +119,11 @@ impl Names {
             Some(schema) => format!("\"{schema}\".{table}"),
             None => table,
         }
+    }
+
+    /// The name with this ending, for what lives in the schema of its table.
+    pub(crate) fn bare(&self, ending: &str) -> String {
+        format!("{}{ending}", self.table)
     }
 
     pub(crate) fn schema(&self) -> Option<&str> {
@@ -130,8 +152,11 @@ impl PostgresConfig {
             names: Names { schema: None, table: "leasehold".to_owned() },
             dialect: Dialect::Native,
             create: Create::Yes,
+            method: Method::Row,
             wait: Wait::Listen,
             order: Order::Fifo,
+            silence: Duration::from_secs(10),
+            transactions: 20,
             connections: 8,
             timeout: Duration::from_secs(5),
         };
@@ -142,6 +167,7 @@ impl PostgresConfig {
             config.read_option(name, value)?;
         }
         config.settle_dialect(parts.options.iter().map(|(name, _)| name.as_str()).collect())?;
+        config.check_method(&parts.options)?;
         config.check()?;
         Ok(config)
     }
@@ -152,13 +178,24 @@ impl PostgresConfig {
         self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
     }
 
+    /// How long the server keeps a session that it does not hear of, at least as well as at most.
+    pub(crate) fn patience_of_server(&self) -> Duration {
+        self.silence * 2
+    }
+
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
         if self.tls_files.take(name, value) {
             return Ok(());
         }
         match (name, value) {
-            // The one method that there is; it is named for those who want to be sure of it.
-            ("method", "row") => {}
+            ("method", "row") => self.method = Method::Row,
+            ("method", "advisory") => self.method = Method::Advisory,
+            ("method", "for-update") => self.method = Method::ForUpdate,
+            ("silence", value) => {
+                let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
+                self.silence = duration_between(name, value, min, max)?;
+            }
+            ("transactions", number) => self.transactions = number_up_to(1000, name, number)?,
             ("sslmode", "disable") => self.tls = Tls::Off,
             ("sslmode", "require" | "verify-ca" | "verify-full") => self.tls = Tls::Verified,
             ("sslmode", "prefer" | "allow") => {
@@ -181,11 +218,7 @@ impl PostgresConfig {
             ("wait", "poll") => self.wait = Wait::Poll,
             ("order", "fifo") => self.order = Order::Fifo,
             ("order", "unordered") => self.order = Order::Unordered,
-            ("connections", number) => {
-                let number = number.parse().ok().filter(|number| (1..=100).contains(number));
-                self.connections =
-                    number.ok_or_else(|| invalid("connections: write a number from 1 to 100"))?;
-            }
+            ("connections", number) => self.connections = number_up_to(100, name, number)?,
             ("timeout", value) => {
                 let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
                 self.timeout = duration_between(name, value, min, max)?;
@@ -235,6 +268,24 @@ impl PostgresConfig {
         Ok(())
     }
 
+    /// An option that does nothing with the method would be believed to do something.
+    fn check_method(&self, options: &[(String, String)]) -> Result<(), Failure> {
+        for (name, _) in options {
+            let (methods, text): (&[Method], _) = match name.as_str() {
+                "wait" | "order" => (&[Method::Row], "method=row"),
+                "silence" => {
+                    (&[Method::Advisory, Method::ForUpdate], "method=advisory and method=for-update")
+                }
+                "transactions" => (&[Method::ForUpdate], "method=for-update"),
+                _ => continue,
+            };
+            if !methods.contains(&self.method) {
+                return Err(invalid(format!("{name} is for {text}: take it away, or change the method")));
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), Failure> {
         if self.places.is_empty() {
             return Err(invalid(format!("a host is missing: write {FORM}")));
@@ -273,6 +324,11 @@ impl fmt::Display for Place {
     }
 }
 
+fn number_up_to(max: usize, option: &str, number: &str) -> Result<usize, Failure> {
+    let number = number.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| invalid(format!("{option}: write a number from 1 to {max}")))
+}
+
 /// A name that is written into statements: plain characters only, so that quoting it is all that there is to do.
 fn identifier(option: &str, name: &str, max: usize) -> Result<String, Failure> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -290,7 +346,7 @@ const SHEDLOCK: &str = "shedlock";
 /// Names in PostgreSQL have 63 bytes; ours get endings.
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[
-    ("method", "method=row"),
+    ("method", "method=row, method=advisory or method=for-update"),
     ("sslmode", "sslmode=verify-full or sslmode=disable"),
     ("host", "host=/folder of the server's unix socket"),
     ("dialect", "dialect=shedlock"),
@@ -313,6 +369,8 @@ const OPTIONS: &[&str] = &[
     "create",
     "wait",
     "order",
+    "silence",
+    "transactions",
     "connections",
     "timeout",
 ];
@@ -373,6 +431,10 @@ mod tests {
             ("postgres://me@a?method=magic", "method=row"),
             ("postgres://me@a?dialect=quartz", "dialect=shedlock"),
             ("postgres://me@a?order=fifo&dialect=shedlock", "whoever asks first"),
+            ("postgres://me@a?method=advisory&order=fifo", "order is for method=row"),
+            ("postgres://me@a?silence=5s", "silence is for method=advisory"),
+            ("postgres://me@a?transactions=5&method=advisory", "transactions is for method=for-update"),
+            ("postgres://me@a?transactions=0&method=for-update", "1 to 1000"),
             ("postgres://me@a?tabel=x", "known are method"),
             ("postgres://me@a?port=7", "host:port"),
             ("postgres://u:p@a?password-file=/x", "two passwords"),

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use leasehold_address::{client_settings, reveal};
 use leasehold_core::{Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
@@ -30,8 +30,13 @@ pub(crate) struct Link {
     prepared: Mutex<HashMap<&'static str, Statement>>,
     /// Whether the server on the other side is always the same one.
     pub(crate) is_direct: bool,
+    /// The server's version as it counts them: 150018 is 15.18.
+    pub(crate) version: i32,
+    place: Place,
     timeout: Duration,
     driver: JoinHandle<()>,
+    /// Its other end is dropped with the driver.
+    driven: watch::Receiver<()>,
 }
 
 /// A statement with the types of its parameters, under a name of its own.
@@ -88,27 +93,30 @@ impl Link {
         }
         let refused = |error| Refusal::of_login(error, &place.to_string());
         let (sender, unasked) = mpsc::channel(UNASKED_MAX);
+        let (driving, driven) = watch::channel(());
         let (client, driver) = match (config.tls, place) {
             (Tls::Verified, Place::Tcp(host)) => {
                 login.ssl_mode(SslMode::Require);
                 let securing = Securing::new(Arc::new(client_settings(&config.tls_files)?), &host.name)?;
                 let (client, connection) = login.connect_raw(way, securing).await.map_err(refused)?;
-                (client, drive::<Secured<Way>>(connection, sender))
+                (client, drive::<Secured<Way>>(connection, sender, driving))
             }
             _ => {
                 login.ssl_mode(SslMode::Disable);
                 let (client, connection) = login.connect_raw(way, NoTls).await.map_err(refused)?;
-                (client, drive(connection, sender))
+                (client, drive(connection, sender, driving))
             }
         };
-        let prepared = Mutex::default();
-        let mut link = Link { client, prepared, is_direct: false, timeout: config.timeout, driver };
-        link.greet(port, place).await?;
+        let (prepared, place, timeout) = (Mutex::default(), place.clone(), config.timeout);
+        let (is_direct, version) = (false, 0);
+        let mut link = Link { client, prepared, is_direct, version, place, timeout, driver, driven };
+        link.greet(port).await?;
         Ok((link, unasked))
     }
 
     /// Asks what the server is. A standby is refused, because it can decide nothing.
-    async fn greet(&mut self, port: Option<u16>, place: &Place) -> Result<(), Failure> {
+    async fn greet(&mut self, port: Option<u16>) -> Result<(), Failure> {
+        let place = &self.place;
         let rows = self.ask(&Sql { name: "", text: GREETING.to_owned(), types: &[] }, &[]).await;
         let rows = rows.map_err(Refusal::into_failure)?;
         let row = only(rows)?;
@@ -123,6 +131,7 @@ impl Link {
             let text = format!("{place} is PostgreSQL {}: leasehold needs 12 or later", version / 10_000);
             return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
         }
+        self.version = version;
         // A pooler has connections of its own to the server, so the server sees another port than ours.
         self.is_direct = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
         if self.is_direct {
@@ -135,28 +144,39 @@ impl Link {
 
     /// Sends one statement, in one round trip once it is known, and waits for its rows.
     pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        self.ask_within(sql, params, Duration::ZERO).await
+    }
+
+    /// As [`Link::ask`], of a statement that the server may let wait for so long.
+    pub(crate) async fn ask_within(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+        wait: Duration,
+    ) -> Result<Vec<Row>, Refusal> {
         // What is prepared belongs to one session of the server; a pooler may give us another each time.
         if !self.is_direct {
             let typed: Vec<(&(dyn ToSql + Sync), Type)> =
                 params.iter().copied().zip(sql.types.iter().cloned()).collect();
-            return self.limited(self.client.query_typed(&sql.text, &typed)).await;
+            return self.limited(self.client.query_typed(&sql.text, &typed), wait).await;
         }
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(sql.name).cloned();
         let statement = match known {
             Some(statement) => statement,
             None => {
-                let statement = self.limited(self.client.prepare_typed(&sql.text, sql.types)).await?;
+                let preparing = self.client.prepare_typed(&sql.text, sql.types);
+                let statement = self.limited(preparing, Duration::ZERO).await?;
                 let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
                 prepared.insert(sql.name, statement.clone());
                 statement
             }
         };
-        self.limited(self.client.query(&statement, params)).await
+        self.limited(self.client.query(&statement, params), wait).await
     }
 
     /// Sends statements without parameters, as one transaction unless they say otherwise.
     pub(crate) fn run<'a>(&'a self, statements: &'a str) -> BoxFuture<'a, Result<(), Refusal>> {
-        Box::pin(self.limited(self.client.batch_execute(statements)))
+        Box::pin(self.limited(self.client.batch_execute(statements), Duration::ZERO))
     }
 
     /// Whether it can still be used.
@@ -164,12 +184,38 @@ impl Link {
         !self.client.is_closed()
     }
 
+    /// Comes back when the connection has ended.
+    pub(crate) async fn closed(&self) {
+        // Nothing is ever sent: the channel ends with the task that carries what goes over the wire.
+        let _ = self.driven.clone().changed().await;
+    }
+
+    /// Asks the server to end the statement that runs here. One that has just ended is not harmed.
+    pub(crate) async fn cancel(&self, config: &PostgresConfig) {
+        let token = self.client.cancel_token();
+        let canceling = async {
+            let way = Way::open(&self.place).await.ok()?;
+            match (config.tls, &self.place) {
+                (Tls::Verified, Place::Tcp(host)) => {
+                    let settings = Arc::new(client_settings(&config.tls_files).ok()?);
+                    token.cancel_query_raw(way, Securing::new(settings, &host.name).ok()?).await.ok()
+                }
+                _ => token.cancel_query_raw(way, NoTls).await.ok(),
+            }
+        };
+        // Whoever waits for the statement finds out that it did not end.
+        if !matches!(tokio::time::timeout(self.timeout, canceling).await, Ok(Some(()))) {
+            tracing::debug!("a statement could not be called back");
+        }
+    }
+
     async fn limited<T>(
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        wait: Duration,
     ) -> Result<T, Refusal> {
         // A little more than the server's own limit, so that its word comes first.
-        let limit = self.timeout + Duration::from_millis(200);
+        let limit = wait + self.timeout + Duration::from_millis(200);
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer.map_err(Refusal::of),
             Err(_) => {
@@ -193,11 +239,16 @@ impl fmt::Debug for Link {
 }
 
 /// Carries what goes over the wire, in a task of its own.
-fn drive<T>(mut connection: Connection<Way, T>, unasked: mpsc::Sender<AsyncMessage>) -> JoinHandle<()>
+fn drive<T>(
+    mut connection: Connection<Way, T>,
+    unasked: mpsc::Sender<AsyncMessage>,
+    driving: watch::Sender<()>,
+) -> JoinHandle<()>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     tokio::spawn(async move {
+        let _driving = driving;
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {
                 // Nobody listens on most connections.

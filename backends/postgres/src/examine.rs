@@ -69,6 +69,11 @@ impl Facts {
     }
 }
 
+/// What can be said of locks that a connection holds.
+pub(crate) fn of_sessions(server: &Server) -> Vec<Finding> {
+    vec![durability(server), sessions(server)]
+}
+
 pub(crate) fn durability(server: &Server) -> Finding {
     let Server { version, fsync, synchronous_commit, synchronous_standby_names, standbys, .. } = server;
     let found = format!(

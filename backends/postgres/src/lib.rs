@@ -1,6 +1,6 @@
 //! Locks in one PostgreSQL database (12 or later).
 //!
-//! A lock is a row that holds a ledger; this crate reads it, swaps it, and hears of it.
+//! A lock is a row that holds a ledger, which this crate reads, swaps, and hears of; or it is held by a connection.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod pool;
 mod refusal;
 mod schema;
 mod server;
+mod session;
 mod shedlock;
 mod sql;
 mod tls;
@@ -22,10 +23,15 @@ use std::sync::Arc;
 
 use leasehold_cell::{CellBackend, ShedBackend};
 use leasehold_core::{Backend, Clock, Failure};
+use leasehold_session::SessionBackend;
+
+use config::Method;
+use session::{Advisory, ForUpdate};
 
 pub use cells::PostgresCells;
 pub use config::PostgresConfig;
 pub use schema::{grants, schema};
+pub use session::{in_transaction, in_transaction_sql};
 
 use config::Dialect;
 use shedlock::ShedLock;
@@ -46,5 +52,9 @@ pub async fn connect(config: PostgresConfig, clock: Arc<dyn Clock>) -> Result<Ar
     if config.dialect == Dialect::ShedLock {
         return Ok(Arc::new(ShedBackend::new(ShedLock::connect(config).await?)));
     }
-    Ok(Arc::new(CellBackend::new(PostgresCells::connect(config).await?, clock)))
+    match config.method {
+        Method::Row => Ok(Arc::new(CellBackend::new(PostgresCells::connect(config).await?, clock))),
+        Method::Advisory => Ok(Arc::new(SessionBackend::new(Advisory::connect(config).await?, clock))),
+        Method::ForUpdate => Ok(Arc::new(SessionBackend::new(ForUpdate::connect(config).await?, clock))),
+    }
 }

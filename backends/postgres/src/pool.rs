@@ -76,7 +76,7 @@ impl Pool {
     }
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        if !matches!(answer, Err(Refusal::Failed(_))) {
+        if !matches!(answer, Err(Refusal::Failed(_) | Refusal::CalledBack(_))) {
             self.give_back(link);
         }
     }

@@ -11,6 +11,8 @@ pub(crate) enum Refusal {
     LostRace,
     /// The table, or a part of it, is not there.
     NoTable(Failure),
+    /// The statement was ended by its limit of time, or by who waited for it.
+    CalledBack(Failure),
     /// Anything else.
     Failed(Failure),
 }
@@ -45,6 +47,7 @@ impl Refusal {
             SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
                 Refusal::NoTable(failure)
             }
+            SqlState::QUERY_CANCELED => Refusal::CalledBack(failure),
             _ => Refusal::Failed(failure),
         }
     }
@@ -62,7 +65,7 @@ impl Refusal {
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
-            Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
+            Refusal::NoTable(failure) | Refusal::CalledBack(failure) | Refusal::Failed(failure) => failure,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-use crate::config::{Create, Dialect, PostgresConfig};
+use crate::config::{Create, Dialect, Method, Names, PostgresConfig};
 use crate::dial::{Sql, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
@@ -30,18 +30,18 @@ pub fn schema(config: &PostgresConfig) -> String {
     if config.dialect == Dialect::ShedLock {
         return shedlock::schema(config);
     }
-    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
-    let registers = config.names.table("_registers");
+    let meta = config.names.table("_meta");
     let create_schema = match config.names.schema() {
         Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
         None => String::new(),
     };
+    let tables = match config.method {
+        Method::Row => cells(&config.names),
+        Method::Advisory => holders(&config.names),
+        Method::ForUpdate => holders(&config.names) + &rows(&config.names),
+    };
     format!(
-        r#"{create_schema}CREATE TABLE IF NOT EXISTS {table} ({COLUMNS});
-COMMENT ON TABLE {table} IS 'Locks of leasehold. A row outlives its locks: epoch and seq are the fence that must not go back.';
-CREATE TABLE IF NOT EXISTS {registers} ({COLUMNS});
-COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row without claims is an empty one.';
-CREATE TABLE IF NOT EXISTS {meta} (
+        r#"{create_schema}{tables}CREATE TABLE IF NOT EXISTS {meta} (
     one               boolean PRIMARY KEY DEFAULT true CHECK (one),
     form              integer NOT NULL,
     oldest_client     integer NOT NULL,
@@ -55,6 +55,60 @@ INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
     )
 }
 
+/// The tables of cells: leases, and values that are no locks.
+fn cells(names: &Names) -> String {
+    let (table, registers) = (names.table(""), names.table("_registers"));
+    format!(
+        r#"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS});
+COMMENT ON TABLE {table} IS 'Locks of leasehold. A row outlives its locks: epoch and seq are the fence that must not go back.';
+CREATE TABLE IF NOT EXISTS {registers} ({COLUMNS});
+COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row without claims is an empty one.';
+"#
+    )
+}
+
+/// Who holds a lock of a connection, and the counter of fences. It begins at the server's time, so that fences rise even
+/// after the loss of the table.
+fn holders(names: &Names) -> String {
+    let (held, fence) = (names.table("_held"), names.table("_fence"));
+    let index = |column: &str| names.bare(&format!("_held_{column}"));
+    format!(
+        r#"CREATE TABLE IF NOT EXISTS {held} (
+    claim    text PRIMARY KEY,
+    name     text COLLATE "C" NOT NULL,
+    lock_key text NOT NULL,
+    weight   bigint NOT NULL,
+    capacity bigint NOT NULL,
+    note     text NOT NULL,
+    session  text NOT NULL,
+    pid      integer NOT NULL,
+    epoch    bigint NOT NULL,
+    seq      bigint NOT NULL,
+    since    timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX IF NOT EXISTS "{by_name}" ON {held} (name);
+CREATE INDEX IF NOT EXISTS "{by_key}" ON {held} (lock_key);
+COMMENT ON TABLE {held} IS 'Who holds which lock of leasehold. A row counts only while its session is there.';
+CREATE SEQUENCE IF NOT EXISTS {fence} AS bigint;
+SELECT setval('{fence}', (extract(epoch FROM clock_timestamp()) * 1000000)::int8) FROM {fence} WHERE NOT is_called;
+"#,
+        by_name = index("name"),
+        by_key = index("key")
+    )
+}
+
+/// The rows that transactions lock.
+fn rows(names: &Names) -> String {
+    let rows = names.table("_rows");
+    format!(
+        r#"CREATE TABLE IF NOT EXISTS {rows} (
+    name text COLLATE "C" PRIMARY KEY
+) WITH (fillfactor = 50);
+COMMENT ON TABLE {rows} IS 'Rows that transactions lock for leasehold. One may be deleted while nobody locks it.';
+"#
+    )
+}
+
 /// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
 pub fn grants(config: &PostgresConfig) -> String {
     let user = config.credentials.user.as_deref().unwrap_or_default().replace('"', "\"\"");
@@ -62,16 +116,33 @@ pub fn grants(config: &PostgresConfig) -> String {
         Some(schema) => format!("GRANT USAGE ON SCHEMA \"{schema}\" TO \"{user}\";\n"),
         None => String::new(),
     };
-    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    let table = |ending: &str| config.names.table(ending);
+    let holders = || {
+        let (held, fence) = (table("_held"), table("_fence"));
+        format!(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON {held} TO \"{user}\";\n\
+             GRANT USAGE ON SEQUENCE {fence} TO \"{user}\";\n"
+        )
+    };
+    let on_rows = |table: String| format!("GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n");
     if config.dialect == Dialect::ShedLock {
-        return format!("{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n");
+        return usage + &on_rows(table(""));
     }
-    let registers = config.names.table("_registers");
-    format!(
-        "{usage}GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n\
-         GRANT SELECT, INSERT, UPDATE ON {registers} TO \"{user}\";\n\
-         GRANT SELECT, UPDATE ON {meta} TO \"{user}\";\n"
-    )
+    let tables = match config.method {
+        Method::Row => on_rows(table("")) + &on_rows(table("_registers")),
+        Method::Advisory => holders(),
+        Method::ForUpdate => holders() + &on_rows(table("_rows")),
+    };
+    format!("{usage}{tables}GRANT SELECT, UPDATE ON {} TO \"{user}\";\n", table("_meta"))
+}
+
+/// The table that is made last.
+fn last_table(config: &PostgresConfig) -> String {
+    config.names.table(match config.method {
+        Method::Row => "",
+        Method::Advisory => "_fence",
+        Method::ForUpdate => "_rows",
+    })
 }
 
 /// Sees to it that the tables are there, and are such that this client may use them.
@@ -107,14 +178,23 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
 /// The oldest client that may use the tables, and whether they came from another cluster.
 async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
     let text = format!(
-        "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()) \
-         FROM {}",
+        "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()), \
+         to_regclass('{}') IS NOT NULL FROM {}",
+        last_table(&pool.config),
         pool.config.names.table("_meta")
     );
     let rows = pool.look(&Sql { name: "form", text, types: &[] }, &[]).await?;
     let row = only(rows).map_err(Refusal::Failed)?;
-    let read = || Ok((read(&row, 0)?, read(&row, 1)?));
-    read().map_err(Refusal::Failed)
+    let read = || Ok((read(&row, 0)?, read(&row, 1)?, read(&row, 2)?));
+    match read().map_err(Refusal::Failed)? {
+        (oldest_client, is_moved, true) => Ok((oldest_client, is_moved)),
+        // Another method has made its own tables.
+        _ => Err(Refusal::NoTable(Failure::new(
+            FailureKind::Unsupported,
+            Effect::None,
+            "a table is missing; create what `leasehold schema --on` prints",
+        ))),
+    }
 }
 
 /// Creates the tables. Of several clients that do it at once, one after the other does.
@@ -126,14 +206,22 @@ pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
 /// The tables were dumped in one cluster and restored in this one, whose timeline begins at 1 again. Epochs go on above
 /// all that were ever used.
 async fn settle_in(pool: &Pool) -> Result<(), Failure> {
-    let (table, meta) = (pool.config.names.table(""), pool.config.names.table("_meta"));
-    tracing::warn!(
-        table,
-        "the lock table came from another PostgreSQL cluster: its fences go on above the old ones"
-    );
+    let names = &pool.config.names;
+    let (leases, held, meta) = (names.table(""), names.table("_held"), names.table("_meta"));
+    tracing::warn!(meta, "the tables came from another PostgreSQL cluster: fences go on above the old ones");
+    // Whichever method comes first settles in for all.
+    let text = format!("SELECT to_regclass('{leases}') IS NOT NULL, to_regclass('{held}') IS NOT NULL");
+    let found = pool.look(&Sql { name: "tables", text, types: &[] }, &[]).await;
+    let row = only(found.map_err(Refusal::into_failure)?)?;
+    let mut last = "epoch_base".to_owned();
+    for (table, is_there) in [(leases, read::<bool>(&row, 0)?), (held, read::<bool>(&row, 1)?)] {
+        if is_there {
+            last = format!("greatest({last}, (SELECT coalesce(max(epoch), 0) FROM {table}))");
+        }
+    }
     let statements = format!(
         "SELECT pg_advisory_xact_lock({CREATING});\n\
-         UPDATE {meta} SET epoch_base = greatest(epoch_base, (SELECT coalesce(max(epoch), 0) FROM {table})), \
+         UPDATE {meta} SET epoch_base = {last}, \
          system_identifier = (SELECT system_identifier::text FROM pg_control_system()) \
          WHERE system_identifier <> (SELECT system_identifier::text FROM pg_control_system());\n"
     );

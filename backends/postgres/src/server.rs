@@ -83,6 +83,24 @@ impl Server {
         }
     }
 
+    /// What locks that a connection holds promise here: while the timeline tells one server from its successor, the
+    /// locks are the first's alone.
+    pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: Waiting) -> Profile {
+        Profile {
+            name: "postgres",
+            admission: Admission::SharedExclusive,
+            order: Order::Unordered,
+            waiting,
+            liveness: Liveness::Heartbeat { valid: config.silence },
+            fencing: self.grade(),
+            safety: Safety::LostOnFailover,
+            place_ttl: config.patience_of_server(),
+            granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+        }
+    }
+
     /// How far fences can be trusted: what is confirmed must be on a disk, and on whatever may take over.
     pub(crate) fn grade(&self) -> Grade {
         if !self.fsync || self.synchronous_commit == "off" {

@@ -1,6 +1,6 @@
 //! Each method before all laws, on one server that all share: directly, and through poolers.
 //!
-//! A run takes what differs most: rows directly, called and in line; and rows through a pooler that shares sessions.
+//! A run takes what differs most: each method directly, and rows through a pooler that shares sessions.
 //! `LEASEHOLD_POSTGRES=all` takes every way.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
@@ -16,37 +16,46 @@ use leasehold_testkit::{Error, PgBouncer, PoolMode, PostgresServer, require};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     Nothing,
-    Pooler(PoolMode),
+    Sessions,
+    Transactions,
+    ManyTransactions,
+}
+
+/// When a way is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Always,
+    IfAllAreAskedFor,
 }
 
 /// The one server, with its poolers.
 struct Servers {
     sessions: Option<PgBouncer>,
     transactions: Option<PgBouncer>,
+    /// As many sessions as there may be open transactions.
+    many_transactions: Option<PgBouncer>,
     server: PostgresServer,
 }
 
 impl Servers {
     async fn start() -> Result<Servers, Error> {
-        let server = PostgresServer::builder().start().await?;
+        let server = PostgresServer::builder().setting("max_connections", "900").start().await?;
         let pooler = async |mode, sessions| match PgBouncer::start(&server, mode, sessions).await {
             Ok(pooler) => Ok(Some(pooler)),
             Err(error) if error.is_missing() => Ok(None),
             Err(error) => Err(error),
         };
-        let sessions = pooler(PoolMode::Session, 150).await?;
+        let sessions = pooler(PoolMode::Session, 500).await?;
         let transactions = pooler(PoolMode::Transaction, 8).await?;
-        Ok(Servers { sessions, transactions, server })
+        let many_transactions = pooler(PoolMode::Transaction, 300).await?;
+        Ok(Servers { sessions, transactions, many_transactions, server })
     }
 }
 
 /// How many subjects are alive: the last one ends the server.
 static SHARED: Mutex<Option<(Arc<Servers>, usize)>> = Mutex::new(None);
 
-struct Through {
-    between: Between,
-    options: &'static str,
-}
+struct Through(When, Between, &'static str);
 
 impl Through {
     fn servers(&self) -> Option<Arc<Servers>> {
@@ -67,22 +76,22 @@ impl Through {
     }
 
     fn url(&self) -> Option<String> {
+        let Through(when, between, options) = self;
+        if *when == When::IfAllAreAskedFor && std::env::var("LEASEHOLD_POSTGRES").as_deref() != Ok("all") {
+            return None;
+        }
         let servers = self.servers()?;
-        let addr = match self.between {
-            Between::Nothing => servers.server.addr(),
-            Between::Pooler(mode) => {
-                let pooler =
-                    if mode == PoolMode::Session { &servers.sessions } else { &servers.transactions };
-                match pooler {
-                    Some(pooler) => pooler.addr(),
-                    None => {
-                        require::skip("pgbouncer", "pgbouncer is not installed (apt-get install pgbouncer)");
-                        return None;
-                    }
-                }
-            }
+        let pooler = match between {
+            Between::Nothing => return Some(format!("{}?{options}", servers.server.url())),
+            Between::Sessions => &servers.sessions,
+            Between::Transactions => &servers.transactions,
+            Between::ManyTransactions => &servers.many_transactions,
         };
-        Some(format!("{}?{}", servers.server.url_at(addr), self.options))
+        let Some(pooler) = pooler else {
+            require::skip("pgbouncer", "pgbouncer is not installed (apt-get install pgbouncer)");
+            return None;
+        };
+        Some(format!("{}?{options}", servers.server.url_at(pooler.addr())))
     }
 }
 
@@ -120,23 +129,55 @@ fn taker() {
 
 /// Suites that are compiled in.
 fn suites() -> usize {
-    3
+    9
 }
 
 mod row {
     use super::*;
-    leasehold_conformance::suite!(Through { between: Between::Nothing, options: "table=direct" });
+    leasehold_conformance::suite!(Through(When::Always, Between::Nothing, "table=direct"));
 }
 
 mod row_through_shared_sessions {
     use super::*;
-    leasehold_conformance::suite!(Through {
-        between: Between::Pooler(PoolMode::Transaction),
-        options: "table=pooled"
-    });
+    leasehold_conformance::suite!(Through(When::Always, Between::Transactions, "table=pooled"));
+}
+
+mod row_through_kept_sessions {
+    use super::*;
+    leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::Sessions, "table=kept"));
+}
+
+mod advisory {
+    use super::*;
+    const OPTIONS: &str = "table=advisory&method=advisory&silence=1s";
+    leasehold_conformance::suite!(Through(When::Always, Between::Nothing, OPTIONS));
+}
+
+mod advisory_through_kept_sessions {
+    use super::*;
+    const OPTIONS: &str = "table=advisory_kept&method=advisory&silence=1s";
+    leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::Sessions, OPTIONS));
+}
+
+mod for_update {
+    use super::*;
+    const OPTIONS: &str = "table=locked&method=for-update&silence=1s&transactions=300";
+    leasehold_conformance::suite!(Through(When::Always, Between::Nothing, OPTIONS));
+}
+
+mod for_update_through_kept_sessions {
+    use super::*;
+    const OPTIONS: &str = "table=locked_kept&method=for-update&silence=1s&transactions=300";
+    leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::Sessions, OPTIONS));
+}
+
+mod for_update_through_shared_sessions {
+    use super::*;
+    const OPTIONS: &str = "table=locked_pooled&method=for-update&silence=1s&transactions=300";
+    leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::ManyTransactions, OPTIONS));
 }
 
 mod shedlock {
     use super::*;
-    leasehold_conformance::suite!(Through { between: Between::Nothing, options: "dialect=shedlock" });
+    leasehold_conformance::suite!(Through(When::Always, Between::Nothing, "dialect=shedlock"));
 }

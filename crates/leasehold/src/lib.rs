@@ -54,6 +54,8 @@ pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, kind};
 pub use open::EtcdProof;
 #[cfg(feature = "zookeeper")]
 pub use open::ZooKeeperProof;
+#[cfg(feature = "postgres")]
+pub use open::postgres;
 pub use open::schema;
 pub use witness::{Event, Miss, Way, Witness};
 

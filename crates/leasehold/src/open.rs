@@ -15,6 +15,25 @@ pub use leasehold_etcd::EtcdProof;
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper::ZooKeeperProof;
 
+/// For programs whose locks and data are in one PostgreSQL database: a lock inside their own transaction.
+///
+/// ```no_run
+/// use leasehold::{Resource, postgres::{PostgresConfig, in_transaction}};
+///
+/// # async fn example(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// // The same URL as that of those who hold it by `Leasehold::open`.
+/// let config = PostgresConfig::parse("postgres://app@db/app?method=for-update")?;
+/// let transaction = client.transaction().await?;
+/// in_transaction(&transaction, &config, &Resource::new("orders/42")?).await?;
+/// transaction.execute("UPDATE orders SET state = 'sent' WHERE id = 42", &[]).await?;
+/// transaction.commit().await?; // writes it and releases the lock, in one
+/// # Ok(()) }
+/// ```
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use leasehold_postgres::{PostgresConfig, in_transaction, in_transaction_sql};
+}
+
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
     let scheme = url.split(':').next().unwrap_or_default();

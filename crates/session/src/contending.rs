@@ -184,6 +184,8 @@ async fn wait_on<S: Session>(
     open.set_waiting(true);
     let mut locking = pin!(open.session.lock(&ask));
     let answer = tokio::select! {
+        // First of all it is asked: what has not begun cannot be called back.
+        biased;
         answer = &mut locking => answer,
         () = over(patience, released) => {
             let called_back = async {

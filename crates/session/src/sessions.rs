@@ -104,7 +104,8 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// A failure after which the session is closed.
     async fn ping(&self) -> Result<(), Failure>;
 
-    /// Makes a [`Session::lock`] that waits come back soon, whatever it answers. Without effect where none does.
+    /// Makes a [`Session::lock`] that has begun come back soon, whatever it answers. Without effect where none has; in
+    /// particular it never ends what is asked afterwards.
     async fn cancel(&self);
 
     /// Comes back when the connection has ended.

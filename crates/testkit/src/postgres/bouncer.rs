@@ -49,7 +49,7 @@ impl PgBouncer {
         let config = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
-             pool_mode = {mode}\ndefault_pool_size = {sessions}\nmax_client_conn = 500\n\
+             pool_mode = {mode}\ndefault_pool_size = {sessions}\nmax_client_conn = 2000\n\
              server_login_retry = 0.2\nlog_connections = 0\nlog_disconnections = 0\n",
             server.addr().port(),
             port.number()

@@ -1,0 +1,331 @@
+//! Advisory locks: all locks of a client are held by one session.
+//!
+//! Ground rules: such a lock is not taken back when its statement fails, so a statement that failed is followed by one
+//! that gives the lock back, and a session of which that is not known is closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Claim, ClaimId, Effect, Failure, FailureKind, Finding, Note, Profile, Resource, Share, Standing, Summary,
+    Waiting,
+};
+use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, collision};
+use tokio_postgres::types::Type;
+
+use super::key::Key;
+use super::roll::{AGAIN, ALIVE, CLAIM, Entry, drawn, insert};
+use super::{Base, draw_word, process};
+use crate::cells::fence;
+use crate::config::{Create, Names, PostgresConfig};
+use crate::dial::{Link, Sql, only, read};
+use crate::refusal::Refusal;
+use crate::server::Sessions as Shared;
+
+/// Advisory locks of one database.
+#[derive(Debug)]
+pub(crate) struct Advisory {
+    base: Arc<Base>,
+    statements: Arc<Statements>,
+    profile: Profile,
+}
+
+impl Advisory {
+    pub(crate) async fn connect(config: PostgresConfig) -> Result<Advisory, Failure> {
+        let base = Base::connect(config).await?;
+        if base.server.sessions == Shared::Shared {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                "a pooler in between gives one session to many clients, so an advisory lock would exclude nobody: use \
+                 method=row, connect to the server itself, or use a pool in session mode",
+            ));
+        }
+        let statements = Arc::new(Statements::of(&base.config.names));
+        let profile = base.server.session_profile(&base.config, Waiting::Polls);
+        Ok(Advisory { base: Arc::new(base), statements, profile })
+    }
+}
+
+#[async_trait]
+impl Sessions for Advisory {
+    type Session = AdvisorySession;
+
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn room(&self) -> Room {
+        Room::Many
+    }
+
+    fn key(&self, resource: &Resource) -> String {
+        Key::of(resource.as_str()).text()
+    }
+
+    async fn open(&self) -> Result<AdvisorySession, Failure> {
+        let link = self.base.dial().await?;
+        let settings = format!(
+            "SET application_name = '{word}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
+             SET default_transaction_isolation = 'read committed'; {connection}",
+            word = draw_word()?,
+            patience = self.base.config.patience_of_server().as_millis(),
+            limit = self.base.limit().as_millis(),
+            connection = self.base.patience("SESSION"),
+        );
+        link.run(&settings).await.map_err(Refusal::into_failure)?;
+        self.base.tidy(&link).await?;
+        let pid = process(&link).await?;
+        Ok(AdvisorySession { link, pid, base: self.base.clone(), statements: self.statements.clone() })
+    }
+
+    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+        let holders = self.base.roll.holders(&self.base.pool, resource).await?;
+        if !holders.is_empty() {
+            return Ok(holders);
+        }
+        // Other programs may have it, who have no row with us.
+        let (wide, one, high, low) = Key::of(resource.as_str()).numbers();
+        let rows = self.base.pool.look(&self.statements.strangers, &[&wide, &one, &high, &low]).await;
+        let rows = rows.map_err(Refusal::into_failure)?;
+        rows.iter().map(|row| stranger(read(row, 0)?, read(row, 1)?, read(row, 2)?)).collect()
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.base.roll.list(&self.base.pool, prefix, after, limit).await
+    }
+
+    async fn examine(&self, _: Duration) -> Vec<Finding> {
+        crate::examine::of_sessions(&self.base.server)
+    }
+}
+
+/// One session with its locks.
+#[derive(Debug)]
+pub(crate) struct AdvisorySession {
+    link: Link,
+    /// The server's process: another one would hold nothing of ours.
+    pid: i32,
+    base: Arc<Base>,
+    statements: Arc<Statements>,
+}
+
+impl AdvisorySession {
+    async fn take(&self, ask: &Ask<'_>) -> Result<Answer, Refusal> {
+        let Ask { claim, beside, .. } = ask;
+        let key = Key::of(claim.resource.as_str());
+        let sql = match (beside, claim.share.is_exclusive()) {
+            (Beside::Readers, _) => &self.statements.join,
+            (Beside::Nobody, true) => &self.statements.take_alone,
+            (Beside::Nobody, false) => &self.statements.take_shared,
+        };
+        let (entry, (wide, one, high, low)) = (Entry::of(claim, key.text()), key.numbers());
+        let Entry { id, name, key, weight, capacity, note } = &entry;
+        let answer =
+            self.link.ask(sql, &[id, name, key, weight, capacity, note, &wide, &one, &high, &low]).await?;
+        let row = only(answer).map_err(Refusal::Failed)?;
+        let taken = || -> Result<Answer, Failure> {
+            if read::<bool>(&row, 0)? {
+                return Ok(Answer::Taken(Some(fence(&row, 1)?)));
+            }
+            match read::<Option<String>>(&row, 3)? {
+                Some(other) => Err(collision(&claim.resource, &other)),
+                None => Ok(Answer::Busy),
+            }
+        };
+        taken().map_err(Refusal::Failed)
+    }
+
+    /// Sees to it that a lock is not there whose statement failed.
+    async fn put_back(&self, ask: &Ask<'_>) -> Result<(), Failure> {
+        if ask.beside == Beside::Readers {
+            return Ok(());
+        }
+        let (wide, one, high, low) = Key::of(ask.claim.resource.as_str()).numbers();
+        let sql = self.statements.free(ask.claim.share.is_exclusive(), false);
+        let answer = self.link.ask(sql, &[&wide, &one, &high, &low]).await;
+        answer.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+    }
+}
+
+#[async_trait]
+impl Session for AdvisorySession {
+    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+        for is_last in [false, true] {
+            let refusal = match self.take(ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(refusal) => refusal,
+            };
+            match refusal {
+                // The server gave nothing, and said why.
+                Refusal::Failed(failure) if failure.kind == FailureKind::Foreign => return Err(failure),
+                Refusal::Failed(failure) if failure.effect == Effect::Unknown => return Err(failure),
+                Refusal::LostRace => {
+                    self.put_back(ask).await?;
+                    return Ok(Answer::Busy);
+                }
+                Refusal::NoTable(failure) if !is_last && self.base.config.create == Create::Yes => {
+                    tracing::warn!(%failure, "a table is gone: those who look see no holders of before");
+                    self.put_back(ask).await?;
+                    crate::schema::restore(&self.base.pool).await?;
+                }
+                Refusal::NoTable(failure) | Refusal::CalledBack(failure) | Refusal::Failed(failure) => {
+                    self.put_back(ask).await?;
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(Answer::Busy)
+    }
+
+    async fn unlock(&self, claim: &Claim, beside: Beside) -> Result<bool, Failure> {
+        let (id, key) = (claim.id.to_hex(), Key::of(claim.resource.as_str()));
+        let (wide, one, high, low) = key.numbers();
+        let answer = match beside {
+            Beside::Readers => self.link.ask(&self.base.roll.strike, &[&id]).await.map(|_| true),
+            Beside::Nobody => {
+                let sql = self.statements.free(claim.share.is_exclusive(), true);
+                let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &id]).await;
+                answer.and_then(|rows| {
+                    only(rows).and_then(|row| read::<bool>(&row, 0)).map_err(Refusal::Failed)
+                })
+            }
+        };
+        answer.map_err(Refusal::into_failure)
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        match process(&self.link).await? {
+            pid if pid == self.pid => Ok(()),
+            _ => Err(Failure::unanswered("a pooler has put another session in the place of ours")),
+        }
+    }
+
+    async fn cancel(&self) {
+        // Nothing here waits.
+    }
+
+    async fn closed(&self) {
+        self.link.closed().await;
+    }
+
+    fn is_open(&self) -> bool {
+        self.link.is_open()
+    }
+}
+
+/// The statements for one table.
+#[derive(Debug)]
+struct Statements {
+    take_alone: Sql,
+    take_shared: Sql,
+    join: Sql,
+    free_alone: Sql,
+    free_shared: Sql,
+    put_back_alone: Sql,
+    put_back_shared: Sql,
+    strangers: Sql,
+}
+
+impl Statements {
+    fn of(names: &Names) -> Statements {
+        let take = |name, lock: &str, clear: &str| Sql { name, text: take(names, lock, clear), types: TAKE };
+        let key = |function: &str| {
+            format!("CASE WHEN $1 THEN pg_catalog.{function}($2) ELSE pg_catalog.{function}($3, $4) END")
+        };
+        let held = names.table("_held");
+        let free = |name, function: &str| Sql {
+            name,
+            text: format!("WITH gone AS (DELETE FROM {held} WHERE claim = $5) SELECT {}", key(function)),
+            types: &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4, Type::TEXT],
+        };
+        let put_back =
+            |name, function: &str| Sql { name, text: format!("SELECT {}", key(function)), types: KEY };
+        // Whoever has it alone knows that all other rows of the name are left from those who are gone.
+        let clear =
+            format!("old AS (DELETE FROM {held} h USING l WHERE l.got AND h.name = $2 AND h.claim <> $1), ");
+        let try_lock = |function: &str| {
+            format!("CASE WHEN $7 THEN pg_catalog.{function}($8) ELSE pg_catalog.{function}($9, $10) END")
+        };
+        Statements {
+            take_alone: take("take_alone", &try_lock("pg_try_advisory_lock"), &clear),
+            take_shared: take("take_shared", &try_lock("pg_try_advisory_lock_shared"), ""),
+            // The parameters are named so that the statement has as many as the others.
+            join: take("join", "$7 OR $8 = 0 OR $9 = 0 OR $10 = 0 OR true", ""),
+            free_alone: free("free_alone", "pg_advisory_unlock"),
+            free_shared: free("free_shared", "pg_advisory_unlock_shared"),
+            put_back_alone: put_back("put_back_alone", "pg_advisory_unlock"),
+            put_back_shared: put_back("put_back_shared", "pg_advisory_unlock_shared"),
+            strangers: Sql { name: "strangers", text: STRANGERS.to_owned(), types: KEY },
+        }
+    }
+
+    /// The statement that gives a lock back, with its row or alone.
+    fn free(&self, exclusive: bool, with_row: bool) -> &Sql {
+        match (exclusive, with_row) {
+            (true, true) => &self.free_alone,
+            (false, true) => &self.free_shared,
+            (true, false) => &self.put_back_alone,
+            (false, false) => &self.put_back_shared,
+        }
+    }
+}
+
+/// Takes the lock, and enters who has it, in one round trip. The fence is drawn for a row that is there only once the
+/// lock was given.
+fn take(names: &Names, lock: &str, clear: &str) -> String {
+    let held = names.table("_held");
+    format!(
+        "WITH l AS MATERIALIZED (SELECT {lock} AS got), {clear}\
+         put AS ({insert} SELECT {CLAIM}, current_setting('application_name'), pg_backend_pid(), {drawn} \
+         FROM l WHERE l.got {AGAIN} RETURNING epoch, seq) \
+         SELECT true, epoch, seq, NULL::text FROM put \
+         UNION ALL SELECT false, NULL, NULL, (SELECT h.name FROM {held} h \
+         WHERE h.lock_key = $3 AND h.name <> $2 AND {ALIVE} LIMIT 1) FROM l WHERE NOT l.got",
+        insert = insert(&held),
+        drawn = drawn(names),
+    )
+}
+
+fn stranger(pid: i32, mode: &str, application: &str) -> Result<Standing, Failure> {
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&pid.to_be_bytes());
+    Ok(Standing {
+        id: ClaimId::from_bytes(id),
+        share: if mode == "ShareLock" { Share::READER } else { Share::WRITER },
+        fence: None,
+        since_unix_ms: None,
+        remaining: None,
+        note: Note::clipped(&format!("not by leasehold: process {pid} of the server, {application:?}")),
+    })
+}
+
+const TAKE: &[Type] = &[
+    Type::TEXT,
+    Type::TEXT,
+    Type::TEXT,
+    Type::INT8,
+    Type::INT8,
+    Type::TEXT,
+    Type::BOOL,
+    Type::INT8,
+    Type::INT4,
+    Type::INT4,
+];
+
+const KEY: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4];
+
+/// Processes that hold the key and are none of leasehold's. PostgreSQL shows a key of one number as two halves.
+const STRANGERS: &str = "SELECT k.pid, k.mode, a.application_name FROM pg_catalog.pg_locks k \
+    JOIN pg_catalog.pg_stat_activity a USING (pid) WHERE k.locktype = 'advisory' AND k.granted \
+    AND k.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) \
+    AND a.application_name NOT LIKE 'leasehold %' AND CASE WHEN $1 \
+    THEN k.objsubid = 1 AND (k.classid::int8 << 32 | k.objid::int8) = $2 \
+    ELSE k.objsubid = 2 AND k.classid::int8 = ($3::int8 & 4294967295) AND k.objid::int8 = ($4::int8 & 4294967295) END \
+    ORDER BY k.pid LIMIT 100";

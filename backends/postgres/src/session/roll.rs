@@ -1,0 +1,195 @@
+//! Who holds what: a row beside each lock, for those who look.
+//!
+//! Ground rules: the lock decides, and a row only tells. A row counts while the session lives whose word it has; what
+//! outlived its session is cleared away by whoever comes next.
+
+use leasehold_core::{
+    Claim, ClaimId, Effect, Failure, FailureKind, Note, Resource, Share, Standing, Summary,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::cells::{end_of, fence};
+use crate::config::Names;
+use crate::dial::{Link, Sql, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+use crate::sql::epoch;
+
+/// The statements about the table of holders.
+#[derive(Debug)]
+pub(crate) struct Roll {
+    /// Enters a claim of another session, and draws its fence.
+    pub(crate) enter: Sql,
+    pub(crate) strike: Sql,
+    holders: Sql,
+    list: Sql,
+    clear: Sql,
+    mark: Sql,
+}
+
+impl Roll {
+    pub(crate) fn of(names: &Names) -> Roll {
+        let held = names.table("_held");
+        let sql = |name, text: String, types| Sql { name, text, types };
+        Roll {
+            enter: sql(
+                "enter",
+                format!(
+                    "{} SELECT {CLAIM}, $7, $8, {} {AGAIN} RETURNING epoch, seq",
+                    insert(&held),
+                    drawn(names)
+                ),
+                &[
+                    Type::TEXT,
+                    Type::TEXT,
+                    Type::TEXT,
+                    Type::INT8,
+                    Type::INT8,
+                    Type::TEXT,
+                    Type::TEXT,
+                    Type::INT4,
+                ],
+            ),
+            strike: sql("strike", format!("DELETE FROM {held} WHERE claim = $1"), &[Type::TEXT]),
+            holders: sql(
+                "holders",
+                format!(
+                    "SELECT claim, weight, capacity, note, epoch, seq, (extract(epoch FROM since) * 1000)::int8 \
+                     FROM {held} h WHERE name = $1 AND {ALIVE} ORDER BY epoch, seq"
+                ),
+                &[Type::TEXT],
+            ),
+            list: sql(
+                "list_held",
+                format!(
+                    "SELECT name, count(*) FROM {held} h WHERE name >= $1 AND name > $2 AND name < $3 AND {ALIVE} \
+                     GROUP BY name ORDER BY name LIMIT $4"
+                ),
+                &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
+            ),
+            clear: sql(
+                "clear",
+                format!(
+                    "DELETE FROM {held} h WHERE claim = ANY (ARRAY(SELECT claim FROM {held} h \
+                     WHERE claim <> '' AND NOT {ALIVE} LIMIT {CLEARED_MAX})) AND NOT {ALIVE}"
+                ),
+                &[],
+            ),
+            mark: sql(
+                "mark",
+                format!(
+                    "INSERT INTO {held} AS h (claim, name, lock_key, weight, capacity, note, session, pid, epoch, seq) \
+                     SELECT '', '', '', 0, 0, '', '', 0, {}, 0 ON CONFLICT (claim) DO UPDATE SET epoch = excluded.epoch \
+                     WHERE h.epoch < excluded.epoch",
+                    epoch(names)
+                ),
+                &[],
+            ),
+        }
+    }
+
+    /// What is to be done when a session has been opened: rows whose sessions are gone are cleared away, and the highest
+    /// epoch is noted, which a restore in another cluster goes on above.
+    pub(crate) async fn tidy(&self, link: &Link) -> Result<(), Refusal> {
+        link.ask(&self.mark, &[]).await?;
+        match link.ask(&self.clear, &[]).await {
+            // Somebody else clears away just now.
+            Err(Refusal::LostRace) => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Who holds it, in the order of grants.
+    pub(crate) async fn holders(&self, pool: &Pool, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+        let name = resource.as_str();
+        let rows = pool.look(&self.holders, &[&name]).await.map_err(Refusal::into_failure)?;
+        rows.iter().map(|row| standing(row, resource)).collect()
+    }
+
+    /// Which resources are held.
+    pub(crate) async fn list(
+        &self,
+        pool: &Pool,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let (after, end) = (after.map_or("", Resource::as_str), end_of(prefix));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = pool.look(&self.list, &[&prefix, &after, &end, &limit]).await;
+        let mut summaries = Vec::new();
+        for row in &rows.map_err(Refusal::into_failure)? {
+            // What has no name of ours is not ours.
+            let Ok(resource) = Resource::new(read(row, 0)?) else { continue };
+            let holders = u32::try_from(read::<i64>(row, 1)?).unwrap_or(u32::MAX);
+            summaries.push(Summary { resource, holders, waiting: 0 });
+        }
+        Ok(summaries)
+    }
+}
+
+/// The first six parameters of a statement that enters a claim.
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) key: String,
+    pub(crate) weight: i64,
+    pub(crate) capacity: i64,
+    pub(crate) note: String,
+}
+
+impl Entry {
+    pub(crate) fn of(claim: &Claim, key: String) -> Entry {
+        Entry {
+            id: claim.id.to_hex(),
+            name: claim.resource.as_str().to_owned(),
+            key,
+            weight: i64::from(claim.share.weight()),
+            capacity: i64::from(claim.share.capacity()),
+            note: claim.note.as_str().to_owned(),
+        }
+    }
+}
+
+/// The beginning of a statement that enters a claim.
+pub(crate) fn insert(held: &str) -> String {
+    format!(
+        "INSERT INTO {held} AS h (claim, name, lock_key, weight, capacity, note, session, pid, epoch, seq)"
+    )
+}
+
+/// The fence, as the last two columns of such a statement. It must be drawn when the lock has been given.
+pub(crate) fn drawn(names: &Names) -> String {
+    format!("{}, nextval('{}')", epoch(names), names.table("_fence"))
+}
+
+/// Columns of an entry, as parameters.
+pub(crate) const CLAIM: &str = "$1, $2, $3, $4, $5, $6";
+
+/// A claim that asks again after its first answer was lost has a row of a session that is gone.
+pub(crate) const AGAIN: &str = "ON CONFLICT (claim) DO UPDATE SET session = excluded.session, pid = excluded.pid, \
+                                epoch = excluded.epoch, seq = excluded.seq, since = clock_timestamp()";
+
+/// Whether the session of a row lives. Its word is drawn at random, because numbers of processes come again.
+pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = h.pid \
+                                AND a.application_name = h.session)";
+
+/// Rows that are cleared away at a time.
+const CLEARED_MAX: u32 = 500;
+
+fn standing(row: &Row, resource: &Resource) -> Result<Standing, Failure> {
+    let unreadable = || {
+        let text = format!("the table of holders has a row for {resource:?} that is not ours");
+        Failure::new(FailureKind::Foreign, Effect::None, text)
+    };
+    let number = |at| read::<i64>(row, at).map(|number| u32::try_from(number).unwrap_or_default());
+    Ok(Standing {
+        id: ClaimId::from_hex(read(row, 0)?).ok_or_else(unreadable)?,
+        share: Share::permits(number(1)?, number(2)?).map_err(|_| unreadable())?,
+        fence: Some(fence(row, 4)?),
+        since_unix_ms: u64::try_from(read::<i64>(row, 6)?).ok(),
+        remaining: None,
+        note: Note::clipped(read(row, 3)?),
+    })
+}

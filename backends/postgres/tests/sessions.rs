@@ -1,0 +1,470 @@
+//! What a server, and the way to it, do to locks that a connection holds.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{
+    Backend, Claim, FailureKind, Grade, LossCause, LossSignal, Patience, Release, Renewal, Share, Step,
+};
+use leasehold_postgres::{PostgresConfig, grants, in_transaction, in_transaction_sql, schema};
+use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
+use tokio::time::Instant;
+
+const METHODS: [&str; 2] = ["method=advisory&silence=1s", "method=for-update&silence=1s&transactions=60"];
+/// Far below the time of silence, which would tell, too, far above what it takes.
+const AT_ONCE: Duration = Duration::from_millis(700);
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Holds it, and answers what tells of its loss.
+async fn hold_with_signal(backend: &dyn Backend, claim: &Claim) -> LossSignal {
+    hold(backend, claim).await.lost.unwrap()
+}
+
+async fn lost_within(signal: &mut LossSignal, limit: Duration) {
+    let told = tokio::time::timeout(limit, signal.fired()).await;
+    assert_eq!(told.unwrap(), LossCause::SessionEnded);
+}
+
+/// A session of the user's own.
+async fn connect_plainly(server: &PostgresServer) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn a_killed_server_is_a_loss_at_once_and_fences_rise_after_it() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for method in METHODS {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let (held, other) = (claim("job", LONG), claim("other", LONG));
+        let first = hold(&*backend, &held).await;
+        let mut signals = [first.lost.clone().unwrap(), hold_with_signal(&*backend, &other).await];
+        server.kill().unwrap();
+        for signal in &mut signals {
+            lost_within(signal, AT_ONCE).await;
+        }
+        assert!(matches!(renew(&*backend, &held).await, Renewal::Lost));
+        server.restart(Data::Keep).await.unwrap();
+        let next = claim("job", LONG);
+        let second = take(&*backend, &next).await;
+        assert!(second.fence > first.fence, "{method}: {second:?} after {first:?}");
+        assert!(matches!(renew(&*backend, &held).await, Renewal::Lost), "{method}: lost stays lost");
+        assert!(matches!(release(&*backend, &held).await, Release::Gone));
+        server.restart(Data::Lose).await.unwrap();
+        let third = take(&*backend, &claim("job", LONG)).await;
+        assert!(third.fence > second.fence, "{method}: {third:?} after {second:?}, and the loss of all data");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_ended_by_hand_is_a_loss_at_once() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for method in METHODS {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let (held, other) = (claim("job", LONG), claim("other", LONG));
+        let mut signal = hold_with_signal(&*backend, &held).await;
+        let mut others = hold_with_signal(&*backend, &other).await;
+        server.sql("SELECT pg_terminate_backend(pid) FROM leasehold_held WHERE name = 'job'").await.unwrap();
+        lost_within(&mut signal, AT_ONCE).await;
+        let shares = method.contains("advisory");
+        if shares {
+            lost_within(&mut others, AT_ONCE).await;
+        }
+        assert_eq!(others.cause().is_some(), shares, "{method}");
+        hold(&*backend, &claim("job", LONG)).await;
+        let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
+        assert_eq!(seen.holders.len(), 1, "{method}: {:?}", seen.holders);
+    }
+}
+
+/// The server notices nothing of the network, and ends the session by its own limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_network_parts_the_loss_is_told_before_another_is_granted() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    // By both methods at the same time, because it is about waiting.
+    tokio::join!(part(&server, "advisory"), part(&server, "for-update"));
+}
+
+async fn part(server: &PostgresServer, method: &str) {
+    let (silence, options) = (Duration::from_millis(1_500), format!("method={method}&silence=1500ms"));
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let here = open(&format!("{}?{options}", server.url_at(proxy.addr()))).await;
+    let there = open(&format!("{}?{options}", server.url())).await;
+    let held = claim("job", LONG);
+    let mut signal = hold_with_signal(&*here, &held).await;
+    // Signs of life keep it for longer than the server keeps a silent one.
+    tokio::time::sleep(silence * 9 / 4).await;
+    assert!(matches!(renew(&*here, &held).await, Renewal::Alive));
+    proxy.blackhole(Way::Both);
+    let parted = Instant::now();
+    let waiting = tokio::spawn(async move {
+        take(&*there, &claim("job", LONG)).await;
+        Instant::now()
+    });
+    lost_within(&mut signal, silence * 2).await;
+    let told = Instant::now();
+    assert!(!waiting.is_finished(), "{method}: granted before the loss was told");
+    let granted = tokio::time::timeout(silence * 8, waiting).await.unwrap().unwrap();
+    println!("{method}: told after {:?}, granted after {:?}", told - parted, granted - parted);
+    assert!(told < granted);
+}
+
+#[tokio::test]
+async fn a_standby_that_takes_over_knows_nothing_and_goes_on_above() {
+    let Some(primary) = PostgresServer::start_or_skip().await else { return };
+    let url = |standby: &PostgresServer| {
+        format!("postgres://postgres@{},{}/postgres?timeout=1s", primary.addr(), standby.addr())
+    };
+    let mut highest = Vec::new();
+    let mut held = Vec::new();
+    for method in METHODS {
+        open(&format!("{}?{method}", primary.url())).await;
+    }
+    let standby = primary.standby().await.unwrap();
+    primary.await_standbys(1).await.unwrap();
+    standby.kill().unwrap();
+    for method in METHODS {
+        let backend = open(&format!("{}&{method}", url(&standby))).await;
+        // These grants reach no standby.
+        for _ in 0..40 {
+            let claim = claim("job", LONG);
+            hold(&*backend, &claim).await;
+            assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+        }
+        let last = claim(&format!("job of {method}"), LONG);
+        let grant = hold(&*backend, &last).await;
+        highest.push(grant.fence);
+        held.push((backend, last, grant.lost.unwrap()));
+    }
+    primary.kill().unwrap();
+    for (_, _, signal) in &mut held {
+        lost_within(signal, AT_ONCE).await;
+    }
+    standby.restart(Data::Keep).await.unwrap();
+    standby.promote().await.unwrap();
+    for ((backend, last, _), before) in held.iter().zip(highest) {
+        let after = take(&**backend, &claim(last.resource.as_str(), LONG)).await;
+        assert!(after.fence > before, "{:?} after {before:?}", after.fence);
+        assert!(matches!(renew(&**backend, last).await, Renewal::Lost));
+    }
+}
+
+/// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_acquires_leave_no_lock_and_no_connection() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let acquires = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |acquires| acquires.parse().unwrap());
+    for method in METHODS {
+        let url = format!("{}?{method}", server.url());
+        // Whoever is dropped in the middle of a question takes its session along, so the holder has another.
+        let (backend, holder) = (open(&url).await, open(&url).await);
+        let mut left: usize = acquires;
+        while left > 0 {
+            let some = left.min(40);
+            left -= some;
+            // Some are held by nobody, so that what is cancelled is also a grant.
+            let held = claim("job 0", LONG);
+            let holds = !left.is_multiple_of(3);
+            if holds {
+                take(&*holder, &held).await;
+            }
+            let tasks: Vec<_> = (0..some).map(|n| tokio::spawn(cancel_one(backend.clone(), n))).collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            if holds {
+                assert!(matches!(release(&*holder, &held).await, Release::Freed));
+            }
+        }
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+        let transactions = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
+        for question in [locks, transactions] {
+            comes_to_zero(&server, question).await;
+        }
+        assert!(backend.list("", None, 10).await.unwrap().is_empty());
+        drop((backend, holder));
+        // Rows of those who were dropped do not count, and are cleared away by the next client.
+        let (next, claim) = (open(&url).await, claim("next", LONG));
+        hold(&*next, &claim).await;
+        assert!(matches!(release(&*next, &claim).await, Release::Freed));
+        comes_to_zero(&server, "SELECT count(*) FROM leasehold_held WHERE claim <> ''").await;
+        drop(next);
+        comes_to_zero(
+            &server,
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%'",
+        )
+        .await;
+    }
+}
+
+/// One acquire that ends somewhere: by its patience, or because its future is dropped.
+async fn cancel_one(backend: Arc<dyn Backend>, n: usize) {
+    let claim = claim(&format!("job {}", n % 2), LONG);
+    let patience = Patience::unlimited(clock());
+    let ends = patience.clone();
+    let end = async {
+        tokio::time::sleep(Duration::from_micros(n as u64 * 397 % 15_000)).await;
+        ends.end();
+    };
+    if n % 8 == 7 {
+        let brief = Duration::from_micros(n as u64 * 91 % 5_000);
+        if let Ok(Ok(Step::Granted(_))) =
+            tokio::time::timeout(brief, backend.contend(&claim, &patience)).await
+        {
+            release(&*backend, &claim).await;
+        }
+        return;
+    }
+    let (step, ()) = tokio::join!(backend.contend(&claim, &patience), end);
+    match step {
+        // As the engine does with what nobody wants any more.
+        Ok(Step::Granted(_)) => _ = release(&*backend, &claim).await,
+        Ok(Step::Busy(_)) => {}
+        Err(failure) => {
+            // The session was another's, too, who left in the middle of a question.
+            assert!(failure.is_transient(), "{failure}");
+            assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
+        }
+    }
+}
+
+async fn comes_to_zero(server: &PostgresServer, question: &str) {
+    let mut count = String::new();
+    for _ in 0..200 {
+        count = server.sql(question).await.unwrap();
+        if count.trim() == "0" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{question}: {count}");
+}
+
+#[tokio::test]
+async fn an_advisory_lock_is_refused_where_sessions_are_shared_and_works_where_they_are_kept() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for sessions in [1, 4] {
+        let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, sessions).await else {
+            return;
+        };
+        let failure =
+            connect(&format!("{}?method=advisory", server.url_at(pooler.addr()))).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unsupported);
+        assert!(
+            failure.detail().contains("method=row") && failure.detail().contains("session mode"),
+            "{failure}"
+        );
+    }
+    let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Session, 30).await else { return };
+    let backend = open(&format!("{}?method=advisory&silence=1s", server.url_at(pooler.addr()))).await;
+    let held = claim("job", LONG);
+    let mut signal = hold_with_signal(&*backend, &held).await;
+    tokio::time::sleep(SILENCE * 5 / 2).await;
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Alive), "signs of life come through");
+    // A pooler that ends is the end of all sessions through it.
+    pooler.kill().unwrap();
+    lost_within(&mut signal, AT_ONCE).await;
+    hold(&*open(&format!("{}?method=advisory", server.url())).await, &claim("job", LONG)).await;
+}
+
+/// The published keys, taken by hand in both directions.
+#[tokio::test]
+async fn names_exclude_those_who_take_the_keys_of_dotnet() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=advisory", server.url())).await;
+    let plain = connect_plainly(&server).await;
+    for (name, key) in
+        [("a", "-1023410177,-1"), ("MyLock", "-1679399172,2061500415"), ("MyLockName", "4062898426641073528")]
+    {
+        let asked = async |function: &str| -> bool {
+            plain.query_one(&format!("SELECT {function}({key})"), &[]).await.unwrap().get(0)
+        };
+        let held = claim(name, LONG);
+        hold(&*backend, &held).await;
+        assert!(!asked("pg_try_advisory_lock").await, "{name}: taken beside its holder");
+        assert!(matches!(release(&*backend, &held).await, Release::Freed));
+        assert!(asked("pg_try_advisory_lock").await, "{name}: still held after its release");
+        assert!(look_once(&*backend, &claim(name, LONG)).await.unwrap().is_none());
+        let seen = backend.inspect(&resource(name), None, &Patience::none(clock())).await.unwrap();
+        let notes: Vec<&str> = seen.holders.iter().map(|holder| holder.note.as_str()).collect();
+        assert!(notes.len() == 1 && notes[0].contains("not by leasehold"), "{notes:?}");
+        assert!(asked("pg_advisory_unlock").await);
+        // Readers go together, also with theirs.
+        let reader = Claim { share: Share::READER, ..claim(name, LONG) };
+        assert!(asked("pg_try_advisory_lock_shared").await);
+        hold(&*backend, &reader).await;
+        assert!(asked("pg_advisory_unlock_shared").await);
+        assert!(!asked("pg_try_advisory_lock").await);
+        assert!(matches!(release(&*backend, &reader).await, Release::Freed));
+    }
+}
+
+#[tokio::test]
+async fn two_names_with_one_key_are_told_so() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let (here, there) = (
+        open(&format!("{}?method=advisory", server.url())).await,
+        open(&format!("{}?method=advisory", server.url())).await,
+    );
+    // The digits of the key that the other name has.
+    let (name, digits) = ("a", "c2ffffff,ffffffff");
+    hold(&*here, &claim(name, LONG)).await;
+    for backend in [&here, &there] {
+        let failure = look_once(&**backend, &claim(digits, LONG)).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Foreign);
+        assert!(failure.detail().contains(digits) && failure.detail().contains("\"a\""), "{failure}");
+        // What is only taken is no collision.
+        assert!(look_once(&**backend, &claim(name, LONG)).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn beyond_the_limit_of_open_transactions_one_is_refused() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
+    let claims = [claim("a", LONG), claim("b", LONG)];
+    for claim in &claims {
+        hold(&*backend, claim).await;
+    }
+    let failure = look_once(&*backend, &claim("c", LONG)).await.unwrap_err();
+    assert!(failure.is_transient() && failure.detail().contains("raise transactions="), "{failure}");
+    assert!(matches!(release(&*backend, &claims[0]).await, Release::Freed));
+    hold(&*backend, &claim("c", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_lock_in_the_users_own_transaction_ends_with_it_and_what_it_protects_is_written_by_the_same_commit()
+{
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let url = format!("{}?method=for-update", server.url());
+    let (config, backend) = (PostgresConfig::parse(&url).unwrap(), open(&url).await);
+    let mut user = connect_plainly(&server).await;
+    let other = connect_plainly(&server).await;
+    user.batch_execute("CREATE TABLE account (balance int); INSERT INTO account VALUES (100)").await.unwrap();
+    let balance =
+        async || -> i32 { other.query_one("SELECT balance FROM account", &[]).await.unwrap().get(0) };
+    let mut last = None;
+    // The first time its row is not there yet, and once the transaction that made it is rolled back.
+    for (commits, expected) in [(false, 100), (true, 99), (true, 98)] {
+        let transaction = user.transaction().await.unwrap();
+        let fence = in_transaction(&transaction, &config, &resource("job")).await.unwrap();
+        assert!(Some(fence) > last, "{fence:?} after {last:?}");
+        last = Some(fence);
+        transaction.execute("UPDATE account SET balance = balance - 1", &[]).await.unwrap();
+        assert!(
+            look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none(),
+            "taken beside a transaction"
+        );
+        let waiting = {
+            let backend = backend.clone();
+            tokio::spawn(async move {
+                let claim = claim("job", LONG);
+                (take(&*backend, &claim).await, claim)
+            })
+        };
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert!(!waiting.is_finished());
+        if commits {
+            transaction.commit().await.unwrap()
+        } else {
+            transaction.rollback().await.unwrap()
+        }
+        let (grant, claim) = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+        // Whoever holds it now sees what was written under it.
+        assert_eq!(balance().await, expected);
+        assert!(grant.fence > last, "{grant:?} after {last:?}");
+        last = grant.fence;
+        // And the other way round.
+        let transaction = user.transaction().await.unwrap();
+        transaction.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
+        let failure = in_transaction(&transaction, &config, &resource("job")).await.unwrap_err();
+        assert!(failure.is_transient(), "{failure}");
+        transaction.rollback().await.unwrap();
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    // Any other client sends the text.
+    let transaction = user.transaction().await.unwrap();
+    let row = transaction.query_one(&in_transaction_sql(&config), &[&"job"]).await.unwrap();
+    assert!(last.is_some_and(|last| row.get::<_, i64>(1) as u64 > last.seq));
+    assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
+}
+
+/// Two transactions that want each other's locks: one is told to try again, and then gets both.
+#[tokio::test]
+async fn a_deadlock_of_two_transactions_ends_in_a_second_try() {
+    let Some(server) = PostgresServer::builder().setting("deadlock_timeout", "100ms").start_or_skip().await
+    else {
+        return;
+    };
+    let url = format!("{}?method=for-update", server.url());
+    let config = PostgresConfig::parse(&url).unwrap();
+    let backend = open(&url).await;
+    let both = Arc::new(tokio::sync::Barrier::new(2));
+    let mut tasks = Vec::new();
+    for names in [["a", "b"], ["b", "a"]] {
+        let (mut user, config, both) = (connect_plainly(&server).await, config.clone(), both.clone());
+        tasks.push(tokio::spawn(async move {
+            for tries in 1..10 {
+                let transaction = user.transaction().await.unwrap();
+                in_transaction(&transaction, &config, &resource(names[0])).await.unwrap();
+                if tries == 1 {
+                    both.wait().await;
+                }
+                match in_transaction(&transaction, &config, &resource(names[1])).await {
+                    Ok(_) => {
+                        transaction.commit().await.unwrap();
+                        return tries;
+                    }
+                    Err(failure) => {
+                        assert!(failure.is_transient(), "{failure}");
+                        transaction.rollback().await.unwrap();
+                    }
+                }
+            }
+            panic!("never got both");
+        }));
+    }
+    let mut tries = 0;
+    for task in tasks {
+        tries += tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+    }
+    assert!(tries > 2, "there was no deadlock");
+    for name in ["a", "b"] {
+        hold(&*backend, &claim(name, LONG)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_may_create_nothing_holds_by_what_was_printed_for_them() {
+    let Some(server) = PostgresServer::builder().setting("fsync", "on").start_or_skip().await else { return };
+    server.sql("CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
+    for method in METHODS {
+        let table = method.split(['=', '&', '-']).nth(1).unwrap();
+        let url = format!(
+            "postgres://app@{}/postgres?schema=locks&table={table}&create=no&{method}",
+            server.addr()
+        );
+        let failure = connect(&url).await.unwrap_err();
+        assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+        let config = PostgresConfig::parse(&url).unwrap();
+        // Running it again, beside clients, changes nothing.
+        for _ in 0..2 {
+            server.sql(&schema(&config)).await.unwrap();
+        }
+        assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
+        server.sql(&grants(&config)).await.unwrap();
+        let backend = open(&url).await;
+        assert_eq!(backend.profile().fencing, Grade::Strict);
+        let claim = claim("job", LONG);
+        let first = hold(&*backend, &claim).await;
+        server.sql(&schema(&config)).await.unwrap();
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+        assert!(hold(&*backend, &claim).await.fence > first.fence);
+    }
+}
