@@ -40,7 +40,10 @@ impl Key {
 pub(crate) struct Life(u64);
 
 impl Life {
-    /// Rounded up. Nothing asks for no time at all, which would mean for ever.
+    /// Until it is removed, or makes room for another.
+    pub(crate) const FOR_EVER: Life = Life(0);
+
+    /// Rounded up. Never no time at all, which would mean for ever.
     pub(crate) fn of(time: Duration) -> Life {
         let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
         Life(seconds.clamp(1, MAX_LIFE))

@@ -15,6 +15,7 @@ mod native;
 mod onlook;
 mod plain;
 mod refusal;
+mod registers;
 mod reply;
 mod ring;
 mod token;

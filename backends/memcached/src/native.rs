@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use leasehold_cell::{BATCH_MAX, Cell, Cells, MAX_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping};
 use leasehold_core::{
     Admission, Effect, Failure, FailureKind, Fence, Finding, Grade, Ledger, Liveness, Order, Profile,
-    Resource, Safety, Waiting,
+    Registers, Resource, Safety, Waiting,
 };
 
 use crate::command::{Command, Key, Life};
@@ -24,7 +24,7 @@ use crate::wire::Wire;
 /// The items of all servers.
 #[derive(Debug)]
 pub(crate) struct Items {
-    wire: Wire,
+    pub(crate) wire: Wire,
     profile: Profile,
 }
 
@@ -70,6 +70,10 @@ impl Cells for Items {
 
     fn max_text(&self) -> usize {
         MAX_TEXT
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
     }
 
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
@@ -143,7 +147,7 @@ impl Cells for Items {
         let mut listed = Vec::new();
         for some in found.resources.chunks(BATCH_MAX) {
             let at: Vec<&Resource> = some.iter().collect();
-            for (resource, cell) in some.iter().zip(self.read(&at).await) {
+            for (resource, cell) in some.iter().zip(Cells::read(self, &at).await) {
                 // What ended meanwhile, and what is not ours, is passed over.
                 if let Ok(Some(cell)) = cell {
                     listed.push((resource.clone(), cell));

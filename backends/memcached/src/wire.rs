@@ -70,6 +70,14 @@ impl Wire {
             .ok_or_else(|| leasehold_address::invalid(format!("{resource:?} has no key in memcached")))
     }
 
+    /// The key of a register. No resource has it: behind a `%` an escaped name has two digits.
+    pub(crate) fn register(&self, resource: &Resource) -> Result<Key, Failure> {
+        let room = MAX_KEY - self.prefix.len() - REGISTER.len();
+        let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), room);
+        self.key_of_escaped(&format!("{REGISTER}{escaped}"))
+            .ok_or_else(|| leasehold_address::invalid(format!("{resource:?} has no key in memcached")))
+    }
+
     /// The key of a resource by its escaped name.
     pub(crate) fn key_of_escaped(&self, escaped: &str) -> Option<Key> {
         Key::new(format!("{}{escaped}", self.prefix))
@@ -226,6 +234,9 @@ fn portions<'a, 'b>(commands: &'a [Command<'b>]) -> Vec<&'a [Command<'b>]> {
     }
     portions
 }
+
+/// What the name of a register begins with.
+const REGISTER: &str = "%r";
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
 /// attempt before it failed.

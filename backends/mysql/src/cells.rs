@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Basis, Cell, Cells, Put, Seized, Swap, Timekeeping};
-use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Resource};
+use leasehold_cell::{Basis, Cell, Cells, Put, Seized, Shelf, Swap, Timekeeping};
+use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
 
 use crate::config::{Create, MySqlConfig};
@@ -21,21 +21,30 @@ use crate::sql::Statements;
 /// The table of locks in one database.
 #[derive(Debug)]
 pub struct MySqlCells {
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) server: Server,
     statements: Statements,
     profile: Profile,
+    /// Its own cells, in the table of registers. They have none themselves.
+    shelf: Option<Box<Shelf<MySqlCells>>>,
 }
 
 impl MySqlCells {
     /// Connects, creates what is missing, and asks what the server is.
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<MySqlCells, Failure> {
-        let pool = Pool::new(Arc::new(config), clock);
+        let pool = Arc::new(Pool::new(Arc::new(config), clock));
         schema::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
-        let statements = Statements::of(&pool.config.names);
         let profile = server.profile(&pool.config);
-        Ok(MySqlCells { pool, server, statements, profile })
+        let cells = |ending, shelf| MySqlCells {
+            statements: Statements::of(&pool.config.names, ending),
+            pool: pool.clone(),
+            server: server.clone(),
+            profile: profile.clone(),
+            shelf,
+        };
+        let shelf = Shelf::new(cells("_registers", None));
+        Ok(cells("", Some(Box::new(shelf))))
     }
 
     /// Sends one statement. A table that is lost, with the server's data, is made anew.
@@ -64,8 +73,10 @@ impl MySqlCells {
         if self.pool.config.create == Create::No {
             return Err(Refusal::NoTable(failure));
         }
-        tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
-        schema::ensure(&self.pool).await.map_err(Refusal::Failed)
+        if self.shelf.is_some() {
+            tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
+        }
+        schema::restore(&self.pool).await.map_err(Refusal::Failed)
     }
 
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
@@ -115,6 +126,10 @@ impl Cells for MySqlCells {
 
     fn max_text(&self) -> usize {
         self.server.max_text()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
     }
 
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {

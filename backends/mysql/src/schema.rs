@@ -20,17 +20,21 @@ pub fn schema(config: &MySqlConfig) -> String {
 
 fn tables(config: &MySqlConfig) -> String {
     let (table, meta) = (config.names.table(""), config.names.table("_meta"));
+    let registers = config.names.table("_registers");
     // Bytes, because texts would be compared by the rules of a language, and with trailing spaces taken away.
-    format!(
-        "CREATE TABLE IF NOT EXISTS {table} (
+    let columns = "
     name    VARBINARY(512) NOT NULL PRIMARY KEY,
     claims  MEDIUMBLOB NOT NULL,
     version BIGINT NOT NULL,
     seq     BIGINT NOT NULL,
     origin  BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server',
     lapses  BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server'
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+";
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} ({columns}) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
   COMMENT = 'Locks of leasehold. A row outlives its locks: seq is the fence that must not go back.';
+CREATE TABLE IF NOT EXISTS {registers} ({columns}) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+  COMMENT = 'Values of leasehold that are no locks. A row without claims is an empty one.';
 CREATE TABLE IF NOT EXISTS {meta} (
     one           TINYINT NOT NULL PRIMARY KEY,
     form          INT NOT NULL,
@@ -47,8 +51,10 @@ pub fn grants(config: &MySqlConfig) -> String {
     let user = user.replace('\\', "\\\\").replace('\'', "\\'");
     let (database, table, meta) =
         (config.quoted_database(), config.names.table(""), config.names.table("_meta"));
+    let registers = config.names.table("_registers");
     format!(
         "GRANT SELECT, INSERT, UPDATE ON {database}.{table} TO '{user}'@'%';\n\
+         GRANT SELECT, INSERT, UPDATE ON {database}.{registers} TO '{user}'@'%';\n\
          GRANT SELECT ON {database}.{meta} TO '{user}'@'%';\n"
     )
 }
@@ -74,6 +80,12 @@ pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Creates what is missing of the tables: they are lost, or were made by a client that knew fewer of them.
+pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
+    create(pool).await.map_err(Refusal::into_failure)?;
+    ensure(pool).await
 }
 
 /// The oldest client that may use the tables, where both are there.

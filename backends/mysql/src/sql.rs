@@ -23,8 +23,9 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn of(names: &Names) -> Statements {
-        let table = names.table("");
+    /// Those for the table of this ending.
+    pub(crate) fn of(names: &Names, ending: &str) -> Statements {
+        let table = names.table(ending);
         Statements {
             seize: seize(&table),
             read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
