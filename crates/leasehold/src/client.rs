@@ -8,7 +8,7 @@ use leasehold_core::{
 };
 
 use crate::clock::SystemClock;
-use crate::coord::{Election, MultiLock, Segmented, Versioned};
+use crate::coord::{Barrier, Condition, Election, Latch, MultiLock, RateLimit, Segmented, Versioned};
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
@@ -117,6 +117,27 @@ impl Leasehold {
     /// A value that whoever saw it last may change.
     pub fn versioned(&self, name: &str) -> Versioned {
         Versioned::new(self.engine.clone(), name, self.mutex(&Versioned::gate_of(name)))
+    }
+
+    /// A place to wait under a lock until somebody notifies.
+    pub fn condition(&self, name: &str) -> Condition {
+        Condition::new(self.engine.clone(), name, self.rwlock(&Condition::signs_of(name)))
+    }
+
+    /// What opens, for all and for good, when it was counted down `count` times.
+    pub fn latch(&self, name: &str, count: u32) -> Latch {
+        Latch::new(self.engine.clone(), name, count)
+    }
+
+    /// Where `parties` wait for each other, again and again.
+    pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
+        Barrier::new(self.engine.clone(), name, parties, self.rwlock(&Barrier::signs_of(name)))
+    }
+
+    /// Up to `count` permits in any `period`.
+    pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
+        let permits = self.semaphore(&RateLimit::permits_of(name), count);
+        RateLimit::new(self.engine.clone(), permits, period, count)
     }
 
     fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {

@@ -49,6 +49,8 @@ pub enum ErrorKind {
     Deadlock,
     /// Another thread ended the wait. Nothing is held.
     Interrupted,
+    /// What was waited for cannot come any more: a barrier that broke, a latch that was taken away.
+    Broken,
 }
 
 impl Error {

@@ -44,8 +44,8 @@ mod witness;
 pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
 pub use coord::{
-    Election, Leader, Leadership, Loss, MultiGuard, MultiLock, Observer, Segment, SegmentReport, SegmentUse,
-    Segmented, Update, Versioned, Versioning,
+    Barrier, Condition, Election, Latch, Leader, Leadership, Loss, MultiGuard, MultiLock, Observer, Passage,
+    RateLimit, Segment, SegmentReport, SegmentUse, Segmented, Update, Versioned, Versioning, Wakening,
 };
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};

@@ -1,13 +1,24 @@
-//! What is built from locks and registers: several as one, one cut into segments, an election, a value with a version.
+//! What is built from locks and registers: several as one, one cut into segments, an election, a value with a version,
+//! a condition, a latch, a barrier, a limit of rate.
 //!
 //! Ground rules: nothing here talks to a backend. Whatever is promised here follows from what locks and registers promise.
 
+mod barrier;
+mod condition;
 mod election;
+mod latch;
+mod members;
 mod multi;
+mod rate;
+mod record;
 mod segmented;
 mod versioned;
 
+pub use barrier::{Barrier, Passage};
+pub use condition::{Condition, Wakening};
 pub use election::{Election, Leader, Leadership, Observer};
+pub use latch::Latch;
 pub use multi::{Loss, MultiGuard, MultiLock};
+pub use rate::RateLimit;
 pub use segmented::{Segment, SegmentReport, SegmentUse, Segmented};
 pub use versioned::{Update, Versioned, Versioning};

@@ -330,17 +330,21 @@ const AIM: f64 = 0.05;
 /// Fewer cycles than these teach nothing.
 const ENOUGH: u64 = 100;
 
-/// FNV-1a over the key, then its upper bits spread over the segments: the same in every process and every version.
+/// The upper bits of the hash spread over the segments: the same in every process and every version.
 fn segment_of(key: &[u8], count: u32) -> u32 {
+    // Invariant: smaller than `count`.
+    ((u128::from(hashed(key)) * u128::from(count)) >> 64) as u32
+}
+
+/// FNV-1a over the key, mixed: the same in every process and every version.
+pub(super) fn hashed(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     // Short keys differ in the lower bits of their hash only: mix them into the upper ones (the finalizer of MurmurHash3).
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    let mixed = mixed ^ (mixed >> 33);
-    // Invariant: smaller than `count`.
-    ((u128::from(mixed) * u128::from(count)) >> 64) as u32
+    mixed ^ (mixed >> 33)
 }
 
 fn random_below(count: u32) -> Result<u32> {

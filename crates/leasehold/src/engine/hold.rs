@@ -39,6 +39,11 @@ impl Hold {
         }
     }
 
+    /// The engine that it was granted through.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Ends the hold without giving anything back: the claim is somebody else's by now.
     pub(super) fn defuse(mut self) {
         self.held = None;
@@ -66,6 +71,17 @@ impl Hold {
 
     pub(crate) fn fence(&self) -> Option<Fence> {
         self.held().fence(self.passed)
+    }
+
+    /// Leaves it to its lease: it is neither renewed nor given back, and ends on the server when its ttl is over. `false`
+    /// where it had been lost, and was given back, before.
+    pub(crate) fn spend(mut self) -> bool {
+        let Some(held) = self.held.take() else { return false };
+        let ours = held.retire();
+        if ours {
+            Lines::spend(&self.engine, &held);
+        }
+        ours
     }
 
     /// The time of the engine's clock.

@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// Runs a future of the engine that must not be dropped with its caller.
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.contenders.spawn_on(work, &self.runtime));
     }
 

@@ -177,6 +177,12 @@ impl Lines {
         }
     }
 
+    /// A claim is left to its lease: the server alone counts it from now on.
+    pub(super) fn spend(engine: &Arc<Engine>, held: &Held) {
+        engine.keeper.forget(held.claim.id);
+        Lines::departed(engine, &held.claim.resource, held.claim.id);
+    }
+
     fn next_taker(engine: &Arc<Engine>, held: &Held, passed: u32, state: State) -> Option<Waiter> {
         let age = engine.clock.now().since(held.granted_at);
         let budget = passed < engine.tuning.handover_count && age < engine.tuning.handover_time;

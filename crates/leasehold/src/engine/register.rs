@@ -133,13 +133,40 @@ impl Register {
         }
     }
 
+    /// As [`Register::update`], for a change that made twice is the same as made once: where nobody can tell whether it was
+    /// made, it is made again.
+    pub(crate) async fn ensure<T>(
+        &self,
+        mut change: impl FnMut(Option<&[u8]>) -> Result<Change<T>>,
+    ) -> Result<T> {
+        let mut doubts = 0;
+        loop {
+            match self.update(CONFLICTS, &mut change).await {
+                Ok(updated) => return Ok(updated.told),
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown && doubts < DOUBTS => doubts += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How many bytes a value may have.
+    pub(crate) fn room(&self) -> usize {
+        let promised = self.engine.registers(self.op).map_or(0, |promise| promise.max_bytes);
+        promised.saturating_sub(1 + MAX_MARKS * size_of::<Mark>())
+    }
+
+    /// An error of an operation on this register.
+    pub(crate) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error::new(kind, self.op, text).on(&self.at)
+    }
+
     /// Waits up to `limit` until something else than `seen` stands there, and tells what does.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As the store failed.
+    /// As the store failed; `Closed` when the client is closed.
     pub(crate) async fn changed(&self, seen: &Stamp, limit: Duration) -> Result<Seen> {
         let patience = Patience::until(self.engine.clock.clone(), self.engine.clock.now().after(limit));
         let leaving = EndOnDrop(patience.clone());
@@ -151,6 +178,7 @@ impl Register {
             let looked = tokio::select! {
                 biased;
                 looked = &mut looking => looked,
+                () = self.engine.closed.cancelled() => return Err(Error::closed(self.op).on(&self.at)),
                 () = tokio::time::sleep(patience.left()) => {
                     leaving.0.end();
                     looking.await
@@ -160,9 +188,9 @@ impl Register {
                 Ok(found) if found.stamp != *seen || patience.is_ended() => {
                     return self.told(unframed(found));
                 }
-                Err(failure) if !failure.is_transient() || patience.is_ended() => {
-                    return self.told(Err(failure));
-                }
+                Err(failure) if !failure.is_transient() => return self.told(Err(looked_only(failure))),
+                // The store was not given time to come back yet.
+                Err(_) if patience.is_ended() => return self.read().await,
                 Ok(_) | Err(_) => {}
             }
             asked += 1;
@@ -179,7 +207,9 @@ impl Register {
                 Ok(found) => return unframed(found),
                 Err(failure) => failure,
             };
-            let Some(length) = outage.goes_on(&self.engine, &failure) else { return Err(failure) };
+            let Some(length) = outage.goes_on(&self.engine, &failure) else {
+                return Err(looked_only(failure));
+            };
             tokio::time::sleep(length).await;
         }
     }
@@ -244,6 +274,12 @@ impl Register {
     }
 }
 
+/// Looking has no effect, so it does not matter whether the question arrived.
+fn looked_only(mut failure: Failure) -> Failure {
+    failure.effect = Effect::None;
+    failure
+}
+
 /// Whether a write that was not answered took place, by what stands there now; `None` where that does not tell.
 fn took_place(seen: &Seen, mark: Mark, removes: bool, found: &Seen) -> Option<bool> {
     if found.marks.contains(&mark) || (removes && found.value.is_none()) {
@@ -298,6 +334,10 @@ fn pause(tried: u32) -> Duration {
 
 /// As many writers may come between a write and the question whether it took place.
 const MAX_MARKS: usize = 16;
+/// So many others may be first before a change is given up that everybody makes at his own pace.
+const CONFLICTS: u32 = 10_000;
+/// So often a change is made again that may have been made.
+const DOUBTS: u32 = 3;
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_LAST: Duration = Duration::from_millis(500);
 

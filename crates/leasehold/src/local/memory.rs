@@ -149,6 +149,9 @@ impl MemoryBackend {
             store.ring(&claim.resource, Some(claim.id));
         }
         store.settle(&claim.resource);
+        if known && (!patient || matches!(verdict, Verdict::Granted(_))) {
+            store.ring_front(&claim.resource);
+        }
         verdict
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Moment, Proof, Resource, Share};
 
+use super::again::{Again, Terms};
 use super::run::while_held;
 use crate::engine::{Hold, Released, State};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,12 +32,30 @@ pub struct Guard {
     hold: Option<Arc<Hold>>,
     /// It is not given back before.
     keep_until: Moment,
+    terms: Terms,
 }
 
 impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>, at_least: Duration) -> Guard {
+    pub(crate) fn new(hold: Arc<Hold>, terms: Terms) -> Guard {
+        let at_least = terms.at_least;
         let keep_until = if at_least.is_zero() { Moment::START } else { hold.now().after(at_least) };
-        Guard { hold: Some(hold), keep_until }
+        Guard { hold: Some(hold), keep_until, terms }
+    }
+
+    /// How to get it again, on the same terms, after it was given back.
+    ///
+    /// # Errors
+    /// `Invalid` where others would still hold it then: those beside whom it is shared, or the same owner.
+    pub(crate) fn again(&self, op: &'static str) -> Result<Again> {
+        let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
+        if !self.share().is_exclusive() {
+            return invalid("it is held beside others; only a mutex or a writer can be waited under");
+        }
+        if Arc::strong_count(self.hold()) > 1 {
+            return invalid("its owner holds it more than once; give the others back first");
+        }
+        let hold = self.hold();
+        Ok(Again::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
     }
 
     fn hold(&self) -> &Arc<Hold> {
@@ -147,6 +166,12 @@ impl Guard {
         let check = || self.cause();
         let done = while_held(check, self.lost(), work).await;
         done.map_err(|cause| Error::lost("run", cause, self.resource()))
+    }
+
+    /// Leaves it to its lease: neither renewed nor given back, it ends on the server when its ttl is over. `false` where it
+    /// had been given back before, or is held by somebody else as well.
+    pub(crate) fn spend(mut self) -> bool {
+        self.hold.take().and_then(Arc::into_inner).is_some_and(Hold::spend)
     }
 
     /// Gives the lock back and waits until that is confirmed; before that, until it was held

@@ -1,5 +1,6 @@
 //! The locks: constants of the one admission rule, with the words that people know them by.
 
+mod again;
 mod guard;
 mod mutex;
 mod part;
@@ -21,6 +22,8 @@ pub use part::Part;
 pub(crate) use run::while_held;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+
+use again::Terms;
 
 /// What kind of lock a [`Lock`] is.
 pub mod kind {
@@ -89,6 +92,11 @@ impl<K> Lock<K> {
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
+    }
+
+    /// What [`Lock::ttl`] was set to.
+    pub(crate) fn lease(&self) -> Duration {
+        self.ttl
     }
 
     /// How long one may hold at most; no limit unless set. At its end the lock counts as lost.
@@ -205,7 +213,17 @@ impl<K> Lock<K> {
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
         let want = self.want(share)?;
         let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.priority).await?;
-        Ok(hold.map(|hold| Guard::new(hold, self.at_least)))
+        Ok(hold.map(|hold| Guard::new(hold, self.terms())))
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            max_hold: self.max_hold,
+            at_least: self.at_least,
+            quiet: self.quiet,
+            priority: self.priority,
+            owner: self.owner.clone(),
+        }
     }
 
     async fn hold(&self, share: Share, wait: Wait) -> Result<Guard> {

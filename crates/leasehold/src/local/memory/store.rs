@@ -80,6 +80,7 @@ impl Store {
         let freed = ledger.release(id, now);
         self.ring(resource, Some(id));
         self.settle(resource);
+        self.ring_front(resource);
         freed
     }
 
@@ -127,6 +128,14 @@ impl Store {
     pub(super) fn ring(&self, resource: &Resource, whom: Option<ClaimId>) {
         if let Some(bell) = self.bells.get(&(resource.clone(), whom)) {
             bell.notify_waiters();
+        }
+    }
+
+    /// Wakes the first who waits, to look again when those ahead of it end. As long as one of them only waited, it had no end
+    /// that one could sleep up to.
+    pub(super) fn ring_front(&self, resource: &Resource) {
+        if let Some(front) = self.entries(resource).iter().find(|entry| entry.granted.is_none()) {
+            self.ring(resource, Some(front.id));
         }
     }
 

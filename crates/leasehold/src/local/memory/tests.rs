@@ -96,6 +96,27 @@ async fn only_the_called_claim_is_woken() {
 }
 
 #[tokio::test]
+async fn who_waits_behind_one_who_waited_sees_his_lease_end() {
+    let backend = Arc::new(MemoryBackend::new());
+    let short = |n| Claim { ttl: Duration::from_millis(150), ..claim(n, "a", Share::MUTEX) };
+    let claims: Vec<Claim> = (0..4).map(short).collect();
+    fence_of(&backend, &claims[0]).await.unwrap();
+    let mut waiting = Vec::new();
+    for (place, claim) in claims.iter().enumerate().skip(1) {
+        let (claim, asked) = (claim.clone(), backend.clone());
+        waiting.push(tokio::spawn(async move { asked.contend(&claim, &forever()).await }));
+        while backend.list("", None, 9).await.unwrap()[0].waiting < u32::try_from(place).unwrap() {
+            tokio::task::yield_now().await;
+        }
+    }
+    // Nobody is heard of any more, so each is granted when the lease of the one before has ended.
+    for wait in waiting {
+        let granted = tokio::time::timeout(Duration::from_secs(10), wait).await.unwrap().unwrap();
+        assert!(matches!(granted, Ok(Step::Granted(_))));
+    }
+}
+
+#[tokio::test]
 async fn newcomers_pass_the_line_only_where_the_order_is_free() {
     for (backend, passes) in [(MemoryBackend::new(), false), (MemoryBackend::new().unordered(), true)] {
         let two = |n| claim(n, "a", Share::permits(2, 3).unwrap());

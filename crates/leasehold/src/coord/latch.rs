@@ -1,0 +1,250 @@
+//! What opens when so many have counted.
+//!
+//! Ground rules: who counted is kept, and not only how many: so a count that is repeated because its answer was lost is one
+//! count. Each making of a latch has a number drawn at random, so one that was taken away is not taken for the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Moment, Resource};
+
+use super::record::{Parts, Record, foreign};
+use super::segmented::hashed;
+use crate::engine::{Change, Engine, Register};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A latch: closed until it was counted down so many times, and open for good then.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let loaded = locks.latch("shards loaded", 2);
+/// loaded.count_down_as("shard 1").await?;
+/// loaded.count_down_as("shard 1").await?; // again, after a crash perhaps: counted once
+/// assert_eq!(loaded.remaining().await?, 1);
+/// loaded.count_down_as("shard 2").await?;
+/// loaded.wait().await?; // it is open: everybody passes, now and later
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Nobody passes before the last count, and everybody does after it, also one who comes long after. A count is made once,
+/// even where its answer is lost on the way; by [name](Latch::count_down_as) also where its program is started anew.
+///
+/// # Does not promise
+/// That it ever opens: a latch does not know who is going to count, so nobody's death can be noticed. Where that matters
+/// wait with a limit, or use a [`Barrier`](crate::Barrier).
+///
+/// # Room
+/// Each count takes eight bytes of one value: some four hundred fit where registers are smallest, tens of thousands elsewhere. The
+/// latch stays in the store, open, until it is [taken away](Latch::reset).
+#[derive(Clone, Debug)]
+pub struct Latch {
+    engine: Arc<Engine>,
+    name: Result<Resource>,
+    count: u32,
+}
+
+impl Latch {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str, count: u32) -> Latch {
+        let name = Resource::new(&format!("{name}!latch")).map_err(Error::from);
+        Latch { engine, name, count }
+    }
+
+    /// Counts one down. A latch that is open stays so.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the count may be made or not. Where that matters, count [by name](Latch::count_down_as).
+    ///
+    /// # Errors
+    /// `Unsupported` where the store keeps no values; `Invalid` where the latch was made for another number, or for more
+    /// than fit into a value of this store; else as the store failed. After `OutcomeUnknown` it may be counted or not.
+    pub async fn count_down(&self) -> Result<()> {
+        self.count_as(draw()?).await
+    }
+
+    /// Counts one down in the name of `member`, who is counted once, however often that is repeated.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the count may be made or not; to repeat it does no harm.
+    ///
+    /// # Errors
+    /// As [`Latch::count_down`].
+    pub async fn count_down_as(&self, member: &str) -> Result<()> {
+        self.count_as(hashed(member.as_bytes())).await
+    }
+
+    async fn count_as(&self, id: u64) -> Result<()> {
+        let register = self.register("count down")?;
+        let fresh = draw()?;
+        let counting = register.ensure(|found| {
+            let mut record = self.state(&register, found, fresh)?;
+            if record.is_open() || record.counted.contains(&id) {
+                return Ok(Change::Leave(()));
+            }
+            record.counted.push(id);
+            Ok(Change::Write(record.written(), None, ()))
+        });
+        counting.await
+    }
+
+    /// How many counts are missing.
+    ///
+    /// # Errors
+    /// As [`Latch::count_down`].
+    pub async fn remaining(&self) -> Result<u32> {
+        let register = self.register("read")?;
+        let found = register.read().await?.value;
+        Ok(self.state(&register, found.as_deref(), 0)?.remaining())
+    }
+
+    /// Waits until it is open.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Latch::count_down`]; `Broken` where the latch was [taken away](Latch::reset) meanwhile.
+    pub async fn wait(&self) -> Result<()> {
+        self.wait_until(None).await
+    }
+
+    /// Waits up to `limit` until it is open.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Latch::wait`], and `Timeout`.
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<()> {
+        self.wait_until(Some(limit)).await
+    }
+
+    async fn wait_until(&self, limit: Option<Duration>) -> Result<()> {
+        let register = self.register("wait")?;
+        let clock = self.engine.clock().clone();
+        let deadline = limit.map_or(Moment::NEVER, |limit| clock.now().after(limit));
+        // Written where there is none yet, so that one which is taken away and made anew is told from this one.
+        let fresh = draw()?;
+        let making = register.ensure(|found| {
+            let record = self.state(&register, found, fresh)?;
+            let made = record.made;
+            Ok(if found.is_some() {
+                Change::Leave(made)
+            } else {
+                Change::Write(record.written(), None, made)
+            })
+        });
+        let made = making.await?;
+        let mut seen = register.read().await?;
+        loop {
+            let record = self.state(&register, seen.value.as_deref(), 0)?;
+            if record.made != made {
+                return Err(
+                    register.error(ErrorKind::Broken, "the latch was taken away while it was waited for")
+                );
+            }
+            if record.is_open() {
+                return Ok(());
+            }
+            let left = clock.now().until(deadline);
+            if left.is_zero() {
+                let text = format!("{} counts are missing at the end of the time", record.remaining());
+                return Err(register.error(ErrorKind::Timeout, text));
+            }
+            seen = register.changed(&seen.stamp, left.min(LOOK)).await?;
+        }
+    }
+
+    /// Takes the latch away: whoever uses the name afterwards has a new one. Those who wait are told `Broken`.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the latch may be there or not.
+    ///
+    /// # Errors
+    /// As [`Latch::count_down`].
+    pub async fn reset(&self) -> Result<()> {
+        let register = self.register("reset")?;
+        let removing = register.ensure(|found| match found {
+            None => Ok(Change::Leave(())),
+            Some(record) => State::read(&register, record).map(|_| Change::Remove(())),
+        });
+        removing.await
+    }
+
+    /// How it stands, as it was found or as it is made now.
+    fn state(&self, register: &Register, found: Option<&[u8]>, fresh: u64) -> Result<State> {
+        let fits = (register.room().saturating_sub(State::HEADER)) / size_of::<u64>();
+        if usize::try_from(self.count).is_ok_and(|count| count > fits) || self.count == 0 {
+            let text = format!("a latch of {} cannot be kept here: choose between 1 and {fits}", self.count);
+            return Err(register.error(ErrorKind::Invalid, text));
+        }
+        let Some(found) = found else {
+            return Ok(State { made: fresh, count: self.count, counted: Vec::new() });
+        };
+        let state = State::read(register, found)?;
+        if state.count != self.count {
+            let text = format!(
+                "this latch was made for {} counts and not for {}; use one number, or take it away first",
+                state.count, self.count
+            );
+            return Err(register.error(ErrorKind::Invalid, text));
+        }
+        Ok(state)
+    }
+
+    fn register(&self, op: &'static str) -> Result<Register> {
+        Register::open(&self.engine, self.name.clone()?, op)
+    }
+}
+
+/// What stands in the register.
+struct State {
+    /// Tells this making of the latch from all others.
+    made: u64,
+    count: u32,
+    /// Who counted.
+    counted: Vec<u64>,
+}
+
+impl State {
+    /// What a value has beside the counts.
+    const HEADER: usize = 1 + 3 * size_of::<u64>();
+
+    fn read(register: &Register, found: &[u8]) -> Result<State> {
+        let read = || {
+            let mut parts = Parts::of(KIND, found)?;
+            let (made, count) = (parts.number()?, u32::try_from(parts.number()?).ok()?);
+            let state = State { made, count, counted: parts.numbers()? };
+            parts.is_read().then_some(state)
+        };
+        read().ok_or_else(|| foreign(register, "latch"))
+    }
+
+    fn written(&self) -> Vec<u8> {
+        Record::of(KIND).number(self.made).number(u64::from(self.count)).numbers(&self.counted).done()
+    }
+
+    fn remaining(&self) -> u32 {
+        self.count.saturating_sub(u32::try_from(self.counted.len()).unwrap_or(u32::MAX))
+    }
+
+    fn is_open(&self) -> bool {
+        self.remaining() == 0
+    }
+}
+
+/// A number that nobody else draws.
+fn draw() -> Result<u64> {
+    getrandom::u64().map_err(|error| {
+        let text = format!("the operating system gives no random bytes: {error}");
+        Error::new(ErrorKind::Unavailable, "count down", text)
+    })
+}
+
+/// Latch, written in its first way.
+const KIND: u8 = b'l';
+/// How long one question waits for a change.
+const LOOK: Duration = Duration::from_secs(30);

@@ -1,0 +1,160 @@
+//! So many in any period, by the server's clock.
+//!
+//! Ground rules: a grant is a permit of a semaphore whose lease is the period, and which nobody renews or gives back. The
+//! server itself ends it, so no clock of a client takes part, and a client that dies frees nothing early.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Liveness, MAX_LINE};
+
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Guard, Semaphore};
+
+/// A limit of so many in any period, over all processes that use the same store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use std::time::Duration;
+///
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let mails = locks.rate_limit("mails", 2, Duration::from_millis(200));
+/// mails.acquire().await?;
+/// mails.acquire().await?;
+/// assert!(!mails.try_acquire().await?); // two in this period already
+/// mails.acquire().await?; // waits until the first of them is a period old
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// The server grants at most so many in *any* window of a period, wherever it begins: not twice as many around the end of a
+/// counted minute. It counts by its own clock, and what it granted to a process that has died counts as well. Where the store
+/// keeps a line, who came first is served first, in all processes.
+///
+/// # Does not promise
+/// That what is done with the grants keeps the distance that the grants had: between a grant and what is done with it the
+/// network or the process may pause. What [`Safety`](crate::Safety) says of the store's locks holds here: a store that loses a
+/// grant in a failover may grant once more. That all of the rate can be used: a grant counts for some milliseconds longer than the
+/// period, and for up to two seconds on a store that counts in seconds.
+///
+/// # Price
+/// Each grant of the last period is a claim in the store: good for limits of some hundreds in a period, not for tens of
+/// thousands. Cut such a period into smaller ones: 100 in 100 ms for 1,000 in a second.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    engine: Arc<Engine>,
+    permits: Semaphore,
+    count: u32,
+}
+
+impl RateLimit {
+    pub(crate) fn new(engine: Arc<Engine>, permits: Semaphore, period: Duration, count: u32) -> RateLimit {
+        // A server whose clock is coarse may end a claim that much early.
+        let lease = period.saturating_add(engine.profile().granularity);
+        RateLimit { engine, permits: permits.ttl(lease), count }
+    }
+
+    /// The name of the resource whose permits are granted.
+    pub(crate) fn permits_of(name: &str) -> String {
+        format!("{name}!rate")
+    }
+
+    /// Waits in line until one is granted.
+    ///
+    /// # Cancel safety
+    /// A dropped future uses nothing up.
+    ///
+    /// # Errors
+    /// `Unsupported` on a store whose claims end with their process, before anything is sent, and where it does not count
+    /// permits; `Invalid` for a period that is no ttl of this store, or a limit of none or of more than ten thousand; else
+    /// as [`Semaphore::acquire`](crate::Semaphore::acquire).
+    pub async fn acquire(&self) -> Result<()> {
+        self.acquire_many(1).await
+    }
+
+    /// Takes one if it is granted now; `false` where it is not.
+    ///
+    /// # Cancel safety
+    /// A dropped future uses nothing up.
+    ///
+    /// # Errors
+    /// As [`RateLimit::acquire`].
+    pub async fn try_acquire(&self) -> Result<bool> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Waits in line for up to `limit` until one is granted.
+    ///
+    /// # Cancel safety
+    /// A dropped future uses nothing up.
+    ///
+    /// # Errors
+    /// As [`RateLimit::acquire`], and `Timeout`.
+    pub async fn acquire_timeout(&self, limit: Duration) -> Result<()> {
+        self.acquire_many_timeout(1, limit).await
+    }
+
+    /// Waits in line until `weight` are granted together, as for something that costs more.
+    ///
+    /// # Cancel safety
+    /// A dropped future uses nothing up.
+    ///
+    /// # Errors
+    /// As [`RateLimit::acquire`]; `Invalid` for none, or for more than the limit.
+    pub async fn acquire_many(&self, weight: u32) -> Result<()> {
+        self.check()?;
+        // One that was lost before it arrived here was given back, perhaps early: it counts as never granted.
+        while !self.permits.acquire_many(weight).await?.spend() {}
+        Ok(())
+    }
+
+    /// Takes `weight` if they are granted now; `false` where they are not.
+    ///
+    /// # Cancel safety
+    /// A dropped future uses nothing up.
+    ///
+    /// # Errors
+    /// As [`RateLimit::acquire_many`].
+    pub async fn try_acquire_many(&self, weight: u32) -> Result<bool> {
+        self.check()?;
+        let granted = self.permits.try_acquire_many(weight).await?;
+        Ok(granted.is_some_and(Guard::spend))
+    }
+
+    /// Waits in line for up to `limit` until `weight` are granted together.
+    ///
+    /// # Cancel safety
+    /// A dropped future uses nothing up.
+    ///
+    /// # Errors
+    /// As [`RateLimit::acquire_many`], and `Timeout`.
+    pub async fn acquire_many_timeout(&self, weight: u32, limit: Duration) -> Result<()> {
+        self.check()?;
+        let clock = self.engine.clock();
+        let end = clock.now().after(limit);
+        while !self.permits.acquire_many_timeout(weight, clock.now().until(end)).await?.spend() {}
+        Ok(())
+    }
+
+    /// What can be refused without asking.
+    fn check(&self) -> Result<()> {
+        let profile = self.engine.profile();
+        if !matches!(profile.liveness, Liveness::Lease { .. }) {
+            let text = format!(
+                "a `{}` store ends what a process was granted together with the process, so the limit would not hold; take \
+                 a store with leases",
+                profile.name
+            );
+            return Err(Error::new(ErrorKind::Unsupported, "rate limit", text));
+        }
+        if usize::try_from(self.count).is_ok_and(|count| count > MAX_LINE) {
+            let text =
+                format!("a limit of {} is too many: {MAX_LINE} at most; take a shorter period", self.count);
+            return Err(Error::new(ErrorKind::Invalid, "rate limit", text));
+        }
+        Ok(())
+    }
+}

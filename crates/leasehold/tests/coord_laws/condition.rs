@@ -1,0 +1,251 @@
+//! No wake-up is lost.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::layer::Verb;
+use leasehold::{Condition, ErrorKind, Leasehold, Mutex, Wakening};
+
+use crate::world::{Client, World, on_schedules};
+
+/// What is waited for. It is only touched under the lock.
+type Tokens = Arc<AtomicU64>;
+
+fn queue(locks: &Leasehold) -> (Mutex, Condition) {
+    (locks.mutex("queue").ttl(TTL), locks.condition("not empty").ttl(TTL))
+}
+
+/// Takes one token, waiting for it under the lock.
+async fn take(locks: Leasehold, tokens: Tokens) {
+    let (mutex, not_empty) = queue(&locks);
+    let mut guard = mutex.lock().await.unwrap();
+    while tokens.load(Ordering::SeqCst) == 0 {
+        guard = guard.wait(&not_empty).await.unwrap();
+    }
+    tokens.fetch_sub(1, Ordering::SeqCst);
+    guard.release().await.unwrap();
+}
+
+/// Puts one token and tells one who waits.
+async fn put(locks: &Leasehold, tokens: &Tokens) {
+    let (mutex, not_empty) = queue(locks);
+    let guard = mutex.lock().await.unwrap();
+    tokens.fetch_add(1, Ordering::SeqCst);
+    guard.notify_one(&not_empty).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// One who waits, and then leaves or falls silent at a moment of its own. Whether it had taken a token by then.
+async fn quit(client: Client, tokens: Tokens, after: Duration, dies: bool) -> bool {
+    let taking = tokio::spawn({
+        let tokens = tokens.clone();
+        let locks = client.locks.clone();
+        async move {
+            let (mutex, not_empty) = queue(&locks);
+            let guard = mutex.lock().await.unwrap();
+            // It is only ever here to wait: whoever is woken acts, and is counted.
+            let guard = guard.wait(&not_empty).await.unwrap();
+            let had_one = tokens.load(Ordering::SeqCst) > 0;
+            if had_one {
+                tokens.fetch_sub(1, Ordering::SeqCst);
+                // It dies with the lock in its hands.
+                std::mem::forget(guard);
+            }
+            had_one
+        }
+    });
+    tokio::time::sleep(after).await;
+    if dies {
+        client.falls_silent();
+    }
+    taking.abort();
+    let took = taking.await.unwrap_or(false);
+    if took {
+        // What it held is gone with its process.
+        client.falls_silent();
+    }
+    took
+}
+
+/// As many tokens as there are takers, each put with one notification, while others who waited leave or die: if any
+/// notification stayed with one of those, a taker would wait for ever.
+#[test]
+fn no_wake_up_is_lost() {
+    on_schedules(|mut world| async move {
+        let tokens = Tokens::default();
+        let takers = 1 + world.chance.below(4);
+        let takers: Vec<_> = (0..takers)
+            .map(|_| (world.client(), world.chance.ms(100)))
+            .map(|(client, start)| {
+                let tokens = tokens.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(start).await;
+                    take(client.locks, tokens).await;
+                })
+            })
+            .collect();
+        let quitters: Vec<_> = (0..world.chance.below(4))
+            .map(|_| {
+                let (start, after) = (world.chance.ms(100), world.chance.ms(400));
+                let (client, dies) = (world.client(), world.chance.below(2) == 0);
+                let tokens = tokens.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(start).await;
+                    quit(client, tokens, after, dies).await
+                })
+            })
+            .collect();
+        let putter = world.client();
+        for _ in 0..takers.len() {
+            tokio::time::sleep(world.chance.ms(150)).await;
+            put(&putter.locks, &tokens).await;
+        }
+        for quitter in quitters {
+            if quitter.await.unwrap() {
+                put(&putter.locks, &tokens).await;
+            }
+        }
+        for taker in takers {
+            taker.await.unwrap();
+        }
+        assert_eq!(tokens.load(Ordering::SeqCst), 0);
+    });
+}
+
+/// One notification for all wakes all, whoever else leaves or dies, and a notifier that dies tells all or nobody.
+#[test]
+fn all_are_woken() {
+    on_schedules(|mut world| async move {
+        let open = Tokens::default();
+        let waiters: Vec<_> = (0..1 + world.chance.below(5))
+            .map(|_| (world.client(), world.chance.ms(100)))
+            .map(|(client, start)| {
+                let open = open.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(start).await;
+                    let (mutex, condition) = queue(&client.locks);
+                    let mut guard = mutex.lock().await.unwrap();
+                    while open.load(Ordering::SeqCst) == 0 {
+                        guard = guard.wait(&condition).await.unwrap();
+                    }
+                    guard.release().await.unwrap();
+                })
+            })
+            .collect();
+        tokio::time::sleep(world.chance.ms(200)).await;
+        let dying = world.client();
+        let (notify_for, mut chance) = (world.chance.ms(40), world.chance.fork());
+        let notifying = tokio::spawn({
+            let (locks, open) = (dying.locks.clone(), open.clone());
+            async move {
+                let (mutex, condition) = queue(&locks);
+                let guard = mutex.lock().await.unwrap();
+                open.store(1, Ordering::SeqCst);
+                tokio::time::sleep(chance.ms(20)).await;
+                guard.notify_all(&condition).await.unwrap();
+            }
+        });
+        tokio::time::sleep(notify_for).await;
+        dying.falls_silent();
+        notifying.abort();
+        let _ = notifying.await;
+        // Whether it had told them or not, somebody else does so again.
+        let other = world.client();
+        let (mutex, condition) = queue(&other.locks);
+        let guard = mutex.lock().await.unwrap();
+        open.store(1, Ordering::SeqCst);
+        guard.notify_all(&condition).await.unwrap();
+        guard.release().await.unwrap();
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timed_wait_ends_with_the_lock_and_says_why() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let (mutex, condition) = queue(&locks);
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.fence();
+    let (guard, wakening) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
+    assert_eq!(wakening, Wakening::TimedOut);
+    assert!(guard.fence() > first);
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    // One who has left is not told: nobody is.
+    guard.notify_one(&condition).await.unwrap();
+    let (guard, wakening) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
+    assert_eq!(wakening, Wakening::TimedOut);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_waited_under_is_refused_and_says_so() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let condition = locks.condition("c");
+    let refused = |error: leasehold::Error| assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    refused(locks.rwlock("r").read().await.unwrap().wait(&condition).await.unwrap_err());
+    refused(locks.semaphore("s", 2).acquire().await.unwrap().notify_one(&condition).await.unwrap_err());
+    let owner = leasehold::Owner::new();
+    let mutex = locks.mutex("m").owner(&owner);
+    let (one, two) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
+    refused(one.wait(&condition).await.unwrap_err());
+    two.release().await.unwrap();
+    // All who wait on one condition do so under one lock.
+    let waiting = tokio::spawn({
+        let (mutex, condition) = (locks.mutex("m"), condition.clone());
+        async move { mutex.lock().await.unwrap().wait(&condition).await }
+    });
+    let other = locks.mutex("another").lock().await.unwrap();
+    let error = loop {
+        match other.notify_one(&condition).await {
+            Ok(()) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(error) => break error,
+        }
+    };
+    refused(error);
+    refused(other.wait(&condition).await.unwrap_err());
+    locks.close(Duration::from_secs(5)).await;
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn a_lost_lock_neither_waits_nor_notifies() {
+    let mut world = World::at_once();
+    let client = world.calm_client();
+    let (mutex, condition) = queue(&client.locks);
+    let guard = mutex.max_hold(Duration::from_millis(20)).lock().await.unwrap();
+    guard.lost().await;
+    let before = client.calls(Verb::Swap);
+    assert!(guard.notify_all(&condition).await.unwrap_err().is_lost());
+    assert!(guard.wait(&condition).await.unwrap_err().is_lost());
+    assert_eq!(client.calls(Verb::Swap), before, "nothing was written");
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_those_who_waited() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let tokens = Tokens::default();
+    let takers: Vec<_> = (0..10).map(|_| tokio::spawn(take(locks.clone(), tokens.clone()))).collect();
+    for _ in 0..10 {
+        put(&locks, &tokens).await;
+    }
+    for taker in takers {
+        taker.await.unwrap();
+    }
+    let (registers, at) =
+        (locks.backend().registers().unwrap(), leasehold::Resource::new("not empty!condition").unwrap());
+    for _ in 0..1000 {
+        if registers.read(&at).await.unwrap().value.is_none()
+            && locks.list("", None, 9).await.unwrap().is_empty()
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("left behind: {:?}, {:?}", registers.read(&at).await, locks.list("", None, 9).await);
+}
+
+const TTL: Duration = Duration::from_secs(3);

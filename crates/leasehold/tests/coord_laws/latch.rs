@@ -1,0 +1,103 @@
+//! Nobody passes a latch before the last count, and each counts once.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Leasehold};
+
+use crate::world::on_schedules;
+
+/// Members count, are cut off in the middle of it or die, and are started anew: each is counted once, and nobody
+/// passes before all have begun to count.
+#[test]
+fn it_opens_with_the_last_count_and_not_before() {
+    on_schedules(|mut world| async move {
+        let count = 1 + world.chance.below(6) as u32;
+        let begun = Arc::new(AtomicU32::new(0));
+        let waiters: Vec<_> = (0..1 + world.chance.below(3))
+            .map(|_| {
+                let (client, begun, start) = (world.client(), begun.clone(), world.chance.ms(200));
+                tokio::spawn(async move {
+                    tokio::time::sleep(start).await;
+                    let latch = client.locks.latch("started", count);
+                    while latch.wait().await.is_err() {}
+                    assert_eq!(begun.load(Ordering::SeqCst), count, "it passed early");
+                })
+            })
+            .collect();
+        let members: Vec<_> = (0..count)
+            .map(|member| {
+                let (client, again) = (world.client(), world.client());
+                let (begun, mut chance) = (begun.clone(), world.chance.fork());
+                tokio::spawn(async move {
+                    tokio::time::sleep(chance.ms(300)).await;
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    let member = format!("member {member}");
+                    let latch = client.locks.latch("started", count);
+                    // It is cut off after a while, and perhaps its whole process.
+                    let cut = tokio::time::timeout(chance.ms(30), latch.count_down_as(&member)).await;
+                    if chance.below(3) == 0 {
+                        client.falls_silent();
+                    }
+                    if !matches!(cut, Ok(Ok(()))) || chance.below(3) == 0 {
+                        let latch = again.locks.latch("started", count);
+                        while latch.count_down_as(&member).await.is_err() {}
+                    }
+                })
+            })
+            .collect();
+        for task in members.into_iter().chain(waiters) {
+            task.await.unwrap();
+        }
+        let late = world.calm_client();
+        assert_eq!(late.locks.latch("started", count).remaining().await.unwrap(), 0);
+    });
+}
+
+/// A count without a name is made once as well, whatever is lost on the way.
+#[test]
+fn a_count_is_made_once() {
+    on_schedules(|mut world| async move {
+        let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
+        let counts = clients.iter().map(|client| {
+            let latch = client.locks.latch("counted", 9);
+            async move {
+                latch.count_down().await.unwrap();
+                latch.count_down().await.unwrap();
+            }
+        });
+        futures_util::future::join_all(counts).await;
+        assert_eq!(world.calm_client().locks.latch("counted", 9).remaining().await.unwrap(), 3);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_at_its_limit_or_when_the_latch_is_taken_away() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let latch = locks.latch("l", 2);
+    latch.count_down().await.unwrap();
+    let error = latch.wait_timeout(Duration::from_millis(20)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let waiting = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    latch.reset().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Broken);
+    assert_eq!(latch.remaining().await.unwrap(), 2, "it is a new one");
+    assert_eq!(locks.latch("l", 3).remaining().await.unwrap(), 3, "nobody has counted: it has no number yet");
+}
+
+#[tokio::test]
+async fn another_number_and_no_number_are_refused() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    locks.latch("l", 2).count_down().await.unwrap();
+    for wrong in [0, 3, u32::MAX] {
+        let error = locks.latch("l", wrong).count_down().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    assert_eq!(locks.latch("l", 2).remaining().await.unwrap(), 1);
+}

@@ -1,0 +1,159 @@
+//! Never more than so many in any window of the period, by the server's clock.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::core::{Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
+use leasehold::{
+    Backend, Clock, ErrorKind, Leasehold, Moment, Profile, Resource, Snapshot, Summary, Version,
+};
+
+use crate::world::on_schedules;
+
+/// When the server granted what, and what was given back.
+#[derive(Debug)]
+struct Recorded {
+    store: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    grants: Mutex<HashMap<ClaimId, (Moment, u32)>>,
+}
+
+impl Recorded {
+    /// Fails where more than `count` were granted in one window, of those that were not given back.
+    fn holds(&self, count: u32, period: Duration) -> u32 {
+        let mut grants: Vec<(Moment, u32)> = self.grants.lock().unwrap().values().copied().collect();
+        grants.sort_unstable();
+        for (at, &(begin, _)) in grants.iter().enumerate() {
+            let window = grants[at..].iter().take_while(|(when, _)| when.since(begin) < period);
+            let sum: u32 = window.map(|(_, weight)| weight).sum();
+            assert!(sum <= count, "{sum} in one period: {grants:?}");
+        }
+        grants.iter().map(|(_, weight)| weight).sum()
+    }
+}
+
+#[async_trait]
+impl Backend for Recorded {
+    fn profile(&self) -> &Profile {
+        self.store.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let step = self.store.contend(claim, patience).await?;
+        if let Step::Granted(_) = step {
+            let granted = (self.clock.now(), claim.share.weight());
+            self.grants.lock().unwrap().entry(claim.id).or_insert(granted);
+        }
+        Ok(step)
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.store.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        for claim in batch {
+            self.grants.lock().unwrap().remove(&claim.id);
+        }
+        self.store.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.store.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.store.list(prefix, after, limit).await
+    }
+}
+
+#[test]
+fn never_more_in_any_window() {
+    on_schedules(|mut world| async move {
+        let clock = world.clock.clone();
+        let recorded = Arc::new(Recorded { store: world.store.clone(), clock, grants: Mutex::default() });
+        world.store = recorded.clone();
+        let count = 1 + world.chance.below(5) as u32;
+        let period = Duration::from_millis(200 + world.chance.below(800));
+        let got = Arc::new(AtomicU32::new(0));
+        let tasks: Vec<_> = (0..2 + world.chance.below(4))
+            .map(|_| {
+                let (client, mut chance, got) = (world.client(), world.chance.fork(), got.clone());
+                let dies = chance.below(4) == 0;
+                tokio::spawn(async move {
+                    let limit = client.locks.rate_limit("mails", count, period);
+                    for _ in 0..6 {
+                        tokio::time::sleep(chance.ms(200)).await;
+                        let weight = 1 + chance.below(u64::from(count)) as u32;
+                        let granted = match chance.below(4) {
+                            // The wire may refuse what is only tried once; nothing is granted then.
+                            0 => limit.try_acquire_many(weight).await.unwrap_or(false),
+                            1 => limit.acquire_many_timeout(weight, chance.ms(500)).await.is_ok(),
+                            2 => {
+                                let waiting = limit.acquire_many(weight);
+                                matches!(tokio::time::timeout(chance.ms(500), waiting).await, Ok(Ok(())))
+                            }
+                            _ => limit.acquire_many(weight).await.is_ok(),
+                        };
+                        got.fetch_add(u32::from(granted) * weight, Ordering::SeqCst);
+                    }
+                    if dies {
+                        client.falls_silent();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        // What was granted and not delivered is given back in the background.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let granted = recorded.holds(count, period);
+        let got = got.load(Ordering::SeqCst);
+        assert!(granted >= got && got > 0, "{got} were told of a grant, and {granted} were granted");
+    });
+}
+
+/// As fast as it may be, and no faster.
+#[tokio::test(start_paused = true)]
+async fn the_limit_is_reached() {
+    let locks = Leasehold::builder();
+    let clock = crate::world::ticks();
+    let store = leasehold::local::MemoryBackend::with_clock(clock.clone());
+    let locks = locks.clock(clock).over(Arc::new(store)).unwrap();
+    let limit = locks.rate_limit("mails", 3, Duration::from_millis(500));
+    let begun = tokio::time::Instant::now();
+    for _ in 0..30 {
+        limit.acquire().await.unwrap();
+    }
+    let took = begun.elapsed();
+    assert!((Duration::from_millis(4_500)..Duration::from_millis(4_900)).contains(&took), "{took:?}");
+    locks.close(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn a_store_without_leases_refuses_before_anything_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = Leasehold::open(&format!("file:{}", dir.path().display())).await.unwrap();
+    let error = locks.rate_limit("r", 3, Duration::from_secs(1)).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let locks = Leasehold::open("mem:").await.unwrap();
+    for (count, period) in [(0, 1), (10_001, 1), (3, 0), (3, 1_000_000)] {
+        let limit = locks.rate_limit("r", count, Duration::from_secs(period));
+        assert_eq!(limit.try_acquire().await.unwrap_err().kind(), ErrorKind::Invalid, "{count} {period}");
+    }
+}

@@ -1,0 +1,164 @@
+//! One store, its clients, and what goes wrong between them.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Backend, Clock, Leasehold, Moment};
+
+/// Chance that can be had again: xorshift64*.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn of(seed: u64) -> Chance {
+        Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// Below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % end
+    }
+
+    pub(crate) fn ms(&mut self, end: u64) -> Duration {
+        Duration::from_millis(self.below(end))
+    }
+
+    /// Another chance, so that tasks do not disturb each other's.
+    pub(crate) fn fork(&mut self) -> Chance {
+        Chance::of(self.below(1 << 31))
+    }
+}
+
+/// The clock of the runtime, which a test lets stand still.
+#[derive(Debug)]
+struct Ticks(tokio::time::Instant);
+
+impl Clock for Ticks {
+    fn now(&self) -> Moment {
+        Moment::START.after(self.0.elapsed() + Duration::from_secs(1))
+    }
+}
+
+/// A clock that stands still when the runtime's does.
+pub(crate) fn ticks() -> Arc<dyn Clock> {
+    Arc::new(Ticks(tokio::time::Instant::now()))
+}
+
+/// One store and the chance of one schedule.
+pub(crate) struct World {
+    pub(crate) store: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) chance: Chance,
+}
+
+/// A client of its own, as another process would be.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) locks: Leasehold,
+    fault: Arc<Fault>,
+    is_silent: Arc<AtomicBool>,
+}
+
+impl World {
+    /// For tests by the real clock, with the same store.
+    pub(crate) fn at_once() -> World {
+        World::new(3)
+    }
+
+    fn new(seed: u64) -> World {
+        let clock = ticks();
+        let mut chance = Chance::of(seed);
+        let store = MemoryBackend::with_clock(clock.clone());
+        // Some stores only answer when they are asked.
+        let store = if chance.below(4) == 0 { store.polling() } else { store };
+        World { store: Arc::new(store), clock, chance }
+    }
+
+    /// A client whose wire loses and delays by chance for a while.
+    pub(crate) fn client(&mut self) -> Client {
+        let client = self.calm_client();
+        tokio::spawn(trouble(client.clone(), self.chance.fork()));
+        client
+    }
+
+    pub(crate) fn calm_client(&mut self) -> Client {
+        let fault = Arc::new(Fault::over(self.store.clone()));
+        let locks = Leasehold::builder().clock(self.clock.clone()).over(fault.clone()).unwrap();
+        Client { locks, fault, is_silent: Arc::default() }
+    }
+}
+
+impl Client {
+    /// Nothing of this client is heard of any more, as after `kill -9`.
+    pub(crate) fn falls_silent(&self) {
+        self.is_silent.store(true, Ordering::SeqCst);
+        self.fault.set_all(Mode::Hang);
+    }
+
+    fn trouble(&self, verb: Verb, mode: Mode) {
+        if !self.is_silent.load(Ordering::SeqCst) {
+            self.fault.set(verb, mode);
+        }
+    }
+
+    pub(crate) fn calls(&self, verb: Verb) -> u64 {
+        self.fault.calls(verb)
+    }
+}
+
+async fn trouble(client: Client, mut chance: Chance) {
+    for _ in 0..TROUBLES {
+        tokio::time::sleep(chance.ms(20)).await;
+        let verb = Verb::ALL[chance.below(Verb::ALL.len() as u64) as usize];
+        let mode = match chance.below(4) {
+            0 => Mode::LoseReply,
+            1 => Mode::LoseRequest,
+            2 => Mode::Refuse,
+            _ => Mode::LateReply(chance.ms(30)),
+        };
+        client.trouble(verb, mode);
+        tokio::time::sleep(chance.ms(20)).await;
+        client.trouble(verb, Mode::Pass);
+    }
+}
+
+/// Tries `schedule` on so many seeds, each in a runtime of its own whose time stands still while anything can go on.
+pub(crate) fn on_schedules<F>(schedule: impl Fn(World) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let said = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let first = said("LEASEHOLD_SEED").unwrap_or(1);
+    for seed in first..first + said("LEASEHOLD_SCHEDULES").unwrap_or(SCHEDULES) {
+        let telling = Telling(seed);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let ended = tokio::time::timeout(LONG, schedule(World::new(seed))).await;
+            ended.unwrap_or_else(|_| panic!("it does not come to its end"));
+        });
+        std::mem::forget(telling);
+    }
+}
+
+/// Tells the seed of a schedule that failed.
+struct Telling(u64);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        eprintln!("failed with LEASEHOLD_SEED={} LEASEHOLD_SCHEDULES=1", self.0);
+    }
+}
+
+/// Longer than everything that is promised to end, many times over.
+const LONG: Duration = Duration::from_secs(600);
+/// So often the wire of one client is in trouble, for a second in all.
+const TROUBLES: u64 = 50;
+const SCHEDULES: u64 = 250;
