@@ -10,6 +10,7 @@
 //! | `claim-…` | one FIFO for each claim, open and `flock`ed by the process that made the claim: its sign of life |
 //! | `fence` | the number up to which fences are reserved, written through to the disk |
 //! | `name` | the full name of the resource, where the directory's name is a hash of it |
+//! | `value` | the register of the same name, where it was written; replaced as a whole, and written through to the disk |
 //!
 //! **A claim lives exactly as long as its process keeps its FIFO locked.** When the process ends, in whatever way,
 //! the kernel first drops the lock and then closes the FIFO; the hang-up wakes the claim next in line, which
@@ -50,7 +51,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Admission, Backend, Claim, Effect, Failure, Grade, Grant, Hint, Liveness, Order, Patience, Profile,
-    Proof, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Proof, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary,
+    Version, Waiting,
 };
 
 mod book;
@@ -61,6 +63,7 @@ mod look;
 mod onlook;
 mod own;
 mod pulse;
+mod registers;
 mod reserve;
 mod room;
 mod root;
@@ -97,6 +100,7 @@ use root::{Medium, Root};
 pub struct FileBackend {
     inner: Arc<Inner>,
     profile: Profile,
+    registers: RegisterPromise,
 }
 
 /// What calls on blocking threads share.
@@ -114,8 +118,8 @@ impl FileBackend {
     /// `Unsupported` on a network file system that is not forced.
     pub fn open(config: FileConfig) -> Result<FileBackend, Failure> {
         let root = Root::open(config)?;
-        let profile = profile(root.medium());
-        Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile })
+        let (profile, registers) = (profile(root.medium()), registers::promise(root.medium()));
+        Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile, registers })
     }
 
     /// The directory of the store.
@@ -187,6 +191,10 @@ impl FileBackend {
 impl Backend for FileBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
