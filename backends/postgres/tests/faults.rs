@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Effect, FailureKind, Patience, Release, Renewal, Waiting};
+use leasehold_core::{Claim, Effect, FailureKind, Note, Patience, Release, Renewal, Step, Waiting};
+use leasehold_testkit::surroundings::{inside, private_mounts};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
 
 #[tokio::test]
@@ -140,6 +141,64 @@ async fn a_server_that_hangs_is_away_and_comes_back() {
     assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
 }
 
+/// The server's data lie on a disk of 200 MB, which somebody else fills.
+#[tokio::test]
+async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
+    let name = "a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold";
+    let script = "mount -t tmpfs -o size=200m,mode=1777 tmpfs \"$DIR\"";
+    let Some(dir) = inside(name, &private_mounts(), script) else { return };
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let (held, known) = (claim("held", LONG), claim("known", LONG));
+    let first = hold(&*backend, &held).await;
+    hold(&*backend, &known).await;
+    let ballast = dir.join("ballast");
+    fill(&ballast);
+
+    // New rows need new pages sooner or later.
+    let note = Note::new(&"x".repeat(1000)).unwrap();
+    let mut refused = None;
+    for n in 0..200 {
+        let new = Claim { note: note.clone(), ..claim(&format!("new/{n}"), LONG) };
+        if let Err(failure) = look_once(&*backend, &new).await {
+            refused = Some(failure);
+            break;
+        }
+    }
+    let refused = refused.unwrap();
+    assert_eq!((refused.kind, refused.effect), (FailureKind::Unavailable, Effect::None), "{refused}");
+    assert!(refused.to_string().contains("make room on the server's disk"), "{refused}");
+    // What has a page goes on in it.
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &known).await, Release::Freed));
+    assert!(look_once(&*backend, &claim("held", LONG)).await.unwrap().is_none());
+
+    // Where the log has no room either, the server goes down, and nothing of it is told as lost.
+    drop(server.sql("SELECT pg_switch_wal(); CREATE TABLE more AS SELECT generate_series(1, 2000000)").await);
+    for _ in 0..20 {
+        match renew(&*backend, &held).await {
+            Renewal::Renewed | Renewal::Unknown(_) => {}
+            answer => panic!("on a full disk a renewal was answered with {answer:?}"),
+        }
+    }
+    std::fs::remove_file(&ballast).unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let next = take(&*backend, &claim("held", LONG)).await;
+    assert!(next.fence > first.fence);
+}
+
+/// Writes a file until the disk has no room.
+fn fill(path: &std::path::Path) {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path).unwrap();
+    let block = vec![0; 64 * 1024];
+    for size in [block.len(), 4096] {
+        while file.write_all(&block[..size]).is_ok() {}
+    }
+}
+
 /// Everybody wants the same few names, under an isolation that fails whoever was not first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_races_are_run_again() {
@@ -173,7 +232,8 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
     let backend = open(&server.url()).await;
-    let held = claim("job", LONG);
+    // Longer than the longest campaign.
+    let held = claim("job", LONG * 60);
     hold(&*backend, &held).await;
     let mut left = waits;
     while left > 0 {
@@ -190,10 +250,14 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
                         ends.end();
                     };
                     let (step, ()) = tokio::join!(backend.contend(&claim, &patience), end);
-                    if let Err(failure) = step {
-                        // As the reaper does with a wait whose end is not known.
-                        assert!(failure.is_transient(), "{failure}");
-                        assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
+                    match step {
+                        Ok(Step::Granted(_)) => panic!("granted while it is held"),
+                        Ok(Step::Busy(_)) => {}
+                        Err(failure) => {
+                            // As the reaper does with a wait whose end is not known.
+                            assert!(failure.is_transient(), "{failure}");
+                            assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
+                        }
                     }
                 })
             })

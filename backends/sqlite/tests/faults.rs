@@ -172,6 +172,66 @@ async fn ten_clients_that_write_at_once_all_get_through() {
     }
 }
 
+/// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_waits_leave_no_claim() {
+    let place = Place::new();
+    let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
+    let backend = place.open("").await.unwrap();
+    // Longer than the longest campaign.
+    let held = Claim { ttl: Duration::from_secs(3_600), ..claim("job") };
+    try_take(&backend, &held).await.unwrap().unwrap();
+    let mut left: usize = waits;
+    while left > 0 {
+        let some = left.min(50);
+        left -= some;
+        let tasks: Vec<_> = (0..some).map(|n| tokio::spawn(cancelled(backend.clone(), n as u64))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+    let patience = Patience::none(Arc::new(SteadyClock::new()));
+    let seen = backend.inspect(&held.resource, None, &patience).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+    let rows: (i64, i64) = place
+        .other()
+        .query_row("SELECT count(*), sum(claims <> '') FROM leasehold", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .unwrap();
+    assert_eq!(rows, (1, 0), "a row, for its fence, and no claim in it");
+}
+
+/// Waits as the engine does, until it is called back at some point.
+async fn cancelled(backend: Arc<dyn Backend>, n: u64) {
+    let patience = Patience::unlimited(Arc::new(SteadyClock::new()));
+    let (claim, ends) = (claim("job"), patience.clone());
+    let end = async {
+        tokio::time::sleep(Duration::from_millis(n % 20)).await;
+        ends.end();
+    };
+    let wait = async {
+        loop {
+            match backend.contend(&claim, &patience).await {
+                Ok(Step::Granted(_)) => panic!("granted while it is held"),
+                Ok(Step::Busy(_)) if patience.is_ended() => return,
+                Ok(Step::Busy(hint)) => tokio::select! {
+                    () = tokio::time::sleep(hint.ask_again_in.unwrap()) => {}
+                    () = patience.ended() => {}
+                },
+                Err(failure) => {
+                    assert!(failure.is_transient(), "{failure}");
+                    break;
+                }
+            }
+        }
+        // As the reaper does with a wait whose end is not known.
+        assert!(!matches!(backend.release(&[&claim]).await[..], [Release::Unknown(_)]));
+    };
+    tokio::join!(wait, end);
+}
+
 #[tokio::test]
 async fn the_examination_tells_how_the_file_is() {
     let place = Place::new();

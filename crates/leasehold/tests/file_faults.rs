@@ -14,6 +14,7 @@ use std::sync::Arc;
 use leasehold::local::{FileBackend, FileConfig};
 use leasehold_core::{Backend, Claim, Effect, Failure, FailureKind, Fence, Note, Release, Share};
 use leasehold_testkit::require::skip;
+use leasehold_testkit::surroundings::{DIRECTORY, inside, private_mounts};
 
 mod file_support;
 use file_support::*;
@@ -273,50 +274,3 @@ fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
-
-/// A mount namespace of its own, also for those who are not root where the kernel allows it.
-fn private_mounts() -> Vec<String> {
-    let mut wrapper = vec!["unshare".to_owned(), "--mount".to_owned()];
-    if !rustix::process::geteuid().is_root() {
-        wrapper.extend(["--user".to_owned(), "--map-root-user".to_owned()]);
-    }
-    wrapper
-}
-
-/// The directory to test in, when this program runs in the surroundings of the test. Otherwise it is started there,
-/// and `None` says that the test is over: passed, or skipped where the surroundings cannot be had.
-fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os(DIRECTORY) {
-        return Some(dir.into());
-    }
-    let place = tempfile::tempdir().unwrap();
-    let wrapped = |script: &str| {
-        let mut command = Command::new(&wrapper[0]);
-        command.args(&wrapper[1..]).args(["sh", "-ec", script]).env("DIR", place.path());
-        command
-    };
-    match wrapped(script).output() {
-        Ok(tried) if tried.status.success() => {}
-        Ok(tried) => {
-            skip(
-                &wrapper[0],
-                &format!("{wrapper:?} is not allowed: {}", String::from_utf8_lossy(&tried.stderr)),
-            );
-            return None;
-        }
-        Err(error) => {
-            skip(&wrapper[0], &format!("{} cannot be started: {error}", wrapper[0]));
-            return None;
-        }
-    }
-    let ran = wrapped(&format!("{script}; exec \"$PROGRAM\" --exact {test} --nocapture"))
-        .env("PROGRAM", std::env::current_exe().unwrap())
-        .env(DIRECTORY, place.path())
-        .output()
-        .unwrap();
-    let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && said.contains("1 passed"), "in its surroundings: {said}\n{errors}");
-    None
-}
-
-const DIRECTORY: &str = "LEASEHOLD_TEST_DIRECTORY";

@@ -100,6 +100,7 @@ mod process;
 mod proxy;
 mod redis;
 pub mod require;
+pub mod surroundings;
 mod zookeeper;
 
 pub use certificates::{Certificates, Identity};
