@@ -240,7 +240,9 @@ async fn cancelled_waits_leave_nothing() {
         let url = in_dialect(&server.url(), dialect);
         let store = connect(&url).await;
         let locks = leasehold::Leasehold::builder().over(connect(&url).await).unwrap();
-        let held = mutex("job");
+        // Longer than the longest campaign.
+        let mut held = mutex("job");
+        held.ttl = Duration::from_secs(3_600);
         hold(&*store, &held).await;
         for round in 0..rounds {
             let mutex = locks.mutex("job").ttl(Duration::from_secs(30));
