@@ -136,3 +136,84 @@ async fn a_value_goes_when_it_is_removed_and_comes_back() {
     add_one(&value).await.unwrap();
     assert_ne!(value.read().await.unwrap(), seen, "another writing of the same value is another state");
 }
+
+/// A thousand histories under random faults. `LEASEHOLD_SEED` repeats those of one run, which prints its seed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_random_schedule_of_faults_loses_or_doubles_an_update() {
+    let first = match std::env::var("LEASEHOLD_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => getrandom::u32().map(u64::from).unwrap(),
+    };
+    println!("seeds from {first} on");
+    let mut unknown = 0;
+    for some in (first..first + SCHEDULES).collect::<Vec<u64>>().chunks(AT_ONCE) {
+        let running: Vec<_> = some.iter().map(|seed| tokio::spawn(schedule(*seed))).collect();
+        for schedule in running {
+            unknown += soon(schedule).await.unwrap();
+        }
+    }
+    assert!(unknown > 0, "no fault ever left anything unknown, so nothing was tried");
+}
+
+/// Writers over wires that fail at random, by one seed. Answers how many outcomes stayed unknown.
+async fn schedule(seed: u64) -> u64 {
+    let store = Store::new();
+    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let tuning = Tuning { outage: Duration::from_millis(20), ..Tuning::default() };
+    let mut writers = Vec::new();
+    let mut faults = Vec::new();
+    for _ in 0..WRITERS {
+        let (locks, fault) = store.tuned(tuning.clone());
+        faults.push(fault);
+        writers.push(tokio::spawn(async move {
+            let value = locks.versioned("stock").escalate_after(100);
+            let (mut made, mut unknown) = (0, 0);
+            for _ in 0..UPDATES {
+                match add_one(&value).await {
+                    Ok(_) => made += 1,
+                    Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown += 1,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "seed {seed}: {error}"),
+                }
+            }
+            (made, unknown)
+        }));
+    }
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        let fault = &faults[chance.below(WRITERS) as usize];
+        let verb = if chance.below(3) == 0 { Verb::Read } else { Verb::Swap };
+        let modes = [Mode::Pass, Mode::Refuse, Mode::LoseRequest, Mode::LoseReply, Mode::Hang];
+        fault.set(verb, modes[chance.below(modes.len() as u64) as usize]);
+        tokio::time::sleep(Duration::from_millis(chance.below(8))).await;
+        // Nobody is cut off for ever.
+        fault.set(verb, Mode::Pass);
+    }
+    let (mut made, mut unknown) = (0, 0);
+    for writer in writers {
+        let (some, others) = writer.await.unwrap();
+        (made, unknown) = (made + some, unknown + others);
+    }
+    let (locks, _) = store.client();
+    let found = number(locks.versioned("stock").read().await.unwrap().value());
+    assert!(
+        (made..=made + unknown).contains(&found),
+        "seed {seed}: {found}, of {made} made and {unknown} unknown"
+    );
+    unknown
+}
+
+/// Numbers that a seed gives.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+const SCHEDULES: u64 = 1000;
+const AT_ONCE: usize = 100;
+const WRITERS: u64 = 3;
+const UPDATES: u32 = 3;
