@@ -64,7 +64,8 @@ impl Share {
 
     /// Whether it takes a counting backend to admit this share; an exclusive or a reader's share does not.
     pub const fn is_counted(self) -> bool {
-        !self.is_exclusive() && self.capacity != u32::MAX
+        let is_reader = self.weight == 1 && self.capacity == u32::MAX;
+        !self.is_exclusive() && !is_reader
     }
 }
 
@@ -112,6 +113,8 @@ mod tests {
         let two_of_three = Share::permits(2, 3).unwrap();
         assert!(two_of_three.is_counted());
         assert_eq!(two_of_three.to_string(), "2/3");
+        // Most of what readers share is neither a reader nor a writer: only who counts can tell.
+        assert!(Share::permits(u32::MAX - 1, u32::MAX).unwrap().is_counted());
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use coord::{
 };
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
-pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, kind};
+pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, Upgradable, kind};
 #[cfg(feature = "etcd")]
 pub use open::EtcdProof;
 #[cfg(feature = "zookeeper")]

@@ -24,49 +24,65 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
         Ok(claim) => claim,
         Err(error) => return Lines::ended(&engine, &want, Some(error)),
     };
+    match pursue(&engine, &want, &claim, &patience).await {
+        Ok(Some(held)) => Lines::granted(&engine, &want, held),
+        Ok(None) => Lines::ended(&engine, &want, None),
+        Err(error) => Lines::ended(&engine, &want, Some(error)),
+    }
+}
+
+/// Asks until the claim is granted, patience ends (`None`) or the server is away for too long. What is not granted in the
+/// end leaves nothing behind.
+pub(super) async fn pursue(
+    engine: &Arc<Engine>,
+    want: &Want,
+    claim: &Claim,
+    patience: &Patience,
+) -> Result<Option<Arc<Held>>> {
     let mut outage = Outage::none();
     loop {
-        match ask(&engine, &claim, &patience).await {
+        match ask(engine, claim, patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(&engine, &want, &claim, &grant) {
-                    return Lines::granted(&engine, &want, held);
+                if let Some(held) = take_charge(engine, want, claim, &grant) {
+                    return Ok(Some(held));
                 }
                 // The grant was stale when it arrived. Asked again, the server says how it stands now.
                 outage = Outage::none();
                 if patience.is_ended() {
-                    abandon(&engine, &claim);
-                    return Lines::ended(&engine, &want, None);
+                    abandon(engine, claim);
+                    return Ok(None);
                 }
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 // With a date to ask again the answer was given before patience ended, and the place was kept.
                 if hint.ask_again_in.is_some() {
-                    abandon(&engine, &claim);
+                    abandon(engine, claim);
                 }
-                return Lines::ended(&engine, &want, None);
+                return Ok(None);
             }
             Ok(Step::Busy(hint)) => {
                 outage = Outage::none();
-                pause(hint.ask_again_in.unwrap_or_default(), &patience).await;
+                pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
                 tracing::debug!(resource = %claim.resource, %failure, "contending failed");
                 let failure = outage.honest(failure);
-                let left = outage.goes_on(&engine, &failure);
+                let left = outage.goes_on(engine, &failure);
                 if patience.is_ended() || left.is_none() {
                     // Even where this attempt had no effect, an earlier one may have left a place.
-                    abandon(&engine, &claim);
-                    let error =
-                        (!patience.is_ended()).then(|| Error::failed("lock", failure).on(&claim.resource));
-                    return Lines::ended(&engine, &want, error);
+                    abandon(engine, claim);
+                    if patience.is_ended() {
+                        return Ok(None);
+                    }
+                    return Err(Error::failed("lock", failure).on(&claim.resource));
                 }
-                pause(left.unwrap_or_default(), &patience).await;
+                pause(left.unwrap_or_default(), patience).await;
             }
         }
         // Patience may have ended during a pause, when the backend could not know: then its place goes, too.
         if patience.is_ended() {
-            abandon(&engine, &claim);
-            return Lines::ended(&engine, &want, None);
+            abandon(engine, claim);
+            return Ok(None);
         }
     }
 }

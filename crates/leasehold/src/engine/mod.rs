@@ -14,6 +14,7 @@
 //! midway: it runs in a task of the engine, and the caller's future is only a receiver. What a dropped
 //! caller no longer wants is released by whoever finds it undeliverable.
 
+mod beside;
 mod contender;
 mod held;
 mod hold;

@@ -7,6 +7,7 @@ mod part;
 mod run;
 mod rwlock;
 mod semaphore;
+mod upgradable;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub use part::Part;
 pub(crate) use run::while_held;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use upgradable::Upgradable;
 
 use again::Terms;
 
@@ -230,6 +232,16 @@ impl<K> Lock<K> {
         match self.try_hold(share, wait).await? {
             Some(guard) => Ok(guard),
             None => Err(Error::timeout(Duration::ZERO, &self.name.clone()?)),
+        }
+    }
+
+    /// Another lock of the same client with the same settings; without an owner, a minimum or a maximum of time.
+    fn of_kind<L>(&self, name: &str, kind: L) -> Lock<L> {
+        Lock {
+            ttl: self.ttl,
+            quiet: self.quiet,
+            priority: self.priority,
+            ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
         }
     }
 

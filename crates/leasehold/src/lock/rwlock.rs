@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Shared;
-use super::{Guard, Lock};
+use super::{Guard, Lock, Upgradable};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -27,8 +27,8 @@ use crate::error::Result;
 /// # }
 /// ```
 ///
-/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). A reader is never turned into a
-/// writer: give the one back and ask for the other.
+/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). A reader that may have to write begins
+/// with [`RwLock::upgradable_read`].
 pub type RwLock = Lock<Shared>;
 
 impl Lock<Shared> {
@@ -54,6 +54,23 @@ impl Lock<Shared> {
     /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     pub async fn read_timeout(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::READER, Wait::For(limit)).await
+    }
+
+    /// Waits in line to read, as one who may become a writer, and a reader again, without a gap.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock). `Unsupported` on a store that does not count shares, and `Invalid` where the
+    /// lock has an owner, or a name of more than 504 bytes; nothing is sent.
+    pub async fn upgradable_read(&self) -> Result<Upgradable> {
+        Upgradable::read(self, Wait::Forever).await
+    }
+
+    /// Waits in line for up to `limit` to read as [`RwLock::upgradable_read`] does.
+    ///
+    /// # Errors
+    /// As [`RwLock::upgradable_read`], and `Timeout`.
+    pub async fn upgradable_read_timeout(&self, limit: Duration) -> Result<Upgradable> {
+        Upgradable::read(self, Wait::For(limit)).await
     }
 
     /// Waits in line to write.

@@ -1,0 +1,102 @@
+//! Asking for more of a resource by somebody who holds a part of it already.
+//!
+//! Ground rules: it does not stand in the local line, where it would wait behind those who wait for the part that is held.
+//! On the server it stands in line as everybody does. Where somebody ahead of it there waits for the part that is held, both
+//! would wait for ever: that is found out by looking at the line once it stands in it, since those ahead only leave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Order, Patience, Resource, Share, Snapshot};
+use tokio::sync::oneshot;
+
+use super::contender::pursue;
+use super::hold::Hold;
+use super::looking::EndOnDrop;
+use super::outage::jittered;
+use super::queue::Lines;
+use super::{Deadline, Engine, Wait, Want};
+use crate::error::{Error, ErrorKind, Result};
+
+impl Engine {
+    /// Waits for `want` beside a claim of the share `has` on the same resource, which stays held.
+    ///
+    /// Cancel safe: a dropped future leaves nothing behind.
+    pub(crate) async fn acquire_beside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
+        let resource = want.resource.clone();
+        if self.closed.is_cancelled() {
+            return Err(Error::closed("upgrade").on(&resource));
+        }
+        let deadline = Deadline::of(wait, &self.clock);
+        let claim = self.claim(&want)?;
+        let id = claim.id;
+        let patience = Patience::unlimited(self.clock.clone());
+        let _leaving = EndOnDrop(patience.clone());
+        let (reply, mut told) = oneshot::channel();
+        let engine = self.clone();
+        self.spawn(async move {
+            let outcome = pursue(&engine, &want, &claim, &patience).await;
+            let outcome = outcome.map(|held| {
+                held.map(|held| {
+                    engine.keeper.limit_hold(&held, want.max_hold);
+                    Lines::granted_directly(&engine, held)
+                })
+            });
+            // Undelivered, the hold is dropped here and gives itself back.
+            drop(reply.send(outcome));
+        });
+        let ended = tokio::select! {
+            biased;
+            outcome = &mut told => outcome.ok(),
+            () = self.closed.cancelled() => None,
+            () = deadline.passed() => {
+                // The grant may have been on its way while the time ran out: then it is given.
+                told.close();
+                let late = told.try_recv().ok();
+                Some(late.unwrap_or_else(|| Err(Error::timeout(deadline.waited(), &resource))))
+            }
+            ahead = self.waits_for_itself(&resource, id, has) => Some(Err(ahead)),
+        };
+        match ended {
+            Some(Ok(Some(hold))) => Ok(hold),
+            Some(Err(error)) => Err(error.with_op("upgrade")),
+            Some(Ok(None)) | None => Err(Error::closed("upgrade").on(&resource)),
+        }
+    }
+
+    /// Comes back where somebody ahead in the line waits for what is held; never where nobody does.
+    async fn waits_for_itself(self: &Arc<Self>, resource: &Resource, id: ClaimId, has: Share) -> Error {
+        if self.profile().order < Order::Fifo {
+            // Without a line nobody is ahead: who waits for what is held is passed.
+            return std::future::pending().await;
+        }
+        let mut pause = LOOK_FIRST;
+        loop {
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(LOOK_LAST);
+            // A look that fails says nothing; the next one may.
+            let Ok(line) = self.look(resource, None, Duration::ZERO).await else { continue };
+            match is_behind_a_conflict(&line, id, has) {
+                None => {}
+                Some(false) => return std::future::pending().await,
+                Some(true) => {
+                    let text = "somebody who waits ahead waits for what is held here, so each would wait for the other; \
+                                nothing changed: let go, and ask for all of it";
+                    return Error::new(ErrorKind::Deadlock, "upgrade", text).on(resource);
+                }
+            }
+        }
+    }
+}
+
+/// Whether one ahead of this claim cannot be admitted beside `has`; `None` where the claim does not wait in the line.
+fn is_behind_a_conflict(line: &Snapshot, id: ClaimId, has: Share) -> Option<bool> {
+    let place = line.waiting.iter().position(|standing| standing.id == id)?;
+    let conflicts = |share: Share| {
+        u64::from(share.weight()) + u64::from(has.weight()) > u64::from(share.capacity().min(has.capacity()))
+    };
+    Some(line.waiting[..place].iter().any(|standing| conflicts(standing.share)))
+}
+
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_LAST: Duration = Duration::from_secs(1);

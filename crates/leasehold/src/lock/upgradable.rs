@@ -1,0 +1,229 @@
+//! A reader that may become a writer, and a reader again, without letting go in between.
+//!
+//! Ground rules: it stays the reader that it is, and as a writer holds a second claim for all that is left beside itself. So
+//! the one rule of admission keeps others out, on every store that counts, and to become a reader again is to give the
+//! second claim back.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_core::{Fence, LossCause, Resource, Share};
+
+use super::again::Terms;
+use super::kind::{Exclusive, Shared};
+use super::{Guard, Lock, while_held};
+use crate::engine::Wait;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A reader that may become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let prices = locks.rwlock("prices");
+/// let mut guard = prices.upgradable_read().await?; // beside other readers
+/// guard.upgrade().await?; // waits until they are gone; nobody wrote meanwhile
+/// assert!(prices.try_read().await?.is_none());
+/// guard.downgrade().await?;
+/// assert!(prices.try_read().await?.is_some());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// It holds without a gap: between reading and writing, in both directions, nobody else writes. As a writer it is alone.
+/// Of several readers that want to write one is let, and the others are told `Deadlock` at once; so is one that would wait
+/// behind a writer who waits for this reader. Whoever is told is still a reader. What it holds as a reader and what it holds as
+/// a writer are lost together, and the fence is that of the later grant.
+///
+/// # Does not promise
+/// That it can become a writer: where a writer waits already, letting go is the only way on. Others that begin to read
+/// while it waits to write wait behind it on a store that keeps a line, and pass it on one that does not.
+#[derive(Debug)]
+#[must_use = "the lock is given back when this is dropped"]
+pub struct Upgradable {
+    // Dropped before the reader, so that it is never a writer that does not read.
+    write: Option<Guard>,
+    read: Guard,
+    lock: Lock<Shared>,
+    gate: Lock<Exclusive>,
+}
+
+impl Upgradable {
+    pub(super) async fn read(lock: &Lock<Shared>, wait: Wait) -> Result<Upgradable> {
+        let resource = lock.name.clone()?;
+        if lock.owner.is_some() {
+            let text = "a reader that may become a writer cannot be re-entered: ask without an owner";
+            return Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
+        }
+        lock.want(rest()?)?;
+        let gate = lock.of_kind(&format!("{resource}!upgrade"), Exclusive);
+        gate.want(Share::MUTEX)?;
+        let read = match lock.try_hold(Share::READER, wait).await? {
+            Some(read) => read,
+            None => return Err(Error::timeout(Duration::ZERO, &resource)),
+        };
+        Ok(Upgradable { write: None, read, lock: lock.clone(), gate })
+    }
+
+    /// Becomes a writer: waits until all other readers are gone. Nothing to do for one who is.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future it stays a reader, or has become a writer.
+    ///
+    /// # Errors
+    /// `Deadlock` where another reader is about to become a writer, or a writer waits already: each would wait for the
+    /// other, so let go and ask to write. `Lost` where the reader was lost meanwhile. Else as
+    /// [`Mutex::lock`](crate::Mutex::lock). Unless it is lost it is still a reader.
+    pub async fn upgrade(&mut self) -> Result<()> {
+        self.become_writer(Wait::Forever).await
+    }
+
+    /// The same, for up to `limit`.
+    ///
+    /// # Errors
+    /// As [`Upgradable::upgrade`], and `Timeout`.
+    pub async fn upgrade_timeout(&mut self, limit: Duration) -> Result<()> {
+        self.become_writer(Wait::For(limit)).await
+    }
+
+    /// Becomes a reader again, and waits until that is confirmed. Nothing to do for one who is.
+    ///
+    /// # Cancel safety
+    /// It becomes a reader even where the future is dropped.
+    ///
+    /// # Errors
+    /// `Lost` where it was lost before; `OutcomeUnknown` where the server did not answer: it is a reader, and others may
+    /// have to wait for up to the ttl.
+    pub async fn downgrade(&mut self) -> Result<()> {
+        self.read.check()?;
+        match self.write.take() {
+            Some(write) => write.release().await,
+            None => Ok(()),
+        }
+    }
+
+    async fn become_writer(&mut self, wait: Wait) -> Result<()> {
+        self.check()?;
+        if self.is_writer() {
+            return Ok(());
+        }
+        let resource = self.resource().clone();
+        let Some(gate) = self.gate.try_hold(Share::MUTEX, Wait::No).await? else {
+            let text = "another reader is about to become a writer, so each would wait for the other; nothing changed: \
+                        let go, and ask to write";
+            return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
+        };
+        let want = self.lock.want(rest()?)?;
+        let asking = self.lock.engine.acquire_beside(want, Share::READER, wait);
+        let lost = async {
+            match select(Box::pin(self.read.lost()), Box::pin(gate.lost())).await {
+                Either::Left((cause, _)) | Either::Right((cause, _)) => cause,
+            }
+        };
+        // Without the gate two could wait for each other; without the reader there is nothing to add to.
+        let asked = while_held(|| self.read.cause().or_else(|| gate.cause()), lost, asking).await;
+        let hold = match (asked, self.read.cause()) {
+            (_, Some(cause)) => return Err(Error::lost("upgrade", cause, &resource)),
+            (Err(cause), None) => {
+                let text =
+                    format!("what keeps others from upgrading was lost: {cause}; nothing changed: try again");
+                return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(&resource));
+            }
+            (Ok(outcome), None) => outcome?,
+        };
+        // How long it is held at least is the reader's matter.
+        let terms = Terms { at_least: Duration::ZERO, ..self.lock.terms() };
+        self.write = Some(Guard::new(Arc::new(hold), terms));
+        // Nobody else reads now, so nobody can want to upgrade: the gate is of no use any more.
+        drop(gate);
+        self.check()
+    }
+
+    /// Whether it writes.
+    pub fn is_writer(&self) -> bool {
+        self.write.is_some()
+    }
+
+    /// The fence of the latest grant: of the writer where it is one. `None` where the store has none.
+    pub fn fence(&self) -> Option<Fence> {
+        self.write.as_ref().unwrap_or(&self.read).fence()
+    }
+
+    /// What is held.
+    pub fn resource(&self) -> &Resource {
+        self.read.resource()
+    }
+
+    /// Whether it is still held, by the clock, now.
+    ///
+    /// # Errors
+    /// `Lost`, with the cause.
+    pub fn check(&self) -> Result<()> {
+        self.cause().map_or(Ok(()), |cause| Err(Error::lost("check", cause, self.resource())))
+    }
+
+    /// For how long it is held without another renewal.
+    pub fn remaining(&self) -> Duration {
+        let write = self.write.as_ref().map_or(Duration::MAX, Guard::remaining);
+        self.read.remaining().min(write)
+    }
+
+    /// Waits until it is lost; for ever where it never is.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn lost(&self) -> LossCause {
+        let write = async {
+            match &self.write {
+                Some(write) => write.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        match select(Box::pin(self.read.lost()), Box::pin(write)).await {
+            Either::Left((cause, _)) | Either::Right((cause, _)) => cause,
+        }
+    }
+
+    /// Runs `work` for as long as it is held, and drops it the moment it is lost, as [`Guard::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `work`; the lock stays held.
+    ///
+    /// # Errors
+    /// `Lost`, with the cause.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let done = while_held(|| self.cause(), self.lost(), work).await;
+        done.map_err(|cause| Error::lost("run", cause, self.resource()))
+    }
+
+    /// Gives all of it back and waits until that is confirmed.
+    ///
+    /// # Cancel safety
+    /// It is given back even where the future is dropped.
+    ///
+    /// # Errors
+    /// The first that went wrong, as [`Guard::release`].
+    pub async fn release(self) -> Result<()> {
+        let Upgradable { write, read, .. } = self;
+        let wrote = match write {
+            Some(write) => write.release().await,
+            None => Ok(()),
+        };
+        wrote.and(read.release().await)
+    }
+
+    fn cause(&self) -> Option<LossCause> {
+        self.read.cause().or_else(|| self.write.as_ref().and_then(Guard::cause))
+    }
+}
+
+/// All that a writer has and one reader has not.
+fn rest() -> Result<Share> {
+    let all = Share::WRITER.weight();
+    Ok(Share::permits(all - Share::READER.weight(), all)?)
+}

@@ -1,0 +1,287 @@
+//! From reader to writer and back: nobody else in between, and nobody waits for himself.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{Store, ms};
+use leasehold::core::LossCause;
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Leasehold, Owner, RwLock};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer() {
+    let store = Store::new();
+    let ((one, _), (two, _)) = (store.client(), store.client());
+    let (here, there) = (one.rwlock("prices"), two.rwlock("prices"));
+    let mut guard = here.upgradable_read().await.unwrap();
+    let reader = there.read().await.unwrap();
+    let as_reader = guard.fence();
+    let error = guard.upgrade_timeout(ms(50)).await.unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Timeout, "upgrade"));
+    assert!(!guard.is_writer() && guard.check().is_ok());
+    // What it asked for is gone, so readers are let in again.
+    drop(there.read_timeout(PATIENCE).await.unwrap());
+    let upgrade = tokio::spawn(async move {
+        guard.upgrade().await.unwrap();
+        guard
+    });
+    common::waiting(&one, "prices", 1).await;
+    reader.release().await.unwrap();
+    let mut guard = upgrade.await.unwrap();
+    assert!(guard.is_writer() && guard.fence() > as_reader);
+    guard.upgrade().await.unwrap();
+    assert!(there.try_read().await.unwrap().is_none());
+    assert!(here.try_read().await.unwrap().is_none());
+    guard.downgrade().await.unwrap();
+    assert!(!guard.is_writer() && guard.fence() == as_reader);
+    let reader = there.try_read().await.unwrap().unwrap();
+    assert!(there.try_write().await.unwrap().is_none());
+    drop(reader);
+    guard.release().await.unwrap();
+    for name in ["prices", "prices!upgrade"] {
+        common::settles(&one, name).await;
+    }
+}
+
+#[tokio::test]
+async fn of_two_upgraders_one_is_told_and_is_still_a_reader() {
+    let store = Store::new();
+    let ((one, _), (two, _)) = (store.client(), store.client());
+    let mut first = one.rwlock("prices").upgradable_read().await.unwrap();
+    let mut second = two.rwlock("prices").upgradable_read().await.unwrap();
+    let upgrade = tokio::spawn(async move {
+        first.upgrade().await.unwrap();
+        first
+    });
+    common::waiting(&one, "prices", 1).await;
+    let error = second.upgrade().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    assert!(second.check().is_ok());
+    second.release().await.unwrap();
+    assert!(tokio::time::timeout(PATIENCE, upgrade).await.unwrap().unwrap().is_writer());
+}
+
+#[tokio::test]
+async fn behind_a_writer_that_waits_for_the_reader_it_is_told() {
+    let store = Store::new();
+    for own_process in [true, false] {
+        let ((one, _), (two, _)) = (store.client(), store.client());
+        let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
+        let other = if own_process { one.rwlock("prices") } else { two.rwlock("prices") };
+        let writer = tokio::spawn(async move { other.write().await.unwrap() });
+        if !own_process {
+            common::waiting(&one, "prices", 1).await;
+        }
+        tokio::task::yield_now().await;
+        let told = tokio::time::timeout(PATIENCE, guard.upgrade()).await.expect("it waits for itself");
+        if let Err(error) = &told {
+            assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+        }
+        // A writer of the same process waits in the local line while this one reads, so it is passed.
+        assert_eq!(told.is_ok(), own_process);
+        guard.release().await.unwrap();
+        drop(tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap());
+        common::settles(&one, "prices").await;
+    }
+}
+
+#[tokio::test]
+async fn the_loss_of_either_is_the_loss_of_both() {
+    for part in [0, 1] {
+        let store = Store::new();
+        let ((locks, _), (operator, _)) = (store.client(), store.client());
+        let mut guard = locks.rwlock("prices").ttl(ms(300)).upgradable_read().await.unwrap();
+        guard.upgrade().await.unwrap();
+        let holders = operator.inspect("prices").await.unwrap().holders;
+        assert_eq!(holders.len(), 2);
+        assert!(operator.break_claim("prices", &holders[part]).await.unwrap());
+        assert_eq!(guard.lost().await, LossCause::Gone);
+        assert!(guard.check().unwrap_err().is_lost());
+        assert!(guard.run(async {}).await.unwrap_err().is_lost());
+        assert!(guard.upgrade().await.unwrap_err().is_lost());
+        assert!(guard.release().await.unwrap_err().is_lost());
+        common::settles(&operator, "prices").await;
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_is_lost_while_it_waits_to_write_is_told() {
+    let store = Store::new();
+    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let reader = other.rwlock("prices").read().await.unwrap();
+    let mut guard = locks.rwlock("prices").ttl(ms(200)).upgradable_read().await.unwrap();
+    wire.set(Verb::Renew, Mode::LoseRequest);
+    let error = tokio::time::timeout(PATIENCE, guard.upgrade()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    wire.set_all(Mode::Pass);
+    drop((guard, reader));
+    common::settles(&other, "prices").await;
+}
+
+/// Dropped after each of its polls, an upgrade leaves a reader and nothing else.
+#[tokio::test]
+async fn a_dropped_upgrade_leaves_nothing_behind() {
+    let store = Store::new();
+    let ((one, _), (two, _)) = (store.client(), store.client());
+    for polls in 0..30 {
+        let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
+        let reader = two.rwlock("prices").read().await.unwrap();
+        {
+            let mut upgrade = Box::pin(guard.upgrade());
+            for _ in 0..polls {
+                assert!(futures_util::poll!(&mut upgrade).is_pending());
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(guard.check().is_ok() && !guard.is_writer());
+        reader.release().await.unwrap();
+        tokio::time::timeout(PATIENCE, async {
+            // The gate is given back in the background.
+            while let Err(error) = guard.upgrade().await {
+                assert_eq!(error.kind(), ErrorKind::Deadlock);
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        guard.release().await.unwrap();
+        common::settles(&one, "prices").await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_before_anything_is_sent() {
+    let (locks, wire) = Store::new().client();
+    let owned = locks.rwlock("prices").owner(&Owner::new());
+    assert_eq!(owned.upgradable_read().await.unwrap_err().kind(), ErrorKind::Invalid);
+    let long = locks.rwlock(&"x".repeat(510));
+    assert_eq!(long.upgradable_read().await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(wire.calls(Verb::Contend), 0);
+}
+
+/// Who is inside, as those inside see it, and a value that only writers change.
+#[derive(Default)]
+struct Room {
+    readers: AtomicI64,
+    writers: AtomicI64,
+    value: AtomicU64,
+    upgrades: AtomicU64,
+    told: AtomicU64,
+}
+
+impl Room {
+    async fn write(&self, others_reading: i64, dice: &mut Dice) {
+        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
+        assert_eq!(self.readers.load(Ordering::SeqCst), others_reading, "a writer with another reader");
+        let before = self.value.load(Ordering::SeqCst);
+        dice.pause().await;
+        assert_eq!(self.readers.load(Ordering::SeqCst), others_reading, "a writer with another reader");
+        assert_eq!(self.value.swap(before + 1, Ordering::SeqCst), before);
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn enter(&self) {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
+    }
+
+    fn leave(&self) {
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a writer beside a reader");
+        self.readers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+
+    async fn pause(&mut self) {
+        for _ in 0..self.roll(4) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn one_of_the_crowd(lock: RwLock, room: Arc<Room>, mut dice: Dice) {
+    for _ in 0..3 {
+        dice.pause().await;
+        match dice.roll(4) {
+            0 => {
+                let guard = lock.read().await.unwrap();
+                room.enter();
+                dice.pause().await;
+                room.leave();
+                guard.release().await.unwrap();
+            }
+            1 => {
+                let guard = lock.write().await.unwrap();
+                room.write(0, &mut dice).await;
+                guard.release().await.unwrap();
+            }
+            _ => upgrade_and_back(&lock, &room, &mut dice).await,
+        }
+    }
+}
+
+async fn upgrade_and_back(lock: &RwLock, room: &Room, dice: &mut Dice) {
+    let mut guard = lock.upgradable_read().await.unwrap();
+    room.enter();
+    let seen = room.value.load(Ordering::SeqCst);
+    dice.pause().await;
+    match guard.upgrade().await {
+        Ok(()) => {
+            assert_eq!(room.value.load(Ordering::SeqCst), seen, "somebody wrote between reading and writing");
+            room.write(1, dice).await;
+            room.upgrades.fetch_add(1, Ordering::SeqCst);
+            if dice.roll(2) == 0 {
+                let written = room.value.load(Ordering::SeqCst);
+                guard.downgrade().await.unwrap();
+                dice.pause().await;
+                assert_eq!(room.value.load(Ordering::SeqCst), written, "somebody wrote beside a reader");
+            }
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+            room.told.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    room.leave();
+    guard.release().await.unwrap();
+}
+
+/// No two writers, no writer with another reader, nothing written between reading and writing, and all get through.
+///
+/// Time stands still while anybody can go on, so that pauses cost nothing; leases do not end meanwhile.
+#[tokio::test(start_paused = true)]
+async fn the_law_holds_over_a_thousand_schedules() {
+    let rooms = Arc::new(Room::default());
+    for seed in 0..1_000 {
+        let store = Store::new();
+        let clients: Vec<Leasehold> = (0..3).map(|_| store.client().0).collect();
+        let room = Arc::new(Room::default());
+        let crowd = (0..4).map(|number| {
+            let lock = clients[number as usize % 3].rwlock("prices");
+            tokio::spawn(one_of_the_crowd(lock, room.clone(), Dice(seed * 31 + number)))
+        });
+        for one in crowd.collect::<Vec<_>>() {
+            let done = tokio::time::timeout(PATIENCE, one).await;
+            done.unwrap_or_else(|_| panic!("seed {seed}: somebody waits for ever")).unwrap();
+        }
+        rooms.upgrades.fetch_add(room.upgrades.load(Ordering::SeqCst), Ordering::SeqCst);
+        rooms.told.fetch_add(room.told.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+    let (upgrades, told) = (rooms.upgrades.load(Ordering::SeqCst), rooms.told.load(Ordering::SeqCst));
+    println!("{upgrades} upgrades, {told} were told of a deadlock");
+    assert!(upgrades > 1_000 && told > 100, "{upgrades} upgrades, {told} told: the schedules are too tame");
+}
