@@ -339,6 +339,34 @@ async fn beyond_the_limit_of_open_transactions_one_is_refused() {
 }
 
 #[tokio::test]
+async fn a_wait_is_called_back_over_tls_and_its_connection_is_used_again() {
+    let Some(server) = PostgresServer::builder().tls().start_or_skip().await else { return };
+    let ca = server.certificates().unwrap().ca_path().display().to_string();
+    let url = format!("{}?method=for-update&transactions=2&sslmode=verify-full&ca={ca}", server.url());
+    let backend = open(&url).await;
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    let sessions = "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%'";
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let patience = Patience::unlimited(clock());
+        let (wanted, ends) = (claim("job", LONG), patience.clone());
+        let end = async {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            ends.end();
+        };
+        let (step, ()) = tokio::join!(backend.contend(&wanted, &patience), end);
+        assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
+        seen.push(server.sql(sessions).await.unwrap());
+    }
+    assert!(
+        seen.windows(2).all(|two| two[0] == two[1]),
+        "a wait that was called back cost its connection: {seen:?}"
+    );
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+}
+
+#[tokio::test]
 async fn a_lock_in_the_users_own_transaction_ends_with_it_and_what_it_protects_is_written_by_the_same_commit()
 {
     let Some(server) = PostgresServer::start_or_skip().await else { return };

@@ -107,7 +107,7 @@ enum Call {
 }
 
 impl RowSession {
-    /// Begins a transaction and locks the row; `false` where somebody else has it, or there is no row yet.
+    /// Begins a transaction, locks the row, and enters who has it.
     async fn take(&self, ask: &Ask<'_>) -> Result<Taking, Refusal> {
         let word = draw_word().map_err(Refusal::Failed)?;
         let limit = self.base.limit() + ask.wait;
