@@ -136,15 +136,20 @@ impl Link {
         let asking = async {
             let mut result = connection.query_iter(statements).await?;
             let mut rows = Vec::new();
-            loop {
+            // Bounded by the statements that were sent.
+            while !result.is_empty() {
                 rows.extend(result.collect::<Row>().await?);
-                // Bounded by the statements that were sent.
-                if result.is_empty() {
-                    return Ok(rows);
-                }
             }
+            // An error of any but the first statement looks like an end, and is only told here.
+            result.drop_result().await?;
+            Ok(rows)
         };
         limited(limit, asking).await
+    }
+
+    /// Waits no longer than this for an answer.
+    pub(crate) fn limit_to(&mut self, limit: Duration) {
+        self.timeout = self.timeout.min(limit);
     }
 
     /// Whether it answers.
