@@ -90,7 +90,10 @@ async fn table() -> Option<String> {
         table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
     }
     let mariadb = MariaDbServer::start_or_skip().await?;
-    table += &row("mysql://", Leasehold::open(&mariadb.url()).await.unwrap().profile());
+    for (shown, options) in [("mysql://", ""), ("mysql://…?method=get-lock", "?method=get-lock")] {
+        let url = format!("{}{options}", mariadb.url());
+        table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
+    }
     Some(table)
 }
 

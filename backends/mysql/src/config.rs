@@ -20,6 +20,9 @@ use leasehold_core::{Failure, Order};
 /// | `socket` | path of a unix socket, where the URL names no host | |
 /// | `table` | table of the locks: 1 to 40 of `A-Z a-z 0-9 _`, no digit first | `leasehold` |
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
+/// | `method` | `row`: leases in rows; `get-lock`: named locks of one connection, by `GET_LOCK` | `row` |
+/// | `silence` | with `get-lock`: how long the connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
+/// | `dialect` | with `get-lock`: `tooz`, to contend for the same locks as Python's `tooz` | |
 /// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
 /// | `connections` | connections at most, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
@@ -43,6 +46,9 @@ pub struct MySqlConfig {
     pub(crate) tls_files: TlsFiles,
     pub(crate) names: Names,
     pub(crate) create: Create,
+    pub(crate) method: Method,
+    pub(crate) dialect: Dialect,
+    pub(crate) silence: Duration,
     pub(crate) order: Order,
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
@@ -66,6 +72,24 @@ pub(crate) enum Tls {
 pub(crate) enum Create {
     Yes,
     No,
+}
+
+/// What holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// A lease in a row.
+    Row,
+    /// A named lock of a connection.
+    GetLock,
+}
+
+/// How named locks are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// By digests, so that all names are apart on all servers, and those of other programs.
+    Native,
+    /// By the names as they are, as `tooz` does.
+    Tooz,
 }
 
 /// Names of tables, checked, so that they can stand in a statement.
@@ -100,6 +124,9 @@ impl MySqlConfig {
             tls_files: TlsFiles::default(),
             names: Names { table: "leasehold".to_owned() },
             create: Create::Yes,
+            method: Method::Row,
+            dialect: Dialect::Native,
+            silence: Duration::from_secs(10),
             order: Order::Fifo,
             connections: 8,
             timeout: Duration::from_secs(5),
@@ -110,6 +137,7 @@ impl MySqlConfig {
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
         }
+        config.check_method(&parts)?;
         config.check()?;
         Ok(config)
     }
@@ -130,8 +158,13 @@ impl MySqlConfig {
             return Ok(());
         }
         match (name, value) {
-            // The one method that there is; it is named for those who want to be sure of it.
-            ("method", "row") => {}
+            ("method", "row") => self.method = Method::Row,
+            ("method", "get-lock") => self.method = Method::GetLock,
+            ("dialect", "tooz") => self.dialect = Dialect::Tooz,
+            ("silence", value) => {
+                let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
+                self.silence = duration_between(name, value, min, max)?;
+            }
             ("ssl-mode", mode) => self.tls = read_tls(mode)?,
             ("password-file", path) => self.credentials.read_from(path),
             ("socket", path) if path.starts_with('/') => self.places.push(Place::Unix(PathBuf::from(path))),
@@ -156,6 +189,26 @@ impl MySqlConfig {
             (other, _) => {
                 let known = OPTIONS.join(", ");
                 return Err(invalid(format!("{other:?} is no option of mysql://; known are {known}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the server keeps a session that it does not hear of.
+    pub(crate) fn patience_of_server(&self) -> Duration {
+        self.silence * 2
+    }
+
+    /// Whether each option is one of the method.
+    fn check_method(&self, parts: &Parts) -> Result<(), Failure> {
+        for (name, _) in &parts.options {
+            let (method, text) = match name.as_str() {
+                "order" => (Method::Row, "method=row"),
+                "silence" | "dialect" => (Method::GetLock, "method=get-lock"),
+                _ => continue,
+            };
+            if method != self.method {
+                return Err(invalid(format!("{name} is for {text}: take it away, or change the method")));
             }
         }
         Ok(())
@@ -226,7 +279,8 @@ const PORT: u16 = 3306;
 /// Names of tables have 64 characters; ours get endings.
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[
-    ("method", "method=row"),
+    ("method", "method=row or method=get-lock"),
+    ("dialect", "dialect=tooz"),
     ("socket", "socket=/path of the server's unix socket"),
     ("create", "create=yes or create=no"),
     ("order", "order=fifo or order=unordered"),
@@ -241,6 +295,8 @@ const OPTIONS: &[&str] = &[
     "socket",
     "table",
     "create",
+    "dialect",
+    "silence",
     "order",
     "connections",
     "timeout",
@@ -302,6 +358,10 @@ mod tests {
             ("mysql://me@a/d?table=", "1 to 40"),
             ("mysql://me@a/d?connections=0", "1 to 100"),
             ("mysql://me@a/d?method=magic", "method=row"),
+            ("mysql://me@a/d?dialect=zope&method=get-lock", "dialect=tooz"),
+            ("mysql://me@a/d?dialect=tooz", "dialect is for method=get-lock"),
+            ("mysql://me@a/d?method=get-lock&order=fifo", "order is for method=row"),
+            ("mysql://me@a/d?method=get-lock&silence=1ms", "silence"),
             ("mysql://me@a/d?socket=here", "socket=/path"),
             ("mysql://me@a/d?tabel=x", "known are method"),
             ("mysql://u:p@a/d?password-file=/x", "two passwords"),

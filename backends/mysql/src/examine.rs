@@ -32,6 +32,25 @@ pub(crate) async fn examine(cells: &MySqlCells, ttl: Duration) -> Vec<Finding> {
     ]
 }
 
+/// What can be said of locks that a connection holds.
+pub(crate) fn of_sessions(server: &Server) -> Vec<Finding> {
+    let failover = match server.is_followed() {
+        true => Finding::new(
+            "replication",
+            Severity::Notice,
+            "replicas follow, and know nothing of named locks",
+        )
+        .meaning(
+            "a failover ends every lock, and a client that reaches the old server alone believes in its own",
+        )
+        .advice("use method=row where that must not happen"),
+        false => {
+            Finding::new("replication", Severity::Good, "no replica is known").meaning("nothing takes over")
+        }
+    };
+    vec![durability(server), failover]
+}
+
 /// What can change while a connection lasts.
 struct Facts {
     grants: Vec<String>,

@@ -1,6 +1,6 @@
 //! Locks in one database of MariaDB (10.6 or later) or MySQL (8.0 or later).
 //!
-//! A lock is a row that holds a ledger; this crate reads it and swaps it.
+//! A lock is a row that holds a ledger, which this crate reads and swaps; or it is held by a connection.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
@@ -8,16 +8,22 @@ mod cells;
 mod config;
 mod dial;
 mod examine;
+mod get_lock;
 mod pool;
 mod refusal;
 mod schema;
 mod server;
+mod session;
 mod sql;
 
 use std::sync::Arc;
 
 use leasehold_cell::CellBackend;
 use leasehold_core::{Backend, Clock, Failure};
+use leasehold_session::SessionBackend;
+
+use config::Method;
+use get_lock::GetLock;
 
 pub use cells::MySqlCells;
 pub use config::MySqlConfig;
@@ -30,10 +36,18 @@ pub type MySqlBackend = CellBackend<MySqlCells>;
 ///
 /// # Errors
 /// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed, `Unsupported`
-/// where it is too old, or where tables are missing that may not be created. The text says what to do.
+/// where it is too old, where tables are missing that may not be created, or where the method cannot work on this
+/// server. The text says what to do.
 pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
         tracing::warn!(server = %config, "the password crosses the network in the clear: add ssl-mode=verify-identity");
     }
-    Ok(Arc::new(CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock)))
+    match config.method {
+        Method::Row => {
+            Ok(Arc::new(CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock)))
+        }
+        Method::GetLock => {
+            Ok(Arc::new(SessionBackend::new(GetLock::connect(config, clock.clone()).await?, clock)))
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-use crate::config::{Create, MySqlConfig};
+use crate::config::{Create, Method, MySqlConfig, Names};
 use crate::dial::read;
 use crate::pool::Pool;
 use crate::refusal::Refusal;
@@ -19,8 +19,25 @@ pub fn schema(config: &MySqlConfig) -> String {
 }
 
 fn tables(config: &MySqlConfig) -> String {
-    let (table, meta) = (config.names.table(""), config.names.table("_meta"));
-    let registers = config.names.table("_registers");
+    let meta = config.names.table("_meta");
+    let own = match config.method {
+        Method::Row => leases(&config.names),
+        Method::GetLock => holders(&config.names),
+    };
+    format!(
+        "{own}CREATE TABLE IF NOT EXISTS {meta} (
+    one           TINYINT NOT NULL PRIMARY KEY,
+    form          INT NOT NULL,
+    oldest_client INT NOT NULL
+) ENGINE = InnoDB;
+INSERT IGNORE INTO {meta} (one, form, oldest_client) VALUES (1, {FORM}, {FORM});
+"
+    )
+}
+
+/// The tables of leases and of registers.
+fn leases(names: &Names) -> String {
+    let (table, registers) = (names.table(""), names.table("_registers"));
     // Bytes, because texts would be compared by the rules of a language, and with trailing spaces taken away.
     let columns = "
     name    VARBINARY(512) NOT NULL PRIMARY KEY,
@@ -35,28 +52,51 @@ fn tables(config: &MySqlConfig) -> String {
   COMMENT = 'Locks of leasehold. A row outlives its locks: seq is the fence that must not go back.';
 CREATE TABLE IF NOT EXISTS {registers} ({columns}) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
   COMMENT = 'Values of leasehold that are no locks. A row without claims is an empty one.';
-CREATE TABLE IF NOT EXISTS {meta} (
-    one           TINYINT NOT NULL PRIMARY KEY,
-    form          INT NOT NULL,
-    oldest_client INT NOT NULL
-) ENGINE = InnoDB;
-INSERT IGNORE INTO {meta} (one, form, oldest_client) VALUES (1, {FORM}, {FORM});
 "
     )
+}
+
+/// Who holds a lock of a connection, and its fence.
+fn holders(names: &Names) -> String {
+    format!(
+        "CREATE TABLE IF NOT EXISTS {held} (
+    lock_name VARBINARY(256) NOT NULL PRIMARY KEY,
+    name      VARBINARY(512) NOT NULL,
+    claim     BINARY(32) NOT NULL,
+    note      VARBINARY(1024) NOT NULL,
+    session   BIGINT NOT NULL,
+    seq       BIGINT NOT NULL,
+    since     BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server',
+    KEY (name)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+  COMMENT = 'Who had which lock of leasehold last, and has it while GET_LOCK says so. A row outlives its locks: seq is the fence.';
+",
+        held = names.table("_held")
+    )
+}
+
+/// The table of the method.
+fn own_table(config: &MySqlConfig) -> String {
+    config.names.table(match config.method {
+        Method::Row => "",
+        Method::GetLock => "_held",
+    })
 }
 
 /// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
 pub fn grants(config: &MySqlConfig) -> String {
     let user = config.credentials.user.as_deref().unwrap_or_default();
     let user = user.replace('\\', "\\\\").replace('\'', "\\'");
-    let (database, table, meta) =
-        (config.quoted_database(), config.names.table(""), config.names.table("_meta"));
-    let registers = config.names.table("_registers");
-    format!(
-        "GRANT SELECT, INSERT, UPDATE ON {database}.{table} TO '{user}'@'%';\n\
-         GRANT SELECT, INSERT, UPDATE ON {database}.{registers} TO '{user}'@'%';\n\
-         GRANT SELECT ON {database}.{meta} TO '{user}'@'%';\n"
-    )
+    let grant = |rights: &str, ending: &str| {
+        let (database, table) = (config.quoted_database(), config.names.table(ending));
+        format!("GRANT {rights} ON {database}.{table} TO '{user}'@'%';\n")
+    };
+    let endings: &[&str] = match config.method {
+        Method::Row => &["", "_registers"],
+        Method::GetLock => &["_held"],
+    };
+    let on_rows: String = endings.iter().map(|ending| grant("SELECT, INSERT, UPDATE", ending)).collect();
+    on_rows + &grant("SELECT", "_meta")
 }
 
 /// Sees to it that the tables are there, and are such that this client may use them.
@@ -75,7 +115,7 @@ pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
             Effect::None,
             format!(
                 "the lock table {} was made for a newer leasehold: update this one",
-                pool.config.names.table("")
+                own_table(&pool.config)
             ),
         ));
     }
@@ -90,7 +130,7 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
 
 /// The oldest client that may use the tables, where both are there.
 async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
-    let (table, meta) = (pool.config.names.table(""), pool.config.names.table("_meta"));
+    let (table, meta) = (own_table(&pool.config), pool.config.names.table("_meta"));
     let question = format!("SELECT m.oldest_client FROM {meta} m LEFT JOIN {table} c ON FALSE");
     let rows = pool.run(&question).await?;
     match rows.first() {

@@ -7,7 +7,7 @@ use leasehold_cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use leasehold_core::{Admission, Failure, Grade, Liveness, Order, Profile, Safety, Waiting};
 use mysql_async::Row;
 
-use crate::config::MySqlConfig;
+use crate::config::{Dialect, MySqlConfig};
 use crate::dial::read;
 use crate::pool::Pool;
 use crate::refusal::Refusal;
@@ -49,6 +49,27 @@ impl Server {
             },
             place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(1),
+            overrun: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+        }
+    }
+
+    /// What locks that a connection holds promise here. They are this server's alone, and known to no replica.
+    pub(crate) fn session_profile(&self, config: &MySqlConfig) -> Profile {
+        Profile {
+            name: "mysql",
+            admission: Admission::Exclusive,
+            order: Order::Unordered,
+            waiting: Waiting::Polls,
+            liveness: Liveness::Heartbeat { valid: config.silence },
+            fencing: match config.dialect {
+                Dialect::Native => self.grade(),
+                // Those who do not use leasehold draw none.
+                Dialect::Tooz => Grade::None,
+            },
+            safety: Safety::LostOnFailover,
+            place_ttl: config.patience_of_server(),
+            granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
         }

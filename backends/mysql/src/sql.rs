@@ -105,7 +105,7 @@ fn seize(table: &str) -> String {
 }
 
 /// Bytes, in a form that nothing in them can end.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let mut digits = String::with_capacity(2 * text.len() + 3);
     digits.push_str("X'");
     for byte in text.bytes() {

@@ -1,4 +1,6 @@
-//! The method before all laws, on one server that all share.
+//! Each method before all laws, on one server that all share.
+//!
+//! A run takes what differs most; `LEASEHOLD_MYSQL=all` takes every way.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -13,11 +15,22 @@ use leasehold_testkit::{MariaDbServer, require};
 static SHARED: Mutex<Option<(Arc<MariaDbServer>, usize)>> = Mutex::new(None);
 
 struct On {
+    when: When,
     options: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Always,
+    IfAllAreAskedFor,
 }
 
 impl On {
     fn url(&self) -> Option<String> {
+        let all = std::env::var("LEASEHOLD_MYSQL").is_ok_and(|which| which == "all");
+        if self.when == When::IfAllAreAskedFor && !all {
+            return None;
+        }
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_none() {
             // In a thread of its own, since this one may run a runtime already.
@@ -68,9 +81,21 @@ fn taker() {
 }
 
 /// Suites that are compiled in.
-const SUITES: usize = 1;
+const SUITES: usize = 3;
 
 mod row {
     use super::*;
-    leasehold_conformance::suite!(On { options: "table=direct" });
+    leasehold_conformance::suite!(On { when: When::Always, options: "table=direct" });
+}
+
+mod get_lock {
+    use super::*;
+    const OPTIONS: &str = "table=named&method=get-lock&silence=1s";
+    leasehold_conformance::suite!(On { when: When::Always, options: OPTIONS });
+}
+
+mod tooz {
+    use super::*;
+    const OPTIONS: &str = "table=tooz&method=get-lock&silence=1s&dialect=tooz";
+    leasehold_conformance::suite!(On { when: When::IfAllAreAskedFor, options: OPTIONS });
 }

@@ -1,0 +1,328 @@
+//! Named locks by `GET_LOCK`: all locks of a client are held by one session.
+//!
+//! Ground rules: the lock decides, and a row only tells who has it. A lock is not taken back when a later statement fails,
+//! so that is followed by one that gives it back. A server lets one session take one lock again and again, so a session
+//! asks only for what it does not have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Claim, ClaimId, Clock, Effect, Failure, FailureKind, Fence, Finding, Note, Profile, Resource, Share,
+    Standing, Summary,
+};
+use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions};
+use mysql_async::Row;
+
+use crate::config::{Create, Dialect, MySqlConfig};
+use crate::dial::{Flavour, Link, only, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+use crate::schema;
+use crate::server::Server;
+use crate::session::Held;
+use crate::sql::{NOW, literal};
+
+/// The named locks of one server, and the table that tells who has them.
+#[derive(Debug)]
+pub(crate) struct GetLock {
+    base: Arc<Base>,
+    profile: Profile,
+}
+
+/// What all sessions of a client share.
+#[derive(Debug)]
+struct Base {
+    /// Connections for everything that needs no session of its own.
+    pool: Pool,
+    server: Server,
+    flavour: Flavour,
+    held: String,
+}
+
+impl GetLock {
+    pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<GetLock, Failure> {
+        let flavour = Link::dial(&config).await?.flavour;
+        let pool = Pool::new(Arc::new(config), clock);
+        schema::ensure(&pool).await?;
+        let server = Server::ask(&pool).await?;
+        if server.is_clustered() {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                "this server is one of a cluster, and the others would know nothing of its named locks: use method=row",
+            ));
+        }
+        let profile = server.session_profile(&pool.config);
+        let held = pool.config.names.table("_held");
+        Ok(GetLock { base: Arc::new(Base { pool, server, flavour, held }), profile })
+    }
+}
+
+#[async_trait]
+impl Sessions for GetLock {
+    type Session = GetLockSession;
+
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn room(&self) -> Room {
+        Room::Many
+    }
+
+    fn key(&self, resource: &Resource) -> String {
+        let name = self.base.lock_name(resource);
+        match self.base.flavour {
+            Flavour::MariaDb => name,
+            // To MySQL small and large letters are one.
+            Flavour::MySql => name.to_lowercase(),
+        }
+    }
+
+    async fn open(&self) -> Result<GetLockSession, Failure> {
+        let config = &self.base.pool.config;
+        let mut link = Link::dial(config).await?;
+        // A statement that is not answered for longer would be taken for silence.
+        link.limit_to(config.silence / 2);
+        // The server's own setting may make it give up sooner than the holder does; here it may not.
+        let patience = config.patience_of_server().as_secs_f64().ceil();
+        let kept = link.run(&format!("SET SESSION wait_timeout = {patience}")).await;
+        kept.map_err(Refusal::into_failure)?;
+        Ok(GetLockSession { held: Held::of(link).await?, base: self.base.clone() })
+    }
+
+    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+        let lock_name = utf8(&self.base.lock_name(resource));
+        let question = format!(
+            "SELECT IS_USED_LOCK({lock_name}), h.session, h.claim, h.note, h.seq, h.since \
+             FROM (SELECT 1 AS one) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
+            held = self.base.held
+        );
+        let rows = self.base.look(&question).await?;
+        let row = only(rows)?;
+        let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Vec::new()) };
+        Ok(vec![match read::<Option<u64>>(&row, 1)? {
+            Some(session) if session == user => standing(&row, resource, self.base.has_fences())?,
+            // Other programs may have it, who have no row with us.
+            _ => stranger(user),
+        }])
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let question = format!(
+            "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
+             AND IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session ORDER BY name LIMIT {limit}",
+            held = self.base.held,
+            prefix = literal(prefix),
+            after = literal(after.map_or("", Resource::as_str)),
+        );
+        let mut summaries = Vec::new();
+        for row in &self.base.look(&question).await? {
+            // What has no name of ours is not ours.
+            let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
+            summaries.push(Summary { resource, holders: 1, waiting: 0 });
+        }
+        Ok(summaries)
+    }
+
+    async fn examine(&self, _: Duration) -> Vec<Finding> {
+        crate::examine::of_sessions(&self.base.server)
+    }
+}
+
+impl Base {
+    /// What the server knows the lock by. Native names are digests: servers differ in whether letters count as large or
+    /// small, and how long a name may be; and this database's locks are not those of others on the server.
+    fn lock_name(&self, resource: &Resource) -> String {
+        let name = resource.as_str();
+        let fits = match self.flavour {
+            Flavour::MariaDb => name.len() <= MARIADB_MAX_BYTES,
+            Flavour::MySql => name.chars().count() <= MYSQL_MAX_CHARS,
+        };
+        match self.pool.config.dialect {
+            // A name that does not fit can be no lock of `tooz`.
+            Dialect::Tooz if fits => name.to_owned(),
+            Dialect::Tooz | Dialect::Native => {
+                let whose = format!("{}\0{}", self.pool.config.database, resource.as_str());
+                let digest = blake3::hash(whose.as_bytes()).to_hex();
+                format!("leasehold-{}", &digest[..DIGITS])
+            }
+        }
+    }
+
+    fn has_fences(&self) -> bool {
+        self.pool.config.dialect == Dialect::Native
+    }
+
+    /// Looks, once more where a table is lost with the server's data.
+    async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
+        let answer = match self.pool.run(question).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.begin_anew(failure).await?;
+                self.pool.run(question).await
+            }
+            answer => answer,
+        };
+        answer.map_err(Refusal::into_failure)
+    }
+
+    async fn begin_anew(&self, failure: Failure) -> Result<(), Failure> {
+        if self.pool.config.create == Create::No {
+            return Err(failure);
+        }
+        tracing::warn!(%failure, "the table of holders is gone: those who look see none of before");
+        schema::ensure(&self.pool).await
+    }
+}
+
+/// One session with its locks.
+#[derive(Debug)]
+pub(crate) struct GetLockSession {
+    held: Held,
+    base: Arc<Base>,
+}
+
+impl GetLockSession {
+    /// Takes the lock, and enters who has it, in one round trip. The fence is drawn once the lock was given.
+    async fn take(&self, claim: &Claim) -> Result<Answer, Refusal> {
+        let lock_name = utf8(&self.base.lock_name(&claim.resource));
+        let entry = format!(
+            "{}, '{}', {}, CONNECTION_ID()",
+            literal(claim.resource.as_str()),
+            claim.id.to_hex(),
+            literal(claim.note.as_str())
+        );
+        // The lock is asked for in a statement of its own, because nobody promises how often a condition is evaluated.
+        let statements = format!(
+            "SET @leasehold = GET_LOCK({lock_name}, 0); \
+             INSERT INTO {held} (lock_name, name, claim, note, session, seq, since) \
+             SELECT {lock_name}, {entry}, LAST_INSERT_ID({NOW}), {NOW} FROM DUAL WHERE @leasehold = 1 \
+             ON DUPLICATE KEY UPDATE name = {name}, claim = '{claim}', note = {note}, session = CONNECTION_ID(), \
+             seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), since = {NOW}; \
+             SELECT @leasehold, LAST_INSERT_ID()",
+            held = self.base.held,
+            name = literal(claim.resource.as_str()),
+            claim = claim.id.to_hex(),
+            note = literal(claim.note.as_str()),
+        );
+        let row = only(self.held.run(&statements).await?).map_err(Refusal::Failed)?;
+        let answer = || match read::<Option<u8>>(&row, 0)? {
+            Some(1) if self.base.has_fences() => Ok(Answer::Taken(Some(Fence::new(0, read(&row, 1)?, 0)))),
+            Some(1) => Ok(Answer::Taken(None)),
+            Some(_) => Ok(Answer::Busy),
+            None => Err(Failure::unavailable("the server could not take the lock, and did not say why")),
+        };
+        answer().map_err(Refusal::Failed)
+    }
+
+    /// Gives the lock back; `false` where the server says that this session did not have it.
+    async fn give_back(&self, claim: &Claim) -> Result<bool, Refusal> {
+        let lock_name = utf8(&self.base.lock_name(&claim.resource));
+        let rows = self.held.run(&format!("SELECT RELEASE_LOCK({lock_name})")).await?;
+        let given: Option<u8> = only(rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)?;
+        Ok(given == Some(1))
+    }
+
+    /// Sees to it that a lock is not there whose statements failed.
+    async fn put_back(&self, claim: &Claim) -> Result<(), Failure> {
+        let given = self.give_back(claim).await;
+        given.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+    }
+}
+
+#[async_trait]
+impl Session for GetLockSession {
+    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+        let claim = ask.claim;
+        for is_last in [false, true] {
+            let refusal = match self.take(claim).await {
+                Ok(answer) => return Ok(answer),
+                Err(refusal) => refusal,
+            };
+            match refusal {
+                // The session is closed, and has nothing any more.
+                Refusal::Failed(failure) if !self.held.is_open() => return Err(failure),
+                Refusal::LostRace => {
+                    self.put_back(claim).await?;
+                    return Ok(Answer::Busy);
+                }
+                Refusal::NoTable(failure) if !is_last => {
+                    self.put_back(claim).await?;
+                    self.base.begin_anew(failure).await?;
+                }
+                Refusal::NoTable(failure) | Refusal::Failed(failure) => {
+                    self.put_back(claim).await?;
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(Answer::Busy)
+    }
+
+    async fn unlock(&self, claim: &Claim, _: Beside) -> Result<bool, Failure> {
+        self.give_back(claim).await.map_err(Refusal::into_failure)
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        self.held.ping().await
+    }
+
+    async fn cancel(&self) {
+        // Nothing here waits.
+    }
+
+    async fn closed(&self) {
+        self.held.closed().await;
+    }
+
+    fn is_open(&self) -> bool {
+        self.held.is_open()
+    }
+}
+
+/// A text in a form that nothing in it can end.
+fn utf8(text: &str) -> String {
+    format!("CONVERT({} USING utf8mb4)", literal(text))
+}
+
+fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<Standing, Failure> {
+    let unreadable = || {
+        let text = format!("the table of holders has a row for {resource:?} that is not ours");
+        Failure::new(FailureKind::Foreign, Effect::None, text)
+    };
+    let seq: u64 = read(row, 4)?;
+    Ok(Standing {
+        id: ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?,
+        share: Share::MUTEX,
+        fence: has_fences.then_some(Fence::new(0, seq, 0)),
+        since_unix_ms: Some(read::<u64>(row, 5)? / 1_000),
+        remaining: None,
+        note: Note::clipped(&read::<String>(row, 3)?),
+    })
+}
+
+fn stranger(connection: u64) -> Standing {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&connection.to_be_bytes());
+    Standing {
+        id: ClaimId::from_bytes(id),
+        share: Share::MUTEX,
+        fence: None,
+        since_unix_ms: None,
+        remaining: None,
+        note: Note::clipped(&format!("not by leasehold: connection {connection} of the server")),
+    }
+}
+
+/// The longest names of locks that each server takes.
+const MARIADB_MAX_BYTES: usize = 192;
+const MYSQL_MAX_CHARS: usize = 64;
+/// Hexadecimal digits of a digest: as many as there is room for on both.
+const DIGITS: usize = MYSQL_MAX_CHARS - "leasehold-".len();

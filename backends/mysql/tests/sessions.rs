@@ -1,0 +1,157 @@
+//! Locks that a connection holds: what ends them, what they leave, and who else takes them.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Backend, Claim, FailureKind, Grant, Patience, Release, Renewal};
+use leasehold_testkit::peers::{self, Peer};
+use leasehold_testkit::{Data, MariaDbServer, require};
+
+const SESSIONS: &str = "method=get-lock&silence=1s";
+
+async fn here(server: &MariaDbServer) -> std::sync::Arc<dyn Backend> {
+    open(&format!("{}?{SESSIONS}", server.url())).await
+}
+
+/// Waits until the loss is told.
+async fn is_told(grant: &mut Grant, within: Duration) {
+    let lost = grant.lost.as_mut().unwrap();
+    assert!(
+        tokio::time::timeout(within, lost.fired()).await.is_ok(),
+        "the loss was not told within {within:?}"
+    );
+}
+
+/// Names of locks that are held, as the server knows them.
+async fn locks(server: &MariaDbServer) -> String {
+    let question =
+        "SELECT lock_name FROM leasehold_held WHERE IS_USED_LOCK(CONVERT(lock_name USING utf8mb4))";
+    server.sql(question).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_ends_takes_its_locks_along_and_says_so() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    // The server's own idea of a dead connection is none for ours.
+    server.sql("SET GLOBAL wait_timeout = 1").await.unwrap();
+    let (one, two) = (here(&server).await, here(&server).await);
+    let (a, b) = (claim("a", LONG), claim("b", LONG));
+    let (mut held_a, mut held_b) = (hold(&*one, &a).await, hold(&*one, &b).await);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(matches!(renew(&*one, &a).await, Renewal::Alive), "signs of life keep it");
+    let session = server.sql("SELECT session FROM leasehold_held WHERE name = 'a'").await.unwrap();
+    server.sql(&format!("KILL {}", session.trim())).await.unwrap();
+    // Granted to another one at once, and told to both holders within the time of silence.
+    let next = claim("a", LONG);
+    let second = hold(&*two, &next).await;
+    assert!(second.fence > held_a.fence, "{second:?} after {held_a:?}");
+    is_told(&mut held_a, Duration::from_millis(1_300)).await;
+    is_told(&mut held_b, Duration::from_millis(100)).await;
+    assert!(matches!(renew(&*one, &a).await, Renewal::Lost));
+    assert!(matches!(release(&*one, &a).await, Release::Gone), "it must spare the next holder");
+    assert!(matches!(renew(&*two, &next).await, Renewal::Alive));
+    // A new session is opened for the next lock.
+    assert!(hold(&*one, &claim("b", LONG)).await.fence > held_b.fence);
+}
+
+#[tokio::test]
+async fn a_restart_ends_every_lock_and_fences_rise_also_without_the_data() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = here(&server).await;
+    let mut last = None;
+    for data in [Data::Keep, Data::Lose] {
+        let mut held = take(&*backend, &claim("job", LONG)).await;
+        assert!(held.fence > last);
+        last = held.fence;
+        server.restart(data).await.unwrap();
+        is_told(&mut held, Duration::from_millis(1_300)).await;
+    }
+    assert!(take(&*backend, &claim("job", LONG)).await.fence > last);
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_ends_what_is_held_before_it_gives_it_away() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = here(&server).await;
+    let mut held = hold(&*backend, &claim("job", LONG)).await;
+    server.stop().unwrap();
+    is_told(&mut held, Duration::from_millis(1_300)).await;
+    let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unavailable);
+    server.resume().unwrap();
+    // The connection is closed, so the server ends its locks as soon as it goes on.
+    take(&*backend, &claim("job", LONG)).await;
+}
+
+#[tokio::test]
+async fn who_leaves_in_the_middle_leaves_nothing_and_a_failed_statement_gives_back() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let waits: u64 = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |waits| waits.parse().unwrap());
+    let (one, two) = (here(&server).await, here(&server).await);
+    let patience = Patience::unlimited(clock());
+    for n in 0..waits {
+        let claim = claim("job", LONG);
+        // Dropped in the middle of the question, which only a caller without an engine does.
+        let limit = Duration::from_micros(n % 20 * 50);
+        let _ = tokio::time::timeout(limit, one.contend(&claim, &patience)).await;
+        let _ = release(&*one, &claim).await;
+    }
+    take(&*two, &claim("job", LONG)).await;
+    assert_eq!(locks(&server).await.lines().count(), 1);
+
+    server.sql("CREATE USER app; GRANT SELECT ON locks.* TO app").await.unwrap();
+    let poor = open(&format!("mysql://app@{}/locks?{SESSIONS}", server.addr())).await;
+    let failure = look_once(&*poor, &claim("mine", LONG)).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    assert_eq!(locks(&server).await.lines().count(), 1, "what could not be entered is given back");
+    hold(&*two, &claim("mine", LONG)).await;
+    drop((one, two, poor));
+    for tries in 0.. {
+        if locks(&server).await.is_empty() {
+            break;
+        }
+        assert!(tries < 100, "the locks outlive their connections");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A client, and a peer that uses the same database.
+async fn with_tooz(server: &MariaDbServer) -> Option<(std::sync::Arc<dyn Backend>, Peer)> {
+    let url = server.url();
+    let started = tokio::task::spawn_blocking(move || {
+        let mut python = peers::python(&["tooz>=6,<9", "PyMySQL>=1,<2"])?;
+        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/tooz_locks.py")).arg(url);
+        Peer::start(python)
+    });
+    let peer = require::or_skip("tooz", started.await.unwrap())?;
+    Some((open(&format!("{}?method=get-lock&dialect=tooz", server.url())).await, peer))
+}
+
+// In several threads, because a peer is asked in one of them, and signs of life are given in another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn tooz_and_leasehold_exclude_each_other() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let Some((backend, mut tooz)) = with_tooz(&server).await else { return };
+    for name in ["job", "Ein langer Name: O'Brien \\ \"b\" 作业"] {
+        let ours: Claim = claim(name, LONG);
+        assert!(hold(&*backend, &ours).await.fence.is_none(), "who does not use leasehold draws no fence");
+        assert_eq!(tooz.ask(&format!("take {name}")).unwrap(), "busy");
+        assert!(matches!(release(&*backend, &ours).await, Release::Freed));
+
+        assert_eq!(tooz.ask(&format!("take {name}")).unwrap(), "taken");
+        assert!(look_once(&*backend, &ours).await.unwrap().is_none());
+        let seen = backend.inspect(&resource(name), None, &Patience::none(clock())).await.unwrap();
+        assert!(seen.holders[0].note.as_str().contains("not by leasehold"), "{seen:?}");
+        assert_eq!(tooz.ask("give").unwrap(), "given");
+        hold(&*backend, &ours).await;
+        assert!(matches!(release(&*backend, &ours).await, Release::Freed));
+    }
+    // A peer that is killed frees it at once.
+    assert_eq!(tooz.ask("take job").unwrap(), "taken");
+    tooz.kill().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), take(&*backend, &claim("job", LONG))).await.unwrap();
+}
