@@ -63,6 +63,41 @@ fn cells(names: &Names) -> String {
 COMMENT ON TABLE {table} IS 'Locks of leasehold. A row outlives its locks: epoch and seq are the fence that must not go back.';
 CREATE TABLE IF NOT EXISTS {registers} ({COLUMNS});
 COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row without claims is an empty one.';
+{view}"#,
+        view = view(names)
+    )
+}
+
+/// What a person reads: a row for each claim that holds or waits. Ids are left out, since who knows one can end the claim.
+///
+/// The form of the text is that of the ledger: an id, weight and capacity, the fence or `-`, end and beginning in
+/// nanoseconds, where 10^18 is the row's origin, and the note. A fence of zeros is the one beside the text.
+fn view(names: &Names) -> String {
+    let (table, view) = (names.table(""), names.table("_locks"));
+    let moment = |part: usize| {
+        format!(
+            "c.origin + ((p[{part}]::numeric - 1000000000000000000) / 1000)::float8 * interval '1 microsecond'"
+        )
+    };
+    let (expires, since) = (moment(4), moment(5));
+    format!(
+        r#"CREATE OR REPLACE VIEW {view} AS
+SELECT c.name AS resource,
+       CASE p[3] WHEN '-' THEN 'waits' ELSE 'holds' END AS state,
+       replace(p[6], '%25', '%') AS note,
+       {since} AS since,
+       {expires} AS expires,
+       CASE WHEN p[3] = '-' THEN NULL WHEN p[3] <> repeat('0', 20) THEN p[3]
+            WHEN c.epoch = 0 THEN lpad(c.seq::text, 20, '0')
+            ELSE 'e' || lpad(c.epoch::text, 20, '0') || '.' || lpad(c.seq::text, 20, '0') END AS fence,
+       p[1]::bigint AS weight,
+       p[2]::bigint AS capacity
+  FROM {table} c
+ CROSS JOIN LATERAL regexp_split_to_table(c.claims, E'\n') WITH ORDINALITY AS l (line, place)
+ CROSS JOIN LATERAL regexp_match(l.line, '^[0-9a-f]{{32}} (\d+) (\d+) (\S+) (\d+) (\d+) (.*)$') AS m (p)
+ WHERE c.lapses > clock_timestamp() AND l.place > 3 AND {expires} > clock_timestamp()
+ ORDER BY c.name, l.place;
+COMMENT ON VIEW {view} IS 'Who holds or awaits which lock of leasehold, for people. Its form may change.';
 "#
     )
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use leasehold_core::{FailureKind, Grade, Release, Severity};
+use leasehold_core::{Claim, FailureKind, Grade, Note, Release, Severity};
 use leasehold_postgres::{PostgresConfig, grants, schema};
 use leasehold_testkit::PostgresServer;
 
@@ -30,6 +30,50 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     hold(&*backend, &claim).await;
     assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     assert_eq!(server.sql("SELECT name FROM locks.jobs").await.unwrap().trim(), "job");
+}
+
+#[tokio::test]
+async fn a_view_shows_people_who_holds_and_who_waits() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let shown = async || {
+        let view = "SELECT resource, state, note, fence, weight, capacity, \
+                    since BETWEEN clock_timestamp() - interval '20 seconds' AND clock_timestamp(), \
+                    round(extract(epoch FROM expires - since)) FROM leasehold_locks";
+        server.sql(view).await.unwrap()
+    };
+    assert_eq!(shown().await, "");
+    let note = Note::new("50% of host α").unwrap();
+    let held = Claim { note, ..claim("job", LONG) };
+    let fence = hold(&*backend, &held).await.fence.unwrap();
+    assert_eq!(shown().await.trim(), format!("job|holds|50% of host α|{fence}|1|1|t|60"));
+
+    let next = claim("job", LONG);
+    let waiting = {
+        let (backend, next) = (backend.clone(), next.clone());
+        tokio::spawn(async move { take(&*backend, &next).await })
+    };
+    for _ in 0..500 {
+        if shown().await.contains("|waits|") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let both = shown().await;
+    let lines: Vec<&str> = both.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains(&format!("|{fence}|")), "{both}");
+    assert!(lines[1].starts_with("job|waits|||1|1|t|"), "{both}");
+    assert!(!both.contains(&held.id.to_hex()) && !both.contains(&next.id.to_hex()), "an id is a secret");
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let second = waiting.await.unwrap().fence.unwrap();
+    assert!(shown().await.starts_with(&format!("job|holds||{second}|")), "{}", shown().await);
+    assert!(matches!(release(&*backend, &next).await, Release::Freed));
+    assert_eq!(shown().await, "");
+
+    // Whoever may read the view needs no right on the table.
+    let reader = "CREATE ROLE reader; GRANT SELECT ON leasehold_locks TO reader; SET ROLE reader; \
+                  SELECT count(*) FROM leasehold_locks";
+    assert_eq!(server.sql(reader).await.unwrap().trim(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
