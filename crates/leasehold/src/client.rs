@@ -8,7 +8,9 @@ use leasehold_core::{
 };
 
 use crate::clock::SystemClock;
-use crate::coord::{Barrier, Condition, Election, Latch, MultiLock, RateLimit, Segmented, Versioned};
+use crate::coord::{
+    Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned,
+};
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
@@ -28,6 +30,7 @@ use crate::witness::{Telling, Witness};
 pub struct Leasehold {
     engine: Arc<Engine>,
     note: Note,
+    flights: Arc<Flights>,
 }
 
 /// Settings of a client, before it is opened.
@@ -138,6 +141,12 @@ impl Leasehold {
     pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
         let permits = self.semaphore(&RateLimit::permits_of(name), count);
         RateLimit::new(self.engine.clone(), permits, period, count)
+    }
+
+    /// A value that one loads for all who want it.
+    pub fn single_flight(&self, key: &str) -> SingleFlight {
+        let turn = self.mutex(&SingleFlight::turn_of(key));
+        SingleFlight::new(self.engine.clone(), self.flights.clone(), key, turn)
     }
 
     fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {
@@ -259,7 +268,8 @@ impl Builder {
     pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let engine = Engine::start(backend, clock, self.tuning, Telling::to(self.witness))?;
-        Ok(Leasehold { engine, note: self.note.unwrap_or_else(own_note) })
+        let note = self.note.unwrap_or_else(own_note);
+        Ok(Leasehold { engine, note, flights: Arc::default() })
     }
 }
 

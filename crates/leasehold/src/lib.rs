@@ -44,8 +44,9 @@ mod witness;
 pub use client::{Builder, Leasehold};
 pub use clock::SystemClock;
 pub use coord::{
-    Barrier, Condition, Election, Latch, Leader, Leadership, Loss, MultiGuard, MultiLock, Observer, Passage,
-    RateLimit, Segment, SegmentReport, SegmentUse, Segmented, Update, Versioned, Versioning, Wakening,
+    Barrier, Cache, CacheError, Cached, Condition, Election, Latch, Leader, Leadership, LoadError, Loaded,
+    Loss, MultiGuard, MultiLock, Observer, Origin, Passage, RateLimit, Segment, SegmentReport, SegmentUse,
+    Segmented, SingleFlight, Update, Versioned, Versioning, Wakening,
 };
 pub use engine::{Owner, Released, State, Tuning};
 pub use error::{Error, ErrorKind, Result};

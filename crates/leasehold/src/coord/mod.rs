@@ -1,11 +1,13 @@
 //! What is built from locks and registers: several as one, one cut into segments, an election, a value with a version,
-//! a condition, a latch, a barrier, a limit of rate.
+//! a condition, a latch, a barrier, a limit of rate, loading by one for all.
 //!
 //! Ground rules: nothing here talks to a backend. Whatever is promised here follows from what locks and registers promise.
 
 mod barrier;
+mod cache;
 mod condition;
 mod election;
+mod flight;
 mod latch;
 mod members;
 mod multi;
@@ -15,8 +17,11 @@ mod segmented;
 mod versioned;
 
 pub use barrier::{Barrier, Passage};
+pub use cache::{Cache, CacheError, Cached};
 pub use condition::{Condition, Wakening};
 pub use election::{Election, Leader, Leadership, Observer};
+pub(crate) use flight::Flights;
+pub use flight::{LoadError, Loaded, Origin, SingleFlight};
 pub use latch::Latch;
 pub use multi::{Loss, MultiGuard, MultiLock};
 pub use rate::RateLimit;

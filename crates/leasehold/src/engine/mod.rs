@@ -259,6 +259,11 @@ impl Engine {
         drop(self.contenders.spawn_on(work, &self.runtime));
     }
 
+    /// Comes back when the client is closed.
+    pub(crate) async fn closing(&self) {
+        self.closed.cancelled().await;
+    }
+
     /// Ends every wait and every hold, and waits for the releases up to `limit`. `false` where some were
     /// not confirmed by then.
     pub(crate) async fn close(&self, limit: Duration) -> bool {

@@ -20,6 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Register {
     engine: Arc<Engine>,
+    /// Where it is, if not in the store of the client.
+    elsewhere: Option<Arc<dyn Registers>>,
     at: Resource,
     /// What errors call the operation.
     op: &'static str,
@@ -32,6 +34,8 @@ pub(crate) struct Seen {
     pub(crate) value: Option<Vec<u8>>,
     /// Names the state, to wait for another.
     pub(crate) stamp: Stamp,
+    /// In how long the store forgets the value, by its own clock; `None` where it never does.
+    pub(crate) left: Option<Duration>,
     /// Who wrote last, the latest first.
     marks: Vec<Mark>,
 }
@@ -80,7 +84,17 @@ impl Register {
     /// `Unsupported` where the store has none.
     pub(crate) fn open(engine: &Arc<Engine>, at: Resource, op: &'static str) -> Result<Register> {
         engine.registers(op)?;
-        Ok(Register { engine: engine.clone(), at, op })
+        Ok(Register { engine: engine.clone(), elsewhere: None, at, op })
+    }
+
+    /// The register `at` of a store that is not the client's own.
+    pub(crate) fn elsewhere(
+        engine: &Arc<Engine>,
+        store: Arc<dyn Registers>,
+        at: Resource,
+        op: &'static str,
+    ) -> Register {
+        Register { engine: engine.clone(), elsewhere: Some(store), at, op }
     }
 
     /// What stands there.
@@ -110,10 +124,19 @@ impl Register {
         conflicts: u32,
         mut change: impl FnMut(Option<&[u8]>) -> Result<Change<T>>,
     ) -> Result<Updated<T>> {
+        self.update_seen(conflicts, |seen| change(seen.value.as_deref())).await
+    }
+
+    /// As [`Register::update`], for a change that asks for more than the value.
+    pub(crate) async fn update_seen<T>(
+        &self,
+        conflicts: u32,
+        mut change: impl FnMut(&Seen) -> Result<Change<T>>,
+    ) -> Result<Updated<T>> {
         let mut lost = 0;
         loop {
             let seen = self.told(self.find().await)?;
-            let (value, keep, told) = match change(seen.value.as_deref())? {
+            let (value, keep, told) = match change(&seen)? {
                 Change::Leave(told) => return Ok(Updated { told, conflicts: lost }),
                 Change::Write(value, keep, told) => (Some(value), keep, told),
                 Change::Remove(told) => (None, None, told),
@@ -139,9 +162,17 @@ impl Register {
         &self,
         mut change: impl FnMut(Option<&[u8]>) -> Result<Change<T>>,
     ) -> Result<T> {
+        self.ensure_seen(|seen| change(seen.value.as_deref())).await
+    }
+
+    /// As [`Register::ensure`], for a change that asks for more than the value.
+    pub(crate) async fn ensure_seen<T>(
+        &self,
+        mut change: impl FnMut(&Seen) -> Result<Change<T>>,
+    ) -> Result<T> {
         let mut doubts = 0;
         loop {
-            match self.update(CONFLICTS, &mut change).await {
+            match self.update_seen(CONFLICTS, &mut change).await {
                 Ok(updated) => return Ok(updated.told),
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown && doubts < DOUBTS => doubts += 1,
                 Err(error) => return Err(error),
@@ -151,8 +182,13 @@ impl Register {
 
     /// How many bytes a value may have.
     pub(crate) fn room(&self) -> usize {
-        let promised = self.engine.registers(self.op).map_or(0, |promise| promise.max_bytes);
+        let promised = self.store().map_or(0, |store| store.promise().max_bytes);
         promised.saturating_sub(1 + MAX_MARKS * size_of::<Mark>())
+    }
+
+    /// Whether the store forgets what it is told to.
+    pub(crate) fn forgets(&self) -> bool {
+        self.store().is_ok_and(|store| store.promise().forgets)
     }
 
     /// An error of an operation on this register.
@@ -265,6 +301,9 @@ impl Register {
     }
 
     fn store(&self) -> Result<&dyn Registers, Failure> {
+        if let Some(store) = &self.elsewhere {
+            return Ok(&**store);
+        }
         let none = || Failure::new(FailureKind::Unsupported, Effect::None, "this store has no registers");
         self.engine.backend.registers().ok_or_else(none)
     }
@@ -303,8 +342,8 @@ fn framed(value: &[u8], mark: Mark, before: &[Mark]) -> Vec<u8> {
 }
 
 fn unframed(found: Registered) -> Result<Seen, Failure> {
-    let Registered { value, stamp, .. } = found;
-    let Some(frame) = value else { return Ok(Seen { value: None, stamp, marks: Vec::new() }) };
+    let Registered { value, stamp, left } = found;
+    let Some(frame) = value else { return Ok(Seen { value: None, stamp, left, marks: Vec::new() }) };
     let parts = frame.split_first().and_then(|(count, rest)| {
         rest.split_at_checked(usize::from(*count) * size_of::<Mark>())
             .filter(|_| usize::from(*count) <= MAX_MARKS)
@@ -315,7 +354,7 @@ fn unframed(found: Registered) -> Result<Seen, Failure> {
         return Err(Failure::new(FailureKind::Foreign, Effect::None, detail));
     };
     let marks = marks.chunks_exact(size_of::<Mark>()).filter_map(|mark| Mark::try_from(mark).ok()).collect();
-    Ok(Seen { value: Some(value.to_vec()), stamp, marks })
+    Ok(Seen { value: Some(value.to_vec()), stamp, left, marks })
 }
 
 fn draw() -> Result<Mark> {
@@ -347,7 +386,7 @@ mod tests {
 
     fn seen(marks: &[u8]) -> Seen {
         let marks = marks.iter().map(|byte| [*byte; 8]).collect();
-        Seen { value: Some(Vec::new()), stamp: Stamp(String::new()), marks }
+        Seen { value: Some(Vec::new()), stamp: Stamp(String::new()), left: None, marks }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod barrier;
 mod condition;
+mod flight;
 mod latch;
 mod rate;
 mod world;

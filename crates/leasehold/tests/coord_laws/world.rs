@@ -108,6 +108,11 @@ impl Client {
         }
     }
 
+    /// What happens to its requests from now on.
+    pub(crate) fn fault(&self, verb: Verb, mode: Mode) {
+        self.fault.set(verb, mode);
+    }
+
     pub(crate) fn calls(&self, verb: Verb) -> u64 {
         self.fault.calls(verb)
     }

@@ -1,0 +1,131 @@
+//! A cache stampede: a page that everybody reads runs out of its cache, and all load it at once. Here one does, for all.
+//!
+//! A fleet of clients, each as a process of its own, asks for one page. It is asked without help first, as a plain cache does
+//! it; then by a single flight; then by one whose loader dies in the middle; and last while a stale value is there.
+//!
+//! ```console
+//! $ cargo run --release -p leasehold --example cache_stampede                        # in memory
+//! $ cargo run --release -p leasehold --example cache_stampede redis://127.0.0.1      # over a server
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::layer::{Fault, Mode};
+use leasehold::{Leasehold, LoadError, SingleFlight};
+
+const CLIENTS: u32 = 8;
+const CALLERS: u32 = 100;
+/// What it takes to make the page.
+const LOAD: Duration = Duration::from_millis(100);
+/// For how long a page is fresh.
+const FRESH: Duration = Duration::from_secs(2);
+/// After so long a loader that is not heard of is taken for dead.
+const TTL: Duration = Duration::from_secs(1);
+
+/// Where pages are made, slowly. It counts how often.
+#[derive(Clone, Default)]
+struct Source(Arc<AtomicU32>);
+
+impl Source {
+    async fn page(self) -> Result<Option<Vec<u8>>, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(LOAD).await;
+        Ok(Some(b"<html>".to_vec()))
+    }
+}
+
+/// What a rush came to.
+struct Rush {
+    what: &'static str,
+    loads: u32,
+    slowest: Duration,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), LoadError<String>> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "mem:stampede".to_owned());
+    let mut fleet = Vec::new();
+    for _ in 0..CLIENTS {
+        fleet.push(Leasehold::open(&url).await?);
+    }
+    let flights: Vec<SingleFlight> = fleet.iter().map(flight).collect::<leasehold::Result<_>>()?;
+    flights[0].invalidate().await?;
+
+    let mut rushes = vec![alone().await];
+    rushes.push(rush("one loads for all", &flights, &Source::default()).await?);
+    flights[0].invalidate().await?;
+    let source = Source::default();
+    dies(&fleet[0], &source).await?;
+    rushes.push(rush("the first loader dies", &flights, &source).await?);
+    tokio::time::sleep(FRESH + Duration::from_millis(500)).await;
+    rushes.push(rush("a stale page is there", &flights, &Source::default()).await?);
+
+    println!("{} callers in {CLIENTS} clients, {LOAD:?} to load", CLIENTS * CALLERS);
+    println!("{:<24} {:>6} {:>16}", "", "loads", "slowest caller");
+    for Rush { what, loads, slowest } in &rushes {
+        println!("{what:<24} {loads:>6} {:>13} ms", slowest.as_millis());
+    }
+    if rushes[1].loads != 1 || rushes[2].loads != 2 || rushes[3].loads > 1 {
+        eprintln!("more was loaded than had to be");
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn flight(locks: &Leasehold) -> leasehold::Result<SingleFlight> {
+    let flight = locks.single_flight("page/42").stale_for(Duration::from_secs(60));
+    flight.with(|turn| Ok(turn.ttl(TTL)))
+}
+
+/// Everybody who does not find the page makes it.
+async fn alone() -> Rush {
+    let source = Source::default();
+    let began = Instant::now();
+    let callers: Vec<_> = (0..CLIENTS * CALLERS).map(|_| tokio::spawn(source.clone().page())).collect();
+    for caller in callers {
+        let _ = caller.await;
+    }
+    Rush { what: "everybody loads", loads: source.0.load(Ordering::SeqCst), slowest: began.elapsed() }
+}
+
+/// All callers of all clients ask at once.
+async fn rush(
+    what: &'static str,
+    flights: &[SingleFlight],
+    source: &Source,
+) -> Result<Rush, LoadError<String>> {
+    let mut callers = Vec::new();
+    for flight in flights {
+        for _ in 0..CALLERS {
+            let (flight, source) = (flight.clone(), source.clone());
+            callers.push(tokio::spawn(async move {
+                let began = Instant::now();
+                let told = flight.get_or_load(FRESH, move || source.page()).await;
+                told.map(|_| began.elapsed())
+            }));
+        }
+    }
+    let mut slowest = Duration::ZERO;
+    for caller in callers {
+        if let Ok(took) = caller.await {
+            slowest = slowest.max(took?);
+        }
+    }
+    Ok(Rush { what, loads: source.0.load(Ordering::SeqCst), slowest })
+}
+
+/// A client begins to load and is never heard of again: what it holds ends by itself.
+async fn dies(locks: &Leasehold, source: &Source) -> leasehold::Result<()> {
+    let wire = Arc::new(Fault::over(locks.backend().clone()));
+    let flight = flight(&Leasehold::builder().over(wire.clone())?)?;
+    let loading = source.clone();
+    let caller = tokio::spawn(async move { flight.get_or_load(FRESH, move || loading.page()).await });
+    while source.0.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    wire.set_all(Mode::Hang);
+    caller.abort();
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Where loaded values are kept, if not in the store of the locks.
+
+use std::error::Error as StdError;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety,
+    Stamp, Waiting,
+};
+
+/// A cache of your own, for [`SingleFlight::cache`](crate::SingleFlight::cache): a table, a cache in memory, another service.
+///
+/// What it needs to have is a version of each value that is never used twice, and to put a value only if the version
+/// that was seen is still there: that is what keeps a slow loader from overwriting a newer value. The keys are those of the
+/// flights; the values carry some bytes of ours, and are of no use to other programs.
+#[async_trait]
+pub trait Cache: Debug + Send + Sync + 'static {
+    /// What is kept; `None` where nothing is, or no longer.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it is asked again for some seconds.
+    async fn get(&self, key: &str) -> Result<Option<Cached>, CacheError>;
+
+    /// Puts `value` for as long as `keep` says, if the version that stands there is still `seen`, where `None` is
+    /// nothing. The version of what was put, or `None` where another stood there and nothing was put.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it may have been put then.
+    async fn put(
+        &self,
+        key: &str,
+        seen: Option<&str>,
+        value: &[u8],
+        keep: Duration,
+    ) -> Result<Option<String>, CacheError>;
+
+    /// Removes what stands there, if its version is still `seen`; whether it was.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it may have been removed then.
+    async fn remove(&self, key: &str, seen: &str) -> Result<bool, CacheError>;
+
+    /// The longest value that it takes, in bytes.
+    fn max_bytes(&self) -> usize {
+        MAX_BYTES
+    }
+}
+
+/// What a [`Cache`] keeps under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// The value as it was put.
+    pub value: Vec<u8>,
+    /// Names this putting of it, and no other.
+    pub version: String,
+    /// How long it is still kept, by the clock of the cache.
+    pub left: Duration,
+}
+
+/// What went wrong in a [`Cache`].
+pub type CacheError = Box<dyn StdError + Send + Sync>;
+
+/// A cache as registers.
+#[derive(Debug)]
+pub(super) struct CacheRegisters {
+    cache: Arc<dyn Cache>,
+    promise: RegisterPromise,
+}
+
+impl CacheRegisters {
+    pub(super) fn over(cache: Arc<dyn Cache>) -> CacheRegisters {
+        let max_bytes = cache.max_bytes();
+        let promise =
+            RegisterPromise { max_bytes, waiting: Waiting::Polls, safety: Safety::Evictable, forgets: true };
+        CacheRegisters { cache, promise }
+    }
+}
+
+#[async_trait]
+impl Registers for CacheRegisters {
+    fn promise(&self) -> &RegisterPromise {
+        &self.promise
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        let found = self.cache.get(at.as_str()).await.map_err(|error| failed(&error, Effect::None))?;
+        Ok(match found {
+            None => Registered { value: None, stamp: nothing(), left: None },
+            Some(Cached { value, version, left }) => {
+                Registered { value: Some(value), stamp: Stamp(version), left: Some(left) }
+            }
+        })
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        let key = at.as_str();
+        let known = (*seen != nothing()).then_some(seen.0.as_str());
+        let put = match (&put.value, known) {
+            (Some(value), known) => {
+                let keep = put.keep.unwrap_or(Duration::MAX);
+                self.cache.put(key, known, value, keep).await.map(|version| version.map(Stamp))
+            }
+            (None, Some(known)) => self.cache.remove(key, known).await.map(|was| was.then(nothing)),
+            (None, None) => Ok(Some(nothing())),
+        };
+        put.map_err(|error| failed(&error, Effect::Unknown))
+    }
+
+    async fn changed(&self, at: &Resource, _: &Stamp, _: &Patience) -> Result<Registered, Failure> {
+        // It polls: the engine asks again after a pause.
+        self.read(at).await
+    }
+}
+
+/// The stamp of nothing. No version of a cache is empty.
+fn nothing() -> Stamp {
+    Stamp(String::new())
+}
+
+fn failed(error: &CacheError, effect: Effect) -> Failure {
+    Failure::new(FailureKind::Unavailable, effect, format!("the cache failed: {error}"))
+}
+
+const MAX_BYTES: usize = 1024 * 1024;

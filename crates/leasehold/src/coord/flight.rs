@@ -1,0 +1,474 @@
+//! One loads, and all who want the value get it.
+//!
+//! Ground rules: whose turn it is to load is a lock, so those who come later stand in line and take over in order; but they wait
+//! for the value, and leave the line when it is there. Who begins to load writes that down where the value will stand, and
+//! writes the value only if that is still there: so nothing that was loaded earlier replaces what was loaded later.
+
+mod entry;
+mod local;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leasehold_core::{Registers, Resource, Stamp};
+
+use super::cache::{Cache, CacheRegisters};
+use crate::engine::{Change, Engine, Register, Seen};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Guard, Mutex};
+use entry::{Entry, Use};
+pub(crate) use local::Flights;
+use local::{Boarded, Seat};
+
+/// A value by key that is loaded by one for all who want it, over all processes that use the same store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let page = locks.single_flight("page/42").stale_for(Duration::from_secs(30));
+/// let load = || async { Ok::<_, std::io::Error>(Some(b"<html>".to_vec())) }; // slow, and asked once
+/// let (one, two) = tokio::join!(
+///     page.get_or_load(Duration::from_secs(60), load),
+///     page.get_or_load(Duration::from_secs(60), load),
+/// );
+/// assert_eq!(one?.value, two?.value);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Of all who want a value that is not there, one loads it; the others get what it brings, each a moment after it is written.
+/// Where it fails or dies, the next in line loads; a failure is told to the caller whose loader failed, and to nobody else.
+/// A loader that was overtaken, because its lock was lost or the value was [invalidated](SingleFlight::invalidate)
+/// meanwhile, cannot replace what came later. Within one process all callers of a key are one.
+///
+/// # Does not promise
+/// That a loader is never called twice for one value: one that is not heard of for the [ttl](SingleFlight::with) of its lock is
+/// taken for dead, and both load then, of which one is kept. That a value is as fresh as the source: it is as old as
+/// you say, and what the store loses is loaded again. That a caller who came during a flight gets what was loaded after
+/// he came.
+///
+/// # Freshness
+/// Ages are counted by the store. A value is fresh for its ttl and then *stale* for [as long as you say](SingleFlight::stale_for): a stale
+/// one is given out at once, while one caller has it loaded behind everybody's back. Shortly before its end
+/// a fresh value is loaded anew by chance, the sooner the longer loading takes, so that the fleet does not meet
+/// at the end: the way of Vattani, Chierichetti and Lowenstein, «Optimal Probabilistic Cache Stampede Prevention» (2015), see
+/// [`SingleFlight::early`].
+#[derive(Clone, Debug)]
+pub struct SingleFlight {
+    engine: Arc<Engine>,
+    flights: Arc<Flights>,
+    key: Result<Resource>,
+    turn: Mutex,
+    cache: Option<Arc<CacheRegisters>>,
+    /// Tells the cache from others; zero is the store of the client.
+    place: usize,
+    stale: Duration,
+    negative: Option<Duration>,
+    early: f64,
+    within: Duration,
+}
+
+/// What was wanted, and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// The value; `None` where there is no such thing.
+    pub value: Option<Vec<u8>>,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// It was kept, or another loaded it, and it is fresh.
+    Kept,
+    /// It was kept, is older than its ttl, and is being loaded anew.
+    Stale,
+    /// The caller's loader brought it, and it is kept for the others.
+    Loaded,
+    /// The caller's loader brought it, and it is not kept: it was overtaken, or is not to be.
+    NotKept,
+}
+
+/// Why there is no value.
+#[derive(Debug)]
+pub enum LoadError<E> {
+    /// The caller's own loader failed with this.
+    Loader(E),
+    /// The store failed, or the request makes no sense.
+    Store(Error),
+}
+
+impl<E: fmt::Display> fmt::Display for LoadError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Loader(error) => write!(f, "load: {error}"),
+            LoadError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for LoadError<E> {}
+
+impl<E> From<Error> for LoadError<E> {
+    fn from(error: Error) -> Self {
+        LoadError::Store(error)
+    }
+}
+
+impl SingleFlight {
+    pub(crate) fn new(engine: Arc<Engine>, flights: Arc<Flights>, key: &str, turn: Mutex) -> SingleFlight {
+        let key = Resource::new(&format!("{key}!loaded")).map_err(Error::from);
+        let (stale, within) = (Duration::ZERO, WITHIN);
+        SingleFlight {
+            engine,
+            flights,
+            key,
+            turn,
+            cache: None,
+            place: 0,
+            stale,
+            negative: None,
+            early: 1.0,
+            within,
+        }
+    }
+
+    /// The name of the lock of whoever loads.
+    pub(crate) fn turn_of(key: &str) -> String {
+        format!("{key}!loading")
+    }
+
+    /// For how long a value may be given out after its ttl, while it is loaded anew. Not at all unless set.
+    #[must_use]
+    pub fn stale_for(mut self, time: Duration) -> Self {
+        self.stale = time;
+        self
+    }
+
+    /// For how long it is kept that there is no such thing, where a loader says so. As long as a value unless set; zero
+    /// does not keep it, so that each caller asks anew, one after the other.
+    #[must_use]
+    pub fn negative_for(mut self, time: Duration) -> Self {
+        self.negative = Some(time);
+        self
+    }
+
+    /// How eagerly a fresh value is loaded anew before its end: a caller does it if less is left than `eagerness` times the time
+    /// that the last loading took, times a random number of mean one. 1 unless set; 0 never does.
+    #[must_use]
+    pub fn early(mut self, eagerness: f64) -> Self {
+        self.early = eagerness;
+        self
+    }
+
+    /// How long a loader may take: one minute unless set. What takes longer is given to its caller and not kept.
+    #[must_use]
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.within = limit;
+        self
+    }
+
+    /// Settings of the lock that whoever loads holds: its ttl above all, after which a loader that is not heard of is
+    /// taken for dead.
+    ///
+    /// # Errors
+    /// Whatever `setting` refuses.
+    pub fn with(mut self, setting: impl FnOnce(Mutex) -> Result<Mutex>) -> Result<Self> {
+        self.turn = setting(self.turn)?;
+        Ok(self)
+    }
+
+    /// Keeps the values in a cache of your own instead of the store of the locks.
+    #[must_use]
+    pub fn cache(mut self, cache: Arc<dyn Cache>) -> Self {
+        self.place = Arc::as_ptr(&cache).addr();
+        self.cache = Some(Arc::new(CacheRegisters::over(cache)));
+        self
+    }
+
+    /// The value, if it is kept, or as `load` or another caller's loader brings it; fresh for `ttl` from when it is written.
+    ///
+    /// `load` is called at most once, and not where another brings the value. `Ok(None)` is that there is no such thing. It may go on
+    /// in the background after the caller has got a stale value.
+    ///
+    /// # Cancel safety
+    /// A dropped future that was loading stops loading, and the next in line does. Otherwise nothing is lost.
+    ///
+    /// # Errors
+    /// [`LoadError::Loader`] where `load` was called and failed. [`LoadError::Store`] else: `Unsupported` where the store
+    /// forgets nothing and no [cache](SingleFlight::cache) was given, before anything is sent; `Invalid` for a `ttl` of zero, and for
+    /// a value that is longer than the cache takes; else as the store, or [`Mutex::lock`](crate::Mutex::lock), failed.
+    pub async fn get_or_load<L, F, E>(&self, ttl: Duration, load: L) -> Result<Loaded, LoadError<E>>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        let register = self.register("load")?;
+        if ttl.is_zero() || !self.early.is_finite() || self.early < 0.0 {
+            let text = "a ttl of zero keeps nothing, and an eagerness is a number that is not negative";
+            return Err(register.error(ErrorKind::Invalid, text).into());
+        }
+        let seat = self.seat()?;
+        let turn = match seat.board().await {
+            Boarded::Turn(turn) => turn,
+            Boarded::Brought(value) => return Ok(Loaded { value, origin: Origin::Kept }),
+        };
+        let loaded = self.fly(&register, ttl, load).await?;
+        // Before the turn is over, so that nobody who waits for it goes as well.
+        seat.bring(&loaded.value);
+        drop(turn);
+        Ok(loaded)
+    }
+
+    /// What is kept now, fresh or stale, without loading; `None` where nothing is.
+    ///
+    /// # Errors
+    /// As the store failed.
+    pub async fn get(&self) -> Result<Option<Loaded>> {
+        let register = self.register("load")?;
+        let loaded = |value, origin| Some(Loaded { value, origin });
+        Ok(match Entry::read(&register, &register.read().await?)?.r#use() {
+            Use::Fresh { value, .. } => loaded(value, Origin::Kept),
+            Use::Stale(value) => loaded(value, Origin::Stale),
+            Use::Nothing => None,
+        })
+    }
+
+    /// Takes away what is kept. What a loader that has begun before brings is given to those who wait for it, and is not kept.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future it may be taken away or not.
+    ///
+    /// # Errors
+    /// As the store failed.
+    pub async fn invalidate(&self) -> Result<()> {
+        let register = self.register("invalidate")?;
+        let removing = register.ensure(|found| match found {
+            None => Ok(Change::Leave(())),
+            Some(_) => Ok(Change::Remove(())),
+        });
+        removing.await
+    }
+
+    /// Finds, waits for, or loads the value, alone in this process.
+    async fn fly<L, F, E>(&self, register: &Register, ttl: Duration, load: L) -> Result<Loaded, LoadError<E>>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        let seen = register.read().await?;
+        match Entry::read(register, &seen)?.r#use() {
+            Use::Fresh { value, left, took } => {
+                if self.is_early(left, took) {
+                    self.renew_behind(register, seen.stamp, ttl, load)?;
+                }
+                Ok(Loaded { value, origin: Origin::Kept })
+            }
+            Use::Stale(value) => {
+                self.renew_behind(register, seen.stamp, ttl, load)?;
+                Ok(Loaded { value, origin: Origin::Stale })
+            }
+            Use::Nothing => {
+                let turn = pin!(self.turn.lock());
+                let value = pin!(appeared(register, seen));
+                let guard = tokio::select! {
+                    biased;
+                    value = value => return Ok(Loaded { value: value?, origin: Origin::Kept }),
+                    guard = turn => guard?,
+                };
+                self.load(register, guard, ttl, load, None).await
+            }
+        }
+    }
+
+    /// Has the value loaded anew by a task, unless somebody in the fleet is at it.
+    fn renew_behind<L, F, E>(&self, register: &Register, seen: Stamp, ttl: Duration, load: L) -> Result<()>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        let seat = self.seat()?;
+        if seat.slot.renewing.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let (flight, register, engine) = (self.clone(), register.clone(), self.engine.clone());
+        self.engine.spawn(async move {
+            let renewing = Renewing(seat);
+            let renewed = async {
+                match flight.turn.try_lock().await? {
+                    Some(guard) => flight.load(&register, guard, ttl, load, Some(&seen)).await.map(drop),
+                    None => Ok(()),
+                }
+            };
+            tokio::select! {
+                () = engine.closing() => {}
+                renewed = renewed => if let Err(error) = renewed {
+                    tracing::debug!(%error, "a value was not loaded anew; the old one is good for now");
+                }
+            }
+            drop(renewing);
+        });
+        Ok(())
+    }
+
+    /// Loads, with the turn to do so.
+    async fn load<L, F, E>(
+        &self,
+        register: &Register,
+        guard: Guard,
+        ttl: Duration,
+        load: L,
+        renews: Option<&Stamp>,
+    ) -> Result<Loaded, LoadError<E>>
+    where
+        L: FnOnce() -> F,
+        F: Future<Output = Result<Option<Vec<u8>>, E>>,
+    {
+        let loader = drawn(register)?;
+        if let Some(value) = self.begin(register, loader, renews).await? {
+            return Ok(Loaded { value, origin: Origin::Kept });
+        }
+        let clock = self.engine.clock();
+        let began = clock.now();
+        let value = load().await.map_err(LoadError::Loader)?;
+        let took = clock.now().since(began);
+        let room = register.room().saturating_sub(entry::HEADER);
+        if let Some(long) = value.as_ref().map(Vec::len).filter(|length| *length > room) {
+            let text = format!("a value of {long} bytes is too long for this cache: {room} at most");
+            return Err(register.error(ErrorKind::Invalid, text).into());
+        }
+        let origin = match self.keep(register, loader, value.as_deref(), ttl, took).await {
+            Ok(true) => Origin::Loaded,
+            Ok(false) => Origin::NotKept,
+            Err(error) => {
+                tracing::debug!(%error, "a loaded value could not be kept");
+                Origin::NotKept
+            }
+        };
+        drop(guard);
+        Ok(Loaded { value, origin })
+    }
+
+    /// Writes down who loads, unless a value is there that is fresh, and is not the one to be renewed: then that.
+    async fn begin(
+        &self,
+        register: &Register,
+        loader: u64,
+        renews: Option<&Stamp>,
+    ) -> Result<Option<Option<Vec<u8>>>> {
+        let beginning = register.ensure_seen(|seen| {
+            let entry = Entry::read(register, seen)?;
+            if entry.loading == loader {
+                return Ok(Change::Leave(None));
+            }
+            match entry.clone().r#use() {
+                // Somebody brought it before this one had the turn.
+                Use::Fresh { value, .. } if renews != Some(&seen.stamp) => Ok(Change::Leave(Some(value))),
+                _ => {
+                    let (entry, keep) = entry.begun(loader, self.within);
+                    Ok(Change::Write(entry, Some(keep), None))
+                }
+            }
+        });
+        beginning.await
+    }
+
+    /// Keeps what was loaded, if nobody has begun later. Whether it is kept.
+    async fn keep(
+        &self,
+        register: &Register,
+        loader: u64,
+        value: Option<&[u8]>,
+        ttl: Duration,
+        took: Duration,
+    ) -> Result<bool> {
+        let fresh_for = if value.is_some() { ttl } else { self.negative.unwrap_or(ttl) };
+        if fresh_for.is_zero() {
+            return Ok(false);
+        }
+        let keeping = register.update_seen(CONFLICTS, |seen| {
+            if Entry::read(register, seen)?.loading != loader {
+                return Ok(Change::Leave(false));
+            }
+            let (entry, keep) = entry::loaded(loader, value, fresh_for, self.stale, took);
+            Ok(Change::Write(entry, Some(keep), true))
+        });
+        Ok(keeping.await?.told)
+    }
+
+    /// Whether this caller is the one to load a fresh value anew.
+    fn is_early(&self, left: Duration, took: Duration) -> bool {
+        // From one down to nearly zero, so the logarithm is that of a random time of mean one.
+        let chance = (f64::from(getrandom::u32().unwrap_or(u32::MAX)) + 1.0) / (f64::from(u32::MAX) + 1.0);
+        left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
+    }
+
+    fn seat(&self) -> Result<Seat> {
+        Ok(self.flights.seat((self.key.clone()?, self.place)))
+    }
+
+    fn register(&self, op: &'static str) -> Result<Register> {
+        let key = self.key.clone()?;
+        let register = match &self.cache {
+            Some(cache) => {
+                let cache: Arc<dyn Registers> = cache.clone();
+                Register::elsewhere(&self.engine, cache, key, op)
+            }
+            None => Register::open(&self.engine, key, op)?,
+        };
+        if !register.forgets() {
+            let text = "this store never forgets a value by itself; give the flight a cache that does";
+            return Err(register.error(ErrorKind::Unsupported, text));
+        }
+        Ok(register)
+    }
+}
+
+/// Says when it is over that this process has a value loaded anew.
+struct Renewing(Seat);
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.slot.renewing.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Waits until somebody has brought the value.
+async fn appeared(register: &Register, mut seen: Seen) -> Result<Option<Vec<u8>>> {
+    loop {
+        seen = register.changed(&seen.stamp, LOOK).await?;
+        match Entry::read(register, &seen)?.r#use() {
+            Use::Fresh { value, .. } | Use::Stale(value) => return Ok(value),
+            Use::Nothing => {}
+        }
+    }
+}
+
+/// A number that no other loader draws; never zero, which is nobody.
+fn drawn(register: &Register) -> Result<u64> {
+    let drawn = getrandom::u64().map_err(|error| {
+        let text = format!("the operating system gives no random bytes: {error}");
+        register.error(ErrorKind::Unavailable, text)
+    })?;
+    Ok(drawn.max(1))
+}
+
+const WITHIN: Duration = Duration::from_secs(60);
+/// How long one question waits for a change.
+const LOOK: Duration = Duration::from_secs(30);
+/// So many others may be first: only those whose lock was lost, or who invalidate.
+const CONFLICTS: u32 = 1_000;

@@ -1,0 +1,123 @@
+//! What is kept of one key: the value, how long it is good for, and who loads it.
+//!
+//! Ground rules: no clock of a client takes part. The store says how long it still keeps an entry, and the entry says above
+//! how much of that its value is fresh, and above how much it may be given out at all.
+
+use std::time::Duration;
+
+use crate::coord::record::{Parts, Record, foreign};
+use crate::engine::{Register, Seen};
+use crate::error::Result;
+
+/// An entry as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Who loads it, or loaded it last.
+    pub(super) loading: u64,
+    value: Option<Kept>,
+    /// How long the store still keeps the entry.
+    left: Duration,
+}
+
+/// A value with its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    /// `None` is that there is no such thing.
+    value: Option<Vec<u8>>,
+    /// It is fresh as long as more than this is left.
+    fresh_above: Duration,
+    /// It may be given out as long as more than this is left.
+    good_above: Duration,
+    /// How long it took to load.
+    took: Duration,
+}
+
+/// What a reader may do with an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Take the value, which is fresh for so long and took so long to load.
+    Fresh { value: Option<Vec<u8>>, left: Duration, took: Duration },
+    /// Take the value, and have it loaded anew.
+    Stale(Option<Vec<u8>>),
+    /// Load it.
+    Nothing,
+}
+
+impl Entry {
+    pub(super) fn read(register: &Register, seen: &Seen) -> Result<Entry> {
+        let Some(found) = seen.value.as_deref() else { return Ok(Entry::default()) };
+        let read = || {
+            let mut parts = Parts::of(KIND, found)?;
+            let loading = parts.number()?;
+            let kind = parts.byte()?;
+            let mut time = || parts.number().map(Duration::from_millis);
+            let (fresh_above, good_above, took) = (time()?, time()?, time()?);
+            let text = parts.text()?;
+            let value = match kind {
+                LOADING => None,
+                VALUE => Some(Some(text.to_vec())),
+                NOTHING => Some(None),
+                _ => return None,
+            };
+            let value = value.map(|value| Kept { value, fresh_above, good_above, took });
+            // One that is never forgotten is as good as on the first day.
+            parts.is_read().then_some(Entry { loading, value, left: seen.left.unwrap_or(Duration::MAX) })
+        };
+        read().ok_or_else(|| foreign(register, "loaded value"))
+    }
+
+    /// What a reader may do with it now.
+    pub(super) fn r#use(self) -> Use {
+        match self.value {
+            Some(kept) if self.left > kept.fresh_above => {
+                Use::Fresh { left: self.left - kept.fresh_above, took: kept.took, value: kept.value }
+            }
+            Some(kept) if self.left > kept.good_above => Use::Stale(kept.value),
+            _ => Use::Nothing,
+        }
+    }
+
+    /// The same entry with a new loader, who has `limit` to load: what to write, and how long to keep it.
+    pub(super) fn begun(self, loader: u64, limit: Duration) -> (Vec<u8>, Duration) {
+        let left = self.left;
+        let good = self.value.filter(|kept| left > kept.good_above);
+        let Some(kept) = good else {
+            return (written(loader, LOADING, [Duration::ZERO; 3], &[]), limit);
+        };
+        // It is kept for longer than before, so that the loader is not forgotten; its value is not good for longer.
+        let keep = left.max(limit);
+        let more = keep - left;
+        let times = [kept.fresh_above.saturating_add(more), kept.good_above.saturating_add(more), kept.took];
+        let kind = if kept.value.is_some() { VALUE } else { NOTHING };
+        (written(loader, kind, times, kept.value.as_deref().unwrap_or_default()), keep)
+    }
+}
+
+/// A loaded value that is fresh for `ttl` and may be given out for `stale` after that: what to write, and how long to keep it.
+pub(super) fn loaded(
+    loader: u64,
+    value: Option<&[u8]>,
+    ttl: Duration,
+    stale: Duration,
+    took: Duration,
+) -> (Vec<u8>, Duration) {
+    let kind = if value.is_some() { VALUE } else { NOTHING };
+    let times = [stale, Duration::ZERO, took];
+    (written(loader, kind, times, value.unwrap_or_default()), ttl.saturating_add(stale))
+}
+
+/// How many bytes an entry has beside the value.
+pub(super) const HEADER: usize = 2 + 5 * size_of::<u64>();
+
+fn written(loader: u64, kind: u8, times: [Duration; 3], value: &[u8]) -> Vec<u8> {
+    let record = Record::of(KIND).number(loader).byte(kind);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let record = times.into_iter().fold(record, |record, time| record.number(millis(time)));
+    record.text(value).done()
+}
+
+/// Loaded value, written in its first way.
+const KIND: u8 = b'f';
+const LOADING: u8 = b'L';
+const VALUE: u8 = b'V';
+const NOTHING: u8 = b'N';

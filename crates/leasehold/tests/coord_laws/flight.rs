@@ -1,0 +1,354 @@
+//! One load for all, in order, and nothing old over anything newer.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::layer::{Mode, Verb};
+use leasehold::{Cache, CacheError, Cached, ErrorKind, Leasehold, LoadError, Loaded, Origin, SingleFlight};
+use tokio::time::Instant;
+
+use crate::world::{World, on_schedules};
+
+/// Where values are loaded from: it counts who asks, and how many at a time.
+#[derive(Debug, Default)]
+struct Source {
+    version: AtomicU64,
+    loads: AtomicU64,
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+/// Somebody loads, until this is dropped.
+struct Loading(Arc<Source>);
+
+impl Loading {
+    fn from(source: &Arc<Source>) -> (Loading, Vec<u8>) {
+        source.loads.fetch_add(1, Ordering::SeqCst);
+        let now = source.now.fetch_add(1, Ordering::SeqCst) + 1;
+        source.most.fetch_max(now, Ordering::SeqCst);
+        let version = source.version.load(Ordering::SeqCst);
+        (Loading(source.clone()), version.to_string().into_bytes())
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+type Told = Result<Loaded, LoadError<String>>;
+
+/// Asks, with a loader that takes so long and may fail.
+async fn ask(flight: &SingleFlight, source: &Arc<Source>, takes: Duration, fails: bool) -> Told {
+    let source = source.clone();
+    let load = move || async move {
+        let (_loading, value) = Loading::from(&source);
+        tokio::time::sleep(takes).await;
+        if fails { Err("the source is ill".to_owned()) } else { Ok(Some(value)) }
+    };
+    flight.get_or_load(LONG, load).await
+}
+
+fn flight(locks: &Leasehold) -> SingleFlight {
+    locks.single_flight("page").with(|turn| Ok(turn.ttl(TTL))).unwrap()
+}
+
+fn version(loaded: &Loaded) -> u64 {
+    String::from_utf8(loaded.value.clone().unwrap()).unwrap().parse().unwrap()
+}
+
+/// Callers come, fail, are cancelled and die; the source changes and is invalidated. At no time do two load, no load is made
+/// without a reason, and nobody who begins after an invalidation gets what was loaded before it.
+#[test]
+fn one_loads_for_all_and_nothing_old_comes_back() {
+    on_schedules(|mut world| async move {
+        let source = Arc::new(Source::default());
+        // Loads that end without bringing a value; the next is made for a reason.
+        let without = Arc::new(AtomicU64::new(0));
+        let dead = Arc::new(AtomicU64::new(0));
+        let clients: Vec<_> = (0..2 + world.chance.below(3)).map(|_| world.client()).collect();
+        let mut tasks = Vec::new();
+        for client in &clients {
+            let dies = world.chance.below(4) == 0;
+            let callers: Vec<_> = (0..1 + world.chance.below(4))
+                .map(|_| {
+                    let (flight, source, mut chance) =
+                        (flight(&client.locks), source.clone(), world.chance.fork());
+                    let without = without.clone();
+                    tokio::spawn(async move {
+                        for _ in 0..3 {
+                            tokio::time::sleep(chance.ms(150)).await;
+                            let (takes, fails) = (chance.ms(60), chance.below(4) == 0);
+                            let asking = ask(&flight, &source, takes, fails);
+                            let patience = if chance.below(4) == 0 { chance.ms(80) } else { LONG };
+                            match tokio::time::timeout(patience, asking).await {
+                                Ok(Ok(loaded)) if loaded.origin != Origin::NotKept => {}
+                                Ok(Ok(_) | Err(LoadError::Loader(_))) | Err(_) => {
+                                    without.fetch_add(1, Ordering::SeqCst);
+                                }
+                                Ok(Err(LoadError::Store(error))) => panic!("{error}"),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            if dies {
+                let (client, after, dead) = (client.clone(), world.chance.ms(300), dead.clone());
+                tasks.push(tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    client.falls_silent();
+                    dead.fetch_add(1, Ordering::SeqCst);
+                    callers.iter().for_each(tokio::task::JoinHandle::abort);
+                }));
+            } else {
+                tasks.extend(callers);
+            }
+        }
+        // Of one who hears no answer, one invalidation may be two.
+        let changer = world.calm_client();
+        let mut changes = 0;
+        for _ in 0..world.chance.below(3) {
+            tokio::time::sleep(world.chance.ms(200)).await;
+            let flight = flight(&changer.locks);
+            let newer = source.version.fetch_add(1, Ordering::SeqCst) + 1;
+            flight.invalidate().await.unwrap();
+            changes += 1;
+            // Whatever was under way when it was invalidated does not come back.
+            tokio::time::sleep(world.chance.ms(100)).await;
+            if let Some(kept) = flight.get().await.unwrap() {
+                assert!(version(&kept) >= newer, "{kept:?} is older than {newer}");
+            }
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let (without, dead) = (without.load(Ordering::SeqCst), dead.load(Ordering::SeqCst));
+        let loads = source.loads.load(Ordering::SeqCst);
+        assert!(loads <= 1 + changes + without + dead, "{loads} loads, {changes} {without} {dead}");
+        assert_eq!(source.most.load(Ordering::SeqCst).max(1), 1, "two loaded at a time");
+        let last = ask(&flight(&changer.locks), &source, Duration::ZERO, false).await.unwrap();
+        assert_eq!(version(&last), source.version.load(Ordering::SeqCst));
+    });
+}
+
+/// A loader that is slow beyond its lease is overtaken, and what it brings in the end replaces nothing.
+#[tokio::test(start_paused = true)]
+async fn a_slow_old_loader_does_not_replace_a_newer_value() {
+    let mut world = World::at_once();
+    let (old, new) = (world.calm_client(), world.calm_client());
+    let source = Arc::new(Source::default());
+    let slow = tokio::spawn({
+        let (flight, source) = (flight(&old.locks), source.clone());
+        async move { ask(&flight, &source, 4 * TTL, false).await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    old.fault(Verb::Renew, Mode::Hang);
+    old.fault(Verb::Release, Mode::Hang);
+    source.version.store(7, Ordering::SeqCst);
+    let quick = ask(&flight(&new.locks), &source, Duration::from_millis(5), false).await.unwrap();
+    assert_eq!((version(&quick), quick.origin), (7, Origin::Loaded));
+    let slow = slow.await.unwrap();
+    assert_eq!((version(&slow), slow.origin), (0, Origin::NotKept));
+    assert_eq!(version(&flight(&new.locks).get().await.unwrap().unwrap()), 7);
+}
+
+/// A dead loader's successors are those who waited, in their order.
+#[tokio::test(start_paused = true)]
+async fn they_take_over_in_the_order_of_coming() {
+    let mut world = World::at_once();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..4 {
+        let client = world.calm_client();
+        let order = order.clone();
+        tasks.push(tokio::spawn(async move {
+            let load = move || async move {
+                order.lock().unwrap().push(number);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                if number < 3 { Err(format!("{number} fails")) } else { Ok(Some(vec![3])) }
+            };
+            flight(&client.locks).get_or_load(LONG, load).await
+        }));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for (number, task) in tasks.into_iter().enumerate() {
+        match task.await.unwrap() {
+            Ok(loaded) => assert_eq!((number, loaded.value), (3, Some(vec![3]))),
+            Err(error) => assert_eq!(error.to_string(), format!("load: {number} fails")),
+        }
+    }
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
+}
+
+/// Fresh, then stale and loaded anew behind the callers' backs, then gone.
+#[tokio::test(start_paused = true)]
+async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
+    let mut world = World::at_once();
+    let client = world.calm_client();
+    let source = Arc::new(Source::default());
+    let flight = flight(&client.locks).stale_for(Duration::from_secs(10)).early(0.0);
+    let ttl = Duration::from_secs(5);
+    let ask = || {
+        let source = source.clone();
+        flight.get_or_load(ttl, move || async move {
+            let (_loading, value) = Loading::from(&source);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok::<_, String>(Some(value))
+        })
+    };
+    assert_eq!(ask().await.unwrap().origin, Origin::Loaded);
+    tokio::time::sleep(ttl - Duration::from_millis(200)).await;
+    assert_eq!(ask().await.unwrap().origin, Origin::Kept);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    source.version.store(1, Ordering::SeqCst);
+    let asked = Instant::now();
+    for _ in 0..5 {
+        let stale = ask().await.unwrap();
+        assert_eq!((version(&stale), stale.origin), (0, Origin::Stale));
+    }
+    assert!(asked.elapsed() < Duration::from_millis(50), "nobody waits for the loader");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let kept = ask().await.unwrap();
+    assert_eq!((version(&kept), kept.origin), (1, Origin::Kept));
+    assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    assert!(flight.get().await.unwrap().is_none());
+    assert_eq!(ask().await.unwrap().origin, Origin::Loaded);
+}
+
+/// The longer loading takes the earlier it is done anew; not at all where that is not wanted.
+#[tokio::test(start_paused = true)]
+async fn a_fresh_value_is_loaded_early_by_chance() {
+    let mut world = World::at_once();
+    let client = world.calm_client();
+    for (eagerness, loads) in [(0.0, 1), (1.0, 2)] {
+        let source = Arc::new(Source::default());
+        let flight = client.locks.single_flight(&format!("page {eagerness}")).early(eagerness);
+        let ask = || {
+            let source = source.clone();
+            flight.get_or_load(Duration::from_secs(10), move || async move {
+                let (_loading, value) = Loading::from(&source);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok::<_, String>(Some(value))
+            })
+        };
+        ask().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(9_900)).await;
+        // A tenth of a second is left and a load takes one: of forty callers nobody begins once in e^38.
+        for _ in 0..40 {
+            assert_eq!(ask().await.unwrap().origin, Origin::Kept);
+        }
+        assert_eq!(source.loads.load(Ordering::SeqCst), loads, "eagerness {eagerness}");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(flight.get().await.unwrap().is_some(), eagerness > 0.0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_there_is_nothing_is_kept_as_long_as_it_is_said() {
+    let mut world = World::at_once();
+    let client = world.calm_client();
+    let source = Arc::new(Source::default());
+    let ask = |flight: SingleFlight| {
+        let source = source.clone();
+        async move {
+            let load = move || async move {
+                let _loading = Loading::from(&source);
+                Ok::<_, String>(None)
+            };
+            let loaded = flight.early(0.0).get_or_load(LONG, load).await.unwrap();
+            assert_eq!(loaded.value, None);
+            loaded.origin
+        }
+    };
+    let kept = client.locks.single_flight("kept").negative_for(Duration::from_secs(2));
+    assert_eq!(ask(kept.clone()).await, Origin::Loaded);
+    assert_eq!(ask(kept.clone()).await, Origin::Kept);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(ask(kept).await, Origin::Loaded);
+    let never = client.locks.single_flight("never").negative_for(Duration::ZERO);
+    assert_eq!(ask(never.clone()).await, Origin::NotKept);
+    assert_eq!(ask(never).await, Origin::NotKept);
+    assert_eq!(source.loads.load(Ordering::SeqCst), 4);
+}
+
+/// A cache as somebody might write it.
+#[derive(Debug, Default)]
+struct Shelf(Mutex<HashMap<String, Put>>);
+
+/// A value, its version, and until when it is kept.
+type Put = (Vec<u8>, u64, Instant);
+
+#[async_trait]
+impl Cache for Shelf {
+    async fn get(&self, key: &str) -> Result<Option<Cached>, CacheError> {
+        let shelf = self.0.lock().unwrap();
+        let found = shelf.get(key).filter(|(_, _, until)| *until > Instant::now());
+        Ok(found.map(|(value, version, until)| Cached {
+            value: value.clone(),
+            version: version.to_string(),
+            left: *until - Instant::now(),
+        }))
+    }
+
+    async fn put(
+        &self,
+        key: &str,
+        seen: Option<&str>,
+        value: &[u8],
+        keep: Duration,
+    ) -> Result<Option<String>, CacheError> {
+        static LAST: AtomicU64 = AtomicU64::new(1);
+        if self.get(key).await?.map(|cached| cached.version).as_deref() != seen {
+            return Ok(None);
+        }
+        let version = LAST.fetch_add(1, Ordering::SeqCst);
+        self.0.lock().unwrap().insert(key.to_owned(), (value.to_vec(), version, Instant::now() + keep));
+        Ok(Some(version.to_string()))
+    }
+
+    async fn remove(&self, key: &str, seen: &str) -> Result<bool, CacheError> {
+        if self.get(key).await?.map(|cached| cached.version).as_deref() != Some(seen) {
+            return Ok(false);
+        }
+        Ok(self.0.lock().unwrap().remove(key).is_some())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_may_be_kept_in_a_cache_of_ones_own() {
+    let mut world = World::at_once();
+    let (one, two) = (world.calm_client(), world.calm_client());
+    let (source, shelf) = (Arc::new(Source::default()), Arc::new(Shelf::default()));
+    let flights = [flight(&one.locks).cache(shelf.clone()), flight(&two.locks).cache(shelf.clone())];
+    let asks = flights.iter().map(|flight| ask(flight, &source, Duration::from_millis(80), false));
+    for told in futures_util::future::join_all(asks).await {
+        assert_eq!(version(&told.unwrap()), 0);
+    }
+    assert_eq!(source.loads.load(Ordering::SeqCst), 1);
+    assert_eq!(shelf.0.lock().unwrap().len(), 1);
+    flights[0].invalidate().await.unwrap();
+    assert!(flights[1].get().await.unwrap().is_none());
+    assert!(flight(&one.locks).get().await.unwrap().is_none(), "the store of the locks keeps nothing");
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let load = || async { Ok::<_, String>(Some(vec![0; 1024 * 1024])) };
+    let refused = |told: Told| match told {
+        Err(LoadError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
+        other => panic!("{other:?}"),
+    };
+    refused(locks.single_flight("k").get_or_load(Duration::ZERO, load).await);
+    refused(locks.single_flight("k").early(f64::NAN).get_or_load(LONG, load).await);
+    refused(locks.single_flight("k").get_or_load(LONG, load).await);
+}
+
+const TTL: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(500);
