@@ -14,6 +14,7 @@ use crate::dialect::Dialect;
 use crate::ending::{self, Leftovers};
 use crate::names::Names;
 use crate::places::Places;
+use crate::quiet::Quiet;
 use crate::renewing::LOOKS_MAX;
 use crate::session::Sessions;
 
@@ -43,6 +44,7 @@ pub(crate) struct Ensemble {
     pub(crate) names: Names,
     pub(crate) sessions: Sessions,
     pub(crate) places: Places,
+    pub(crate) quiet: Quiet,
     pub(crate) leftovers: Leftovers,
 }
 
@@ -63,6 +65,7 @@ impl ZooKeeperBackend {
             names,
             sessions,
             places: Places::default(),
+            quiet: Quiet::default(),
             leftovers: Leftovers::default(),
         });
         tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));

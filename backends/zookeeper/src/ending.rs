@@ -80,7 +80,12 @@ impl Ensemble {
         }
         let mut was_there = false;
         match own {
-            Some(own) => was_there = self.delete(&session, &self.path(claim, &own)).await?,
+            Some(own) => {
+                was_there = self.delete(&session, &self.path(claim, &own)).await?;
+                if let Some(number) = self.names.number(&own.name) {
+                    self.quiet.left(&claim.resource, number);
+                }
+            }
             // It was never ours, or its making was not answered, or it was made in another session.
             None => {
                 let line = self.line_now(&session, &claim.resource).await?;

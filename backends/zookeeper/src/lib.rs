@@ -15,6 +15,7 @@ mod looking;
 mod names;
 mod places;
 mod proof;
+mod quiet;
 mod registers;
 mod renewing;
 mod session;

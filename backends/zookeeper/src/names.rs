@@ -84,6 +84,11 @@ impl Names {
         Line::of(self.dialect, children)
     }
 
+    /// The number that ZooKeeper gave a claim's node.
+    pub(crate) fn number(&self, child: &str) -> Option<i32> {
+        self.dialect.read(child).map(|named| named.sequence)
+    }
+
     /// How a claim's node is made: it ends with the session, and ZooKeeper numbers it.
     pub(crate) fn place_options(&self) -> CreateOptions<'static> {
         CreateMode::EphemeralSequential.with_acls(self.acls())

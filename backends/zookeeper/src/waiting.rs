@@ -3,9 +3,9 @@
 //! Ground rules: a grant is counted from before a request that a quorum agreed to, never from a read alone: a server
 //! that lost its leader goes on answering reads. A node counts as the claim's own only if the present session
 //! owns it; one of another session dies with that, whatever its name says. Whoever sleeps has seen, *after* its watch
-//! was set, that what it watches is still there.
+//! was set, that what it watches is still there. A look is left out only where [`crate::quiet`] shows what it would find.
 
-use futures_util::future::{join, join_all, select_all};
+use futures_util::future::{OptionFuture, join, join_all, join3, select_all};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Hint, Moment, Patience, Proof, Resource, Step};
 use zookeeper_client::{CreateOptions, Error, Stat};
 
@@ -13,6 +13,7 @@ use crate::backend::Ensemble;
 use crate::line::{Blockers, Line};
 use crate::places::{Own, Stage};
 use crate::proof::ZooKeeperProof;
+use crate::quiet::{Hope, Watched};
 use crate::session::Session;
 use crate::wire;
 
@@ -67,7 +68,8 @@ impl Ensemble {
         let (asked_at, own, seen) = match own {
             Some(own) => {
                 let asked_at = patience.now();
-                (asked_at, own, self.proven_line(session, &claim.resource).await?)
+                let seen = self.proven_line(session, &claim.resource).await?;
+                (asked_at, own, seen.map(|(line, _)| line))
             }
             None => {
                 if patience.is_ended() {
@@ -79,8 +81,8 @@ impl Ensemble {
                     }
                 }
                 let asked_at = patience.now();
-                let (own, seen) = self.stand(session, claim).await?;
-                (asked_at, own, Some(seen))
+                let (own, line) = self.stand(session, claim).await?;
+                (asked_at, own, Some(line))
             }
         };
         Ok(self.judge(session, claim, own, seen, asked_at))
@@ -92,11 +94,10 @@ impl Ensemble {
         session: &Session,
         claim: &Claim,
         own: Own,
-        seen: Option<Seen>,
+        seen: Option<Line>,
         asked_at: Moment,
     ) -> Look {
-        let Some((line, index)) =
-            seen.and_then(|(line, _)| line.position(&own.name).map(|index| (line, index)))
+        let Some((line, index)) = seen.and_then(|line| line.position(&own.name).map(|index| (line, index)))
         else {
             self.places.forget(claim.id);
             return Look::Gone;
@@ -111,22 +112,25 @@ impl Ensemble {
         Look::Admitted(Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof })
     }
 
-    /// Takes a place in the line, and looks at it. Both requests leave together: a session's own are answered in order.
-    async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Seen), Failure> {
+    /// Takes a place in the line, and sees the line. A session's requests are answered in order, so all leave together.
+    async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Line), Failure> {
         let container = self.names.container(&claim.resource);
         let stem = self.names.dialect().stem(claim.id, claim.share);
         let path = format!("{container}/{stem}");
         let options = self.names.place_options();
+        let mut hope = self.quiet.hope(&claim.resource, session.id);
         self.places.set(claim, session.id, Stage::Sent);
         for _ in 0..MAX_PARENTS {
             let create = session.client.create(&path, claim.note.as_str().as_bytes(), &options);
-            let list = session.client.get_children(&container);
-            let both = async { Ok(join(create, list).await) };
-            let limit = self.config.timeout;
-            let (created, listed) = session.ask(limit, both).await.map_err(cannot_stand)?;
+            let watch = matches!(hope, Hope::Again).then(|| session.client.check_and_watch_stat(&container));
+            let list = (!matches!(hope, Hope::After(..))).then(|| session.client.get_children(&container));
+            let all = async { Ok(join3(create, OptionFuture::from(watch), OptionFuture::from(list)).await) };
+            let (created, watching, listed) =
+                session.ask(self.config.timeout, all).await.map_err(cannot_stand)?;
             match created {
                 // The container was never made, or was removed since it was empty.
                 Err(Error::NoNode) => {
+                    hope = Hope::None;
                     self.places.forget(claim.id);
                     self.make_container(session, claim).await?;
                     self.places.set(claim, session.id, Stage::Sent);
@@ -144,12 +148,11 @@ impl Ensemble {
                         return Err(Failure::unanswered("a node was made for another session than this one"));
                     }
                     self.places.set(claim, session.id, Stage::Stands(own.clone()));
-                    let seen = listed.map_err(cannot_look).and_then(|(names, stat)| {
-                        let line = self.names.line(names);
-                        Ok((line.map_err(|name| wire::foreign(&claim.resource, &name))?, stat))
-                    });
-                    return match seen {
-                        Ok(seen) => Ok((own, seen)),
+                    if let Some(Ok((Some(_), watcher))) = watching {
+                        hope = Hope::Watching(Watched::new(session.id, watcher));
+                    }
+                    return match self.line_of_newcomer(session, claim, &own, hope, listed).await {
+                        Ok(line) => Ok((own, line)),
                         // The place is there and known; it may even hold.
                         Err(failure) => Err(Failure::new(failure.kind, Effect::Unknown, failure.detail())),
                     };
@@ -158,6 +161,47 @@ impl Ensemble {
         }
         self.places.forget(claim.id);
         Err(Failure::unavailable("the container of a resource was removed again and again while it was used"))
+    }
+
+    /// The line of a claim that has just taken its place, and what was asked together with that.
+    async fn line_of_newcomer(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        own: &Own,
+        hope: Hope,
+        listed: Option<Result<(Vec<String>, Stat), Error>>,
+    ) -> Result<Line, Failure> {
+        let number = self.names.number(&own.name);
+        let mut watched = None;
+        let follows = match hope {
+            Hope::None | Hope::Again => false,
+            Hope::Watching(watching) => {
+                watched = Some(watching);
+                false
+            }
+            Hope::After(last, mut watching) => {
+                let there = !watching.is_gone();
+                watched = there.then_some(watching);
+                there && number == Some(last.wrapping_add(1))
+            }
+        };
+        let names = match listed {
+            Some(listed) => listed.map_err(cannot_look)?.0,
+            None if follows => vec![own.name.clone()],
+            // Somebody else was there in between, so the line has to be seen after all.
+            None => {
+                let list = session.client.get_children(&self.names.container(&claim.resource));
+                session.ask(self.config.timeout, list).await.map_err(cannot_look)?.0
+            }
+        };
+        let line = self.names.line(names).map_err(|name| wire::foreign(&claim.resource, &name))?;
+        if let Some(number) = number
+            && matches!(line.places(), [only] if only.name == own.name)
+        {
+            self.quiet.alone(&claim.resource, number, watched);
+        }
+        Ok(line)
     }
 
     /// Makes the container of a resource, and what is above it.

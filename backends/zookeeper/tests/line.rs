@@ -5,10 +5,11 @@
 mod common;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{backend, claim, endless, eventually, hold, locks, no_patience, release};
-use leasehold::core::{Backend, FailureKind, Proof, Release, Renew, Renewal, Resource, Share, Step};
+use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, take};
+use leasehold::core::{Backend, Claim, FailureKind, Proof, Release, Renew, Renewal, Resource, Share, Step};
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
 
@@ -239,4 +240,76 @@ async fn a_foreign_child_is_an_error_and_stays() {
     assert!(failure.detail().contains("_c_e7e2cd8e-lock-0000000009"), "{failure}");
     assert!(user.check_stat(foreign).await.unwrap().is_some());
     assert!(matches!(release(&backend, &ours).await, Release::Freed), "what is ours can be given back");
+}
+
+/// Whoever takes a lock again and again, alone, needs no look at the line. As soon as somebody else was there, it looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_alone_sends_two_requests_and_still_sees_everybody() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    // Long sessions, so that pings are few.
+    let url = format!("{}?session=60s", servers.url());
+    let (ours, theirs) = (backend(&url).await, backend(&url).await);
+    let cycle = async || {
+        let claim = claim("again", Share::MUTEX);
+        take(&ours, &claim).await;
+        assert!(matches!(release(&ours, &claim).await, Release::Freed));
+    };
+    for _ in 0..3 {
+        cycle().await;
+    }
+    let received = async || servers.metric(0, "zk_packets_received").await.unwrap();
+    let before = received().await;
+    for _ in 0..50 {
+        cycle().await;
+    }
+    let requests = received().await - before;
+    assert!(requests <= 104.0, "{requests} requests for 50 cycles");
+    assert_eq!(servers.metric(0, "zk_watch_count").await.unwrap(), 1.0);
+
+    // Another comes while nobody holds, and holds.
+    let theirs_now = claim("again", Share::MUTEX);
+    hold(&theirs, &theirs_now).await;
+    waits_for(&ours, &theirs, &theirs_now).await;
+    for _ in 0..3 {
+        cycle().await;
+    }
+
+    // The container is made anew, and counts from the beginning up to the very number that would follow ours.
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let container = "/leasehold/again";
+    let numbered =
+        zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
+    let next = user.create(&format!("{container}/x-"), b"", &numbered).await.unwrap().1.into_i64();
+    user.delete(&format!("{container}/x-{next:010}"), None).await.unwrap();
+    for _ in 0..3 {
+        cycle().await;
+    }
+    let follows = next + 4;
+    user.delete(container, None).await.unwrap();
+    let kept = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    user.create(container, b"", &kept).await.unwrap();
+    for _ in 0..follows - 1 {
+        let number = user.create(&format!("{container}/x-"), b"", &numbered).await.unwrap().1.into_i64();
+        user.delete(&format!("{container}/x-{number:010}"), None).await.unwrap();
+    }
+    let theirs_now = claim("again", Share::MUTEX);
+    hold(&theirs, &theirs_now).await;
+    let seen = user.list_children(container).await.unwrap();
+    assert!(seen.len() == 1 && seen[0].ends_with(&format!("-{:010}", follows - 1)), "{seen:?}");
+    waits_for(&ours, &theirs, &theirs_now).await;
+}
+
+/// Another claim of `ours` stands behind what `theirs` hold, and holds once that is given back.
+async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held: &Claim) {
+    let second = claim(held.resource.as_str(), Share::MUTEX);
+    let waiting = tokio::spawn({
+        let (ours, second) = (ours.clone(), second.clone());
+        async move { ours.contend(&second, &endless()).await }
+    });
+    stand(theirs, &held.resource, 1).await;
+    assert!(!waiting.is_finished(), "granted beside another holder");
+    assert!(matches!(release(theirs, held).await, Release::Freed));
+    let step = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+    assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
+    assert!(matches!(release(ours, &second).await, Release::Freed));
 }
