@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Admission, Backend, Claim, Effect, Failure, FailureKind, Finding, Grade, Liveness, Order, Patience,
-    Profile, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary,
-    Version, Waiting,
+    Profile, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Step,
+    Summary, Version, Waiting,
 };
 
 use crate::cluster::Cluster;
@@ -72,7 +72,7 @@ impl EtcdBackend {
 
     fn accept(&self, claim: &Claim) -> Result<(), Failure> {
         self.profile.admits(claim.share).map_err(|unmet| {
-            Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: use dialect=native"))
+            Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: {OTHERS}"))
         })?;
         if (MIN_TTL..=MAX_TTL).contains(&claim.ttl) {
             return Ok(());
@@ -87,6 +87,10 @@ impl EtcdBackend {
 impl Backend for EtcdBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn why_not(&self, share: Share) -> Option<&'static str> {
+        self.profile.admits(share).is_err().then_some(OTHERS)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -161,3 +165,6 @@ const OVERRUN: Duration = Duration::from_millis(2_500);
 const MIN_TTL: Duration = Duration::from_secs(1);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const RENEW_BATCH_MAX: usize = 128;
+/// Why a dialect does not admit a share.
+const OTHERS: &str =
+    "the locks of etcd's other clients are mutexes: take dialect=native for readers and semaphores";

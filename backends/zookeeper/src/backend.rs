@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Registers, Release, Renew,
-    Renewal, Resource, Safety, Snapshot, Step, Summary, Version, Waiting,
+    Renewal, Resource, Safety, Share, Snapshot, Step, Summary, Version, Waiting,
 };
 
 use crate::config::ZooKeeperConfig;
@@ -84,6 +84,10 @@ impl ZooKeeperBackend {
 impl Backend for ZooKeeperBackend {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn why_not(&self, share: Share) -> Option<&'static str> {
+        self.ensemble.names.dialect().why_not(share)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -39,18 +39,29 @@ impl Dialect {
         }
     }
 
+    /// Why a share cannot be written down; `None` where it can.
+    pub(crate) fn why_not(self, share: Share) -> Option<&'static str> {
+        match self {
+            _ if !share.is_counted() => None,
+            Dialect::Native => None,
+            Dialect::Curator => Some(
+                "no node of Curator's semaphores says how many permits there are, so two of different sizes would not \
+                 notice: take dialect=native for semaphores",
+            ),
+            Dialect::Kazoo => Some(
+                "kazoo's semaphores keep no line of those who hold, and so no order to be admitted in: \
+                 take dialect=native for semaphores",
+            ),
+        }
+    }
+
     /// Refuses a share that cannot be written down.
     ///
     /// # Errors
     /// `Unsupported`; nothing was sent.
     pub(crate) fn check(self, share: Share) -> Result<(), Failure> {
-        if self == Dialect::Native || !share.is_counted() {
-            return Ok(());
-        }
-        let text = format!(
-            "the share {share} cannot be written as other libraries' lines have it, which know mutexes, readers and \
-             writers only: take dialect=native for semaphores"
-        );
+        let Some(why) = self.why_not(share) else { return Ok(()) };
+        let text = format!("the share {share} cannot be written in this dialect: {why}");
         Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
     }
 
@@ -196,6 +207,7 @@ mod tests {
             let failure = dialect.check(one_of_three).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(failure.detail().contains("dialect=native"), "{failure}");
+            assert!(dialect.why_not(one_of_three).is_some_and(|why| failure.detail().ends_with(why)));
             assert!(dialect.check(Share::permits(3, 3).unwrap()).is_ok(), "all of it is a mutex");
         }
         assert!(Dialect::Native.check(one_of_three).is_ok());

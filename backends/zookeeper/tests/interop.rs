@@ -297,6 +297,11 @@ async fn the_line_of_another_library_is_refused() {
     let failure =
         kazoo.contend(&claim("mixed", Share::permits(1, 3).unwrap()), &endless()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+    for (backend, why) in [(curator.clone(), "how many permits"), (kazoo, "no order")] {
+        let locks = leasehold::Leasehold::builder().over(backend).unwrap();
+        let refusal = locks.semaphore("mixed", 3).acquire().await.unwrap_err().to_string();
+        assert!(refusal.contains(why), "{refusal}");
+    }
     assert!(matches!(release(&curator, &held).await, Release::Freed));
 }
 
