@@ -9,9 +9,10 @@ use futures_util::future::join_all;
 use leasehold_core::{Finding, Severity};
 
 use crate::core::Core;
-use crate::proto::{LeaseGrantRequest, Permission, StatusResponse, alarm};
+use crate::proto::{LeaseGrantRequest, Permission, RangeRequest, StatusResponse, alarm};
 use crate::refusal::Refusal;
 use crate::version::FLAWS;
+use crate::wire::look_up;
 
 pub(crate) async fn examine(core: &Core, ttl: Duration) -> Vec<Finding> {
     let began = core.now();
@@ -27,6 +28,7 @@ pub(crate) async fn examine(core: &Core, ttl: Duration) -> Vec<Finding> {
     findings.extend(versions(&known));
     findings.push(alarms(core).await);
     findings.push(space(&known));
+    findings.push(history(core).await);
     findings.push(shortest_lease(core).await);
     findings.push(
         Finding::new("clock", Severity::Good, "leases are counted by the leader's running clock")
@@ -159,6 +161,42 @@ fn space(states: &[&StatusResponse]) -> Finding {
     Finding::new("space", Severity::Good, found)
 }
 
+/// Whether the cluster forgets old revisions.
+async fn history(core: &Core) -> Finding {
+    let probe = look_up(&core.layout.probe());
+    let ask = |revision| {
+        let probe = RangeRequest { revision, ..probe.clone() };
+        core.cluster.ask(move |line| {
+            let probe = probe.clone();
+            async move { line.range(probe).await }
+        })
+    };
+    let present = match ask(0).await {
+        Ok(answer) => answer.value.header.map_or(0, |header| header.revision),
+        Err(refusal) => return unknown("history", refusal),
+    };
+    let old = present - LONG_HISTORY;
+    if old <= 0 {
+        return short_history();
+    }
+    match ask(old).await {
+        Ok(_) => long_history(present),
+        Err(Refusal::Failed(failure)) if failure.detail().contains("compacted") => short_history(),
+        Err(refusal) => unknown("history", refusal),
+    }
+}
+
+fn short_history() -> Finding {
+    Finding::new("history", Severity::Good, format!("fewer than {LONG_HISTORY} revisions are kept"))
+}
+
+fn long_history(present: i64) -> Finding {
+    let found = format!("the last {LONG_HISTORY} of {present} revisions are not compacted");
+    Finding::new("history", Severity::Notice, found)
+        .meaning("each look at a lock passes over all of its claims since then: one that is taken often gets slower")
+        .advice("let etcd compact by itself: --auto-compaction-retention=5m, for instance")
+}
+
 /// The server makes short leases longer, which is how late it frees the locks of a process that died.
 async fn shortest_lease(core: &Core) -> Finding {
     // The server chooses the number.
@@ -240,5 +278,7 @@ fn unknown(topic: &'static str, refusal: Refusal) -> Finding {
     Finding::new(topic, Severity::Unknown, refusal.into_failure().to_string())
 }
 
+/// A lock with so many claims since the last compaction takes its server about half a millisecond more for each.
+const LONG_HISTORY: i64 = 10_000;
 /// What etcd keeps at most unless it is told otherwise.
 const USUAL_QUOTA: i64 = 2 << 30;

@@ -78,6 +78,7 @@ async fn of_a_server_that_is_full() {
     assert_eq!(alarms.severity, Severity::Broken);
     assert!(alarms.found.contains("NOSPACE") && alarms.advice.contains("disarm"), "{alarms:?}");
     assert_eq!(topic(&findings, "servers").severity, Severity::Notice, "one server");
+    assert_eq!(topic(&findings, "history").severity, Severity::Good, "it was started a moment ago");
 }
 
 #[tokio::test(flavor = "multi_thread")]
