@@ -15,6 +15,18 @@ use crate::txn::created_at;
 /// `clientv3.Compare(clientv3.CreateRevision(key), "=", revision)`. Clients that are made from etcd's own `.proto` files
 /// decode [`EtcdProof::compare`].
 ///
+/// ```no_run
+/// # async fn example(locks: leasehold::Leasehold) -> leasehold::Result<()> {
+/// use leasehold_etcd::EtcdProof;
+///
+/// let guard = locks.mutex("orders/42").lock().await?;
+/// if let Some(proof) = guard.proof().get::<EtcdProof>() {
+///     let (key, revision) = (proof.key(), proof.create_revision());
+///     println!("If(Compare(CreateRevision({}), \"=\", {revision}))", String::from_utf8_lossy(key));
+/// }
+/// # Ok(()) }
+/// ```
+///
 /// # Promises
 /// Of two transactions that carry the conditions of two holders of a mutex, the later one in the cluster's order is the later holder's.
 ///

@@ -10,6 +10,20 @@
 /// `multi.add_check_version(proof.path(), proof.version())`, and in Curator `transactionOp().check().withVersion(version).forPath(path)`.
 /// The path begins at ZooKeeper's own root, so the client that sends the multi has no chroot.
 ///
+/// ```no_run
+/// # async fn example(locks: leasehold::Leasehold) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_zookeeper::ZooKeeperProof;
+///
+/// let guard = locks.mutex("orders/42").lock().await?;
+/// let proof = guard.proof().get::<ZooKeeperProof>().ok_or("these locks are not ZooKeeper's")?;
+/// let client = zookeeper_client::Client::connect("zk1:2181").await?;
+/// let mut multi = client.new_multi_writer();
+/// multi.add_check_version(proof.path(), proof.version())?;
+/// multi.add_set_data("/orders/42", b"shipped", None)?;
+/// multi.commit().await?;
+/// # Ok(()) }
+/// ```
+///
 /// # Promises
 /// Of two multis that carry the checks of two holders of a mutex, the later one in the ensemble's order is the later holder's.
 ///
