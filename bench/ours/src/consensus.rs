@@ -19,9 +19,17 @@ use crate::report::{Measure, Report, Series, Target, Unit};
 use etcd::RawEtcd;
 use zookeeper::RawZooKeeper;
 
-pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
+/// One task on a lock that nobody else wants.
+pub(crate) async fn measure_uncontended(plan: &Plan, report: &mut Report) -> Outcome<()> {
     for system in System::all().await? {
         uncontended(&system, plan, report).await?;
+    }
+    Ok(())
+}
+
+/// Lines, and those who only hold or wait.
+pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
+    for system in System::all().await? {
         line::measure(&system, plan, report).await?;
         idle::measure(&system, plan, report).await?;
     }
@@ -69,22 +77,30 @@ impl System {
         })
     }
 
+    /// The seconds of processor time that its server has used, where it tells.
+    pub(crate) async fn cpu(&self) -> Outcome<Option<f64>> {
+        Ok(match self {
+            System::Etcd(server) => server.metric(0, "process_cpu_seconds_total").await?,
+            System::ZooKeeper(_) => None,
+        })
+    }
+
     /// The least that the system can do for a lock.
     fn raw(&self) -> &'static str {
         match self {
-            System::Etcd(_) => "a put by transaction and a delete by transaction, tonic",
+            System::Etcd(_) => "a put on a lease by transaction and a delete by transaction, tonic",
             System::ZooKeeper(_) => "create an ephemeral sequential node, delete it, crate zookeeper-client",
         }
     }
 }
 
-/// One task on a lock that nobody else wants.
 async fn uncontended(system: &System, plan: &Plan, report: &mut Report) -> Outcome<()> {
     let ours = Ours::open(&system.url(), 1, |_| "cycle".to_owned()).await?;
     let raw = Raw::open(system).await?;
     ours.run(plan.round / 2).await?;
     raw.run(plan).await?;
     let (mut mine, mut theirs) = (Series::default(), Series::default());
+    let (mut mine_cpu, mut theirs_cpu) = (Series::default(), Series::default());
     let (mut messages, mut cycles) = (0.0, 0);
     for _ in 0..plan.rounds {
         let before = system.messages().await?;
@@ -92,10 +108,15 @@ async fn uncontended(system: &System, plan: &Plan, report: &mut Report) -> Outco
         messages += system.messages().await? - before;
         cycles += load.cycles();
         mine.push(load.latency());
-        theirs.push(raw.run(plan).await?.latency());
+        mine_cpu.push(load.cpu_per_cycle());
+        let load = raw.run(plan).await?;
+        theirs.push(load.latency());
+        theirs_cpu.push(load.cpu_per_cycle());
     }
     let latency = system.measure("latency of an uncontended acquire and release", Unit::Micros);
     report.compare(latency, &mine, system.raw(), &theirs, Some(Target::AtMost(1.15)));
+    let cpu = system.measure("client's processor time for it", Unit::Micros);
+    report.compare(cpu, &mine_cpu, system.raw(), &theirs_cpu, None);
     let requests = system.measure("messages to the server for it", Unit::Count);
     let each = Series::once(messages / cycles.max(1) as f64);
     report.compare(requests, &each, system.raw(), &Series::once(2.0), None);

@@ -19,6 +19,13 @@ pub(crate) fn own_cpu() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// The memory of this process, in bytes.
+pub(crate) fn resident() -> Outcome<usize> {
+    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let resident = pages.split(' ').nth(1).ok_or("the kernel does not tell the memory of a process")?;
+    Ok(resident.parse::<usize>()? * rustix::param::page_size())
+}
+
 /// The processor time that a server has used.
 pub(crate) async fn server_cpu(server: &RedisServer) -> Outcome<Duration> {
     let mut seconds = 0.0;

@@ -98,6 +98,7 @@ async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> 
         Group::Leases => leases::measure(plan, report).await,
         Group::Idle => idle::measure(plan, report).await,
         Group::Watched => watched::measure(plan, report).await,
+        Group::Uncontended => consensus::measure_uncontended(plan, report).await,
         Group::Consensus => consensus::measure(plan, report).await,
     }
 }

@@ -41,7 +41,9 @@ pub(crate) enum Group {
     Idle,
     /// With and without somebody who measures
     Watched,
-    /// etcd and ZooKeeper, beside their own operations and recipes
+    /// etcd and ZooKeeper, uncontended: acquire and release, beside their own operations
+    Uncontended,
+    /// etcd and ZooKeeper: hand-over beside their own recipes, 10,000 held locks, 1,000 waiters
     Consensus,
 }
 
@@ -98,7 +100,8 @@ impl Group {
             Group::Leases => "leases: 100,000 of them, renewed …",
             Group::Idle => "idle: 1,000 waiters …",
             Group::Watched => "watched: with and without somebody who measures …",
-            Group::Consensus => "consensus: etcd and ZooKeeper, beside their own operations and recipes …",
+            Group::Uncontended => "uncontended: etcd and ZooKeeper, acquire and release …",
+            Group::Consensus => "consensus: etcd and ZooKeeper, beside their own recipes, and idle …",
         }
     }
 }

@@ -13,19 +13,27 @@ use tonic_prost::ProstCodec;
 
 use crate::Outcome;
 
-/// One connection.
+/// One connection, and the lease that its key lives on: without one it would be no lock.
 #[derive(Clone, Debug)]
-pub(crate) struct RawEtcd(Channel);
+pub(crate) struct RawEtcd {
+    channel: Channel,
+    lease: i64,
+}
 
 impl RawEtcd {
     pub(crate) async fn connect(addr: SocketAddr) -> Outcome<RawEtcd> {
-        Ok(RawEtcd(Endpoint::from_shared(format!("http://{addr}"))?.connect().await?))
+        let channel = Endpoint::from_shared(format!("http://{addr}"))?.connect().await?;
+        let mut raw = RawEtcd { channel, lease: 0 };
+        let lease: Lease =
+            raw.ask("/etcdserverpb.Lease/LeaseGrant", LeaseOrder { ttl: LEASE_SECONDS }).await?;
+        raw.lease = lease.id;
+        Ok(raw)
     }
 
     /// Puts a key that is not there, and deletes it.
     pub(crate) async fn cycle(self) -> Outcome<()> {
         let absent = Compare { target: CREATE, key: KEY.to_vec(), create_revision: Some(0) };
-        let put = Operation::Put(Put { key: KEY.to_vec(), value: VALUE.to_vec() });
+        let put = Operation::Put(Put { key: KEY.to_vec(), value: VALUE.to_vec(), lease: self.lease });
         let put = Transaction { compare: vec![absent], success: vec![Request { operation: Some(put) }] };
         if !self.transact(put).await? {
             return Err("the key was there before".into());
@@ -37,11 +45,20 @@ impl RawEtcd {
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<bool, Status> {
-        let mut grpc = Grpc::new(self.0.clone());
+        let answer: Answer = self.ask("/etcdserverpb.KV/Txn", transaction).await?;
+        Ok(answer.succeeded)
+    }
+
+    async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
-        let path = PathAndQuery::from_static("/etcdserverpb.KV/Txn");
-        let codec = ProstCodec::<Transaction, Answer>::default();
-        Ok(grpc.unary(transaction.into_request(), path, codec).await?.into_inner().succeeded)
+        let codec = ProstCodec::<Q, A>::default();
+        let path = PathAndQuery::from_static(path);
+        Ok(grpc.unary(question.into_request(), path, codec).await?.into_inner())
     }
 }
 
@@ -83,6 +100,20 @@ struct Put {
     key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     value: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LeaseOrder {
+    #[prost(int64, tag = "1")]
+    ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Lease {
+    #[prost(int64, tag = "2")]
+    id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -99,6 +130,8 @@ struct Answer {
 
 /// To compare the revision that created a key.
 const CREATE: i32 = 1;
+/// Longer than any run.
+const LEASE_SECONDS: i64 = 3_600;
 /// About as long as what leasehold writes.
 const KEY: &[u8] = b"raw/cycle!0123456789abcdef0123456789abcdef.1.1";
 const VALUE: &[u8] = b"30000 host=bench pid=4711";
