@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
-use leasehold::core::Liveness;
+use leasehold::core::{Liveness, Registers};
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
@@ -12,7 +12,11 @@ use leasehold_tests::Store;
 const BEGIN: &str = "<!-- profiles:begin";
 const END: &str = "<!-- profiles:end -->";
 
-fn row(url: &str, profile: &Profile) -> String {
+fn row(url: &str, locks: &Leasehold) -> String {
+    shown(url, locks.profile(), locks.backend().registers())
+}
+
+fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> String {
     let admission = match profile.admission {
         Admission::Exclusive => "mutex",
         Admission::SharedExclusive => "mutex, rwlock",
@@ -36,12 +40,17 @@ fn row(url: &str, profile: &Profile) -> String {
         _ => "by nothing that keeps its documented durability",
     };
     let fence = profile.fencing;
-    format!("| `{url}` | {admission} | {order} | {waiting} | {liveness} | {fence} | {safety} |\n")
+    let values = match registers.map(Registers::promise) {
+        None => "no",
+        Some(promise) if promise.forgets => "yes, also for a while",
+        Some(_) => "yes",
+    };
+    format!("| `{url}` | {admission} | {order} | {waiting} | {liveness} | {fence} | {safety} | {values} |\n")
 }
 
 async fn table() -> Option<String> {
     let mut table = String::from(
-        "| store | admits | order | waits | kept by | fence | can be taken away |\\n|---|---|---|---|---|---|---|\\n",
+        "| store | admits | order | waits | kept by | fence | can be taken away | keeps values |\\n|---|---|---|---|---|---|---|---|\\n",
     )
     .replace("\\n", "\n");
     let file = Store::file();
@@ -64,35 +73,35 @@ async fn table() -> Option<String> {
             Leasehold::open(&format!("{}?wait=poll&order=unordered", redis.url())).await.unwrap(),
         ),
     ] {
-        table += &row(url, locks.profile());
+        table += &row(url, &locks);
     }
-    table += &row("redis+cluster://", Leasehold::open(&cluster.url()).await.unwrap().profile());
+    table += &row("redis+cluster://", &Leasehold::open(&cluster.url()).await.unwrap());
     let servers = RedisQuorum::start_or_skip(3).await?;
     let redlock = Leasehold::open(&format!("redlock://{}", servers.hosts())).await.unwrap();
-    table += &row("redlock://", redlock.profile());
+    table += &row("redlock://", &redlock);
     let etcd = Leasehold::open(&etcd.url()).await.unwrap();
     // Which server is installed decides these two promises; the text below the table says which keep them.
     let sound = Profile { safety: Safety::Strict, fencing: Grade::Strict, ..etcd.profile().clone() };
-    table += &row("etcd://", &sound);
-    table += &row("zk://", Leasehold::open(&ensemble.url()).await.unwrap().profile());
+    table += &shown("etcd://", &sound, etcd.backend().registers());
+    table += &row("zk://", &Leasehold::open(&ensemble.url()).await.unwrap());
     let memcached = MemcachedServer::start_or_skip().await?;
-    for (shown, options) in [("memcached://", ""), ("memcached://…?dialect=plain", "?dialect=plain")] {
+    for (name, options) in [("memcached://", ""), ("memcached://…?dialect=plain", "?dialect=plain")] {
         let url = format!("{}{options}", memcached.url());
-        table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
+        table += &row(name, &Leasehold::open(&url).await.unwrap());
     }
-    for (shown, options) in [
+    for (name, options) in [
         ("postgres://", ""),
         ("postgres://…?dialect=shedlock", "?dialect=shedlock"),
         ("postgres://…?method=advisory", "?method=advisory"),
         ("postgres://…?method=for-update", "?method=for-update"),
     ] {
         let url = format!("{}{options}", postgres.url());
-        table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
+        table += &row(name, &Leasehold::open(&url).await.unwrap());
     }
     let mariadb = MariaDbServer::start_or_skip().await?;
-    for (shown, options) in [("mysql://", ""), ("mysql://…?method=get-lock", "?method=get-lock")] {
+    for (name, options) in [("mysql://", ""), ("mysql://…?method=get-lock", "?method=get-lock")] {
         let url = format!("{}{options}", mariadb.url());
-        table += &row(shown, Leasehold::open(&url).await.unwrap().profile());
+        table += &row(name, &Leasehold::open(&url).await.unwrap());
     }
     Some(table)
 }
