@@ -1,6 +1,6 @@
 //! A fence in the header of an HTTP request: how it is written, read, and answered.
 //!
-//! The client sends its fence with *every* request, reads included. The service keeps a [`FenceGate`](super::FenceGate) per
+//! The client sends its fence with *every* request, reads included. The service keeps a [`FenceGate`] per
 //! resource (or a fence beside its data, where it must survive a restart), opens it with the fence of each request, and
 //! answers a refusal with [`HeaderRefusal::status`]. It knows no HTTP library: names and values are texts.
 //!
