@@ -1,4 +1,6 @@
-//! A lock in segments: a key's own, any that is free, or all of them.
+//! A lock in segments: one alone, the report, and those who wait for any.
+//!
+//! What it promises on every store is shown in `tests/coordination`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,50 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Leasehold};
+use leasehold::Leasehold;
 
 async fn memory() -> Leasehold {
     Leasehold::open("mem:").await.unwrap()
-}
-
-#[tokio::test]
-async fn a_key_has_one_segment_and_each_segment_is_an_ordinary_mutex() {
-    let locks = memory().await;
-    let stock = locks.segmented("stock", 12);
-    let segment = stock.of("customer/7");
-    let guard = segment.lock().await.unwrap();
-    assert_eq!(guard.resource().as_str(), format!("stock#{}", segment.number()));
-    assert!(stock.of("customer/7").try_lock().await.unwrap().is_none());
-    assert!(locks.mutex(&format!("stock#{}", segment.number())).try_lock().await.unwrap().is_none());
-    let refusal = segment.lock_timeout(Duration::from_millis(10)).await.unwrap_err();
-    assert_eq!(refusal.kind(), ErrorKind::Timeout);
-}
-
-#[tokio::test]
-async fn any_takes_what_is_free_and_waits_where_nothing_is() {
-    let locks = memory().await;
-    let stock = locks.segmented("stock", 4).with(|mutex| mutex.ttl(Duration::from_secs(9)));
-    let mut guards = Vec::new();
-    for _ in 0..4 {
-        guards.push(stock.any().await.unwrap());
-    }
-    let mut names: Vec<_> = guards.iter().map(|guard| guard.resource().as_str().to_owned()).collect();
-    names.sort_unstable();
-    assert_eq!(names, ["stock#0", "stock#1", "stock#2", "stock#3"]);
-    assert!(stock.try_any().await.unwrap().is_none());
-    let refusal = stock.any_timeout(Duration::from_millis(20)).await.unwrap_err();
-    assert_eq!(refusal.kind(), ErrorKind::Timeout);
-
-    let waiter = tokio::spawn({
-        let stock = stock.clone();
-        async move { stock.any().await }
-    });
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    guards.clear();
-    let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
-    guard.release().await.unwrap();
-    let whole = tokio::time::timeout(Duration::from_secs(20), stock.all().lock()).await.unwrap().unwrap();
-    assert_eq!(whole.guards().len(), 4, "nothing was left behind by those who waited at two segments");
 }
 
 #[tokio::test]
@@ -97,4 +59,26 @@ async fn nothing_is_sold_twice_and_the_report_tells_who_waited() {
     let report = stock.report();
     assert_eq!(report.segments.iter().map(|segment| segment.taken).sum::<u64>(), 200);
     assert!(report.contention() > 0.0 && report.recommended().unwrap() > 3, "{report}");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_any_takes_one_that_becomes_free_elsewhere() {
+    let locks = memory().await;
+    let stock = locks.segmented("stock", 6);
+    let mut guards = Vec::new();
+    for number in 0..6 {
+        guards.push(stock.segment(number).lock().await.unwrap());
+    }
+    // Wherever it stands in line, there are four segments where it does not, and each of them will do.
+    for number in 0..6 {
+        let waiting = tokio::spawn({
+            let stock = stock.clone();
+            async move { stock.any().await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        guards.remove(0).release().await.unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+        assert_eq!(guard.resource().as_str(), format!("stock#{number}"));
+        guards.push(guard);
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, FutureExt, select};
 use leasehold_core::Clock;
 
 use super::MultiLock;
@@ -114,8 +114,8 @@ impl Segmented {
 
     /// Takes a segment that is free, or else waits for one.
     ///
-    /// It looks at each once, beginning anywhere; where none is free it stands in line at two of them and takes the first
-    /// that comes.
+    /// It looks at each once, beginning anywhere; where none is free it stands in line at two of them, and looks at a few of
+    /// the others every second. It takes the first that comes.
     ///
     /// # Cancel safety
     /// A dropped future leaves nothing behind.
@@ -125,17 +125,34 @@ impl Segmented {
     pub async fn any(&self) -> Result<Guard> {
         let began = SystemClock.now();
         let start = random_below(self.count())?;
-        if let Some(guard) = self.try_from(start).await? {
+        if let Some(guard) = self.try_some(start, self.count()).await? {
             return Ok(guard);
         }
         let (one, other) = (self.segment(start), self.segment(start + self.count() / 2));
         if one.number == other.number {
             return one.finish(began, one.mutex().lock().await);
         }
-        let (first, second) = (pin!(one.mutex().lock()), pin!(other.mutex().lock()));
-        match select(first, second).await {
-            Either::Left((guard, _)) => one.finish(began, guard),
-            Either::Right((guard, _)) => other.finish(began, guard),
+        let first = one.mutex().lock().map(|guard| one.finish(began, guard));
+        let second = other.mutex().lock().map(|guard| other.finish(began, guard));
+        // The two may be held for long, by this very task perhaps, while another becomes free.
+        let third = self.look_again(start);
+        select(select(pin!(first), pin!(second)), pin!(third))
+            .map(|ended| match ended {
+                Either::Left((Either::Left((guard, _)) | Either::Right((guard, _)), _))
+                | Either::Right((guard, _)) => guard,
+            })
+            .await
+    }
+
+    /// Looks at a few segments now and then until one of them is free.
+    async fn look_again(&self, start: u32) -> Result<Guard> {
+        let mut next = start;
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            next = next.wrapping_add(LOOKS);
+            if let Some(guard) = self.try_some(next, LOOKS.min(self.count())).await? {
+                return Ok(guard);
+            }
         }
     }
 
@@ -147,7 +164,7 @@ impl Segmented {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_any(&self) -> Result<Option<Guard>> {
-        self.try_from(random_below(self.count())?).await
+        self.try_some(random_below(self.count())?, self.count()).await
     }
 
     /// As [`Segmented::any`], for up to `limit`.
@@ -172,8 +189,9 @@ impl Segmented {
         SegmentReport { name: self.name.clone(), segments: uses.collect() }
     }
 
-    async fn try_from(&self, start: u32) -> Result<Option<Guard>> {
-        for step in 0..self.count() {
+    /// The first that is free of so many, beginning at `start`.
+    async fn try_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
+        for step in 0..count {
             let segment = self.segment(start.wrapping_add(step));
             let began = SystemClock.now();
             if let Some(guard) = segment.mutex().try_lock().await? {
@@ -323,6 +341,10 @@ impl fmt::Display for SegmentReport {
     }
 }
 
+/// How often whoever waits for any segment looks at some of those where it does not stand in line.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// At so many of them at a time: a waiter costs the server no more than this.
+const LOOKS: u32 = 4;
 /// The most segments of one lock.
 const MAX_SEGMENTS: u32 = 65_536;
 /// The part of attempts that may wait.
