@@ -1,12 +1,13 @@
-//! Rows behind a fence, through the ordinary clients of PostgreSQL and SQLite.
+//! Rows behind a fence, through the ordinary clients of PostgreSQL, MariaDB and SQLite.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::Fence;
 use leasehold::fenced::{FenceColumn, Parameter, RowRefusal, SqlDialect, Statement};
-use leasehold_testkit::PostgresServer;
+use leasehold_testkit::{MariaDbServer, PostgresServer};
+use mysql_async::prelude::Queryable;
 use tokio_postgres::types::ToSql;
 
 use crate::place::{Counter, Refused};
@@ -14,17 +15,103 @@ use crate::place::{Counter, Refused};
 /// The row that is counted in.
 const KEY: &str = "ledger";
 
-fn stock(dialect: SqlDialect) -> FenceColumn {
-    FenceColumn::new(dialect, "stock", "id").unwrap()
+/// A connection, by whatever client; all values are texts.
+pub(crate) enum Db {
+    Sqlite(rusqlite::Connection),
+    Postgres(tokio_postgres::Client),
+    MySql(mysql_async::Conn),
 }
 
-fn fences(dialect: SqlDialect) -> FenceColumn {
-    FenceColumn::new(dialect, "fences", "name").unwrap().named("newest").unwrap()
+/// Which database, as it is written in a place.
+#[derive(Clone, Debug)]
+pub(crate) enum At {
+    Sqlite(PathBuf),
+    Postgres(String),
+    MySql(String),
 }
 
-fn only_stale(refusal: &RowRefusal) -> Refused {
-    assert!(matches!(refusal, RowRefusal::Stale(_)), "{refusal}");
-    Refused
+impl Db {
+    async fn open(at: &At) -> Db {
+        match at {
+            At::Sqlite(path) => {
+                let db = rusqlite::Connection::open(path).unwrap();
+                db.busy_timeout(Duration::from_secs(10)).unwrap();
+                Db::Sqlite(db)
+            }
+            At::Postgres(url) => {
+                let (db, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                Db::Postgres(db)
+            }
+            At::MySql(url) => Db::MySql(mysql_async::Conn::from_url(url).await.unwrap()),
+        }
+    }
+
+    fn dialect(&self) -> SqlDialect {
+        match self {
+            Db::Sqlite(_) => SqlDialect::Sqlite,
+            Db::Postgres(_) => SqlDialect::Postgres,
+            Db::MySql(_) => SqlDialect::MySql,
+        }
+    }
+
+    /// The table that was there before fences.
+    fn stock(&self) -> FenceColumn {
+        FenceColumn::new(self.dialect(), "stock", "id").unwrap()
+    }
+
+    /// The table that holds fences only.
+    fn fences(&self) -> FenceColumn {
+        FenceColumn::new(self.dialect(), "fences", "name").unwrap().named("newest").unwrap()
+    }
+
+    /// How many rows were changed.
+    async fn change(&mut self, text: &str, values: &[&str]) -> u64 {
+        match self {
+            Db::Sqlite(db) => db.execute(text, rusqlite::params_from_iter(values)).unwrap() as u64,
+            Db::Postgres(db) => db.execute(text, &bound(values)).await.unwrap(),
+            Db::MySql(db) => {
+                db.exec_drop(text, mysql_async::Params::from(values.to_vec())).await.unwrap();
+                db.affected_rows()
+            }
+        }
+    }
+
+    /// The text in the first row, where there is one.
+    async fn first(&mut self, text: &str, values: &[&str]) -> Option<String> {
+        match self {
+            Db::Sqlite(db) => {
+                let row = db.query_row(text, rusqlite::params_from_iter(values), |row| row.get(0));
+                match row {
+                    Err(rusqlite::Error::QueryReturnedNoRows) => None,
+                    row => Some(row.unwrap()),
+                }
+            }
+            Db::Postgres(db) => db.query_opt(text, &bound(values)).await.unwrap().map(|row| row.get(0)),
+            Db::MySql(db) => db.exec_first(text, mysql_async::Params::from(values.to_vec())).await.unwrap(),
+        }
+    }
+
+    async fn run(&mut self, statement: &Statement, fence: &str, key: &str) {
+        self.change(&statement.text, &values(statement, fence, key)).await;
+    }
+
+    async fn look(&mut self, statement: &Statement, key: &str) -> Option<String> {
+        self.first(&statement.text, &values(statement, "", key)).await
+    }
+
+    /// How the values of a statement of one's own are written.
+    fn place(&self, number: u16) -> String {
+        match self {
+            Db::Sqlite(_) => format!("?{number}"),
+            Db::Postgres(_) => format!("${number}"),
+            Db::MySql(_) => "?".to_owned(),
+        }
+    }
+}
+
+fn bound<'a>(values: &'a [&'a str]) -> Vec<&'a (dyn ToSql + Sync)> {
+    values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
 
 /// What is bound, in order.
@@ -36,123 +123,56 @@ fn values<'a>(statement: &Statement, fence: &'a str, key: &'a str) -> Vec<&'a st
     statement.parameters.iter().map(value).collect()
 }
 
-/// A table that was there before fences, and one for fences alone.
-pub(crate) fn prepare_sqlite(path: &Path) {
-    let db = rusqlite::Connection::open(path).unwrap();
-    db.execute_batch("create table stock (id text primary key, pieces integer)").unwrap();
-    db.execute("insert into stock values (?1, 5)", [KEY]).unwrap();
-    db.execute_batch(&stock(SqlDialect::Sqlite).add_column().text).unwrap();
-    db.execute_batch(&fences(SqlDialect::Sqlite).create_table().text).unwrap();
+/// Makes a table that was there before fences, and one for fences alone.
+pub(crate) async fn prepare(at: &At) {
+    let mut db = Db::open(at).await;
+    db.change("create table stock (id varchar(40) primary key, pieces varchar(40) not null)", &[]).await;
+    let row = format!("insert into stock values ({}, {})", db.place(1), db.place(2));
+    db.change(&row, &[KEY, "5"]).await;
+    let (stock, fences) = (db.stock(), db.fences());
+    db.change(&stock.add_column().text, &[]).await;
+    db.change(&fences.create_table().text, &[]).await;
 }
 
-pub(crate) struct SqliteRow {
-    db: rusqlite::Connection,
+/// A row that was opened with a fence.
+pub(crate) struct Row {
+    db: Db,
     fence: String,
 }
 
-impl SqliteRow {
-    pub(crate) fn open(path: &Path, fence: Option<Fence>) -> Result<SqliteRow, Refused> {
-        let db = rusqlite::Connection::open(path).unwrap();
-        db.busy_timeout(Duration::from_secs(10)).unwrap();
-        let column = stock(SqlDialect::Sqlite);
+impl Row {
+    pub(crate) async fn open(at: &At, fence: Option<Fence>) -> Result<Row, Refused> {
+        let mut db = Db::open(at).await;
+        let column = db.stock();
         let text = column.value(fence).unwrap();
-        execute(&db, &column.raise(), &text, KEY);
-        column.judge(fence, seen(&db, &column.look(), KEY).as_deref()).map_err(|why| only_stale(&why))?;
-        Ok(SqliteRow { db, fence: text })
-    }
-}
-
-fn execute(db: &rusqlite::Connection, statement: &Statement, fence: &str, key: &str) {
-    db.execute(&statement.text, rusqlite::params_from_iter(values(statement, fence, key))).unwrap();
-}
-
-fn seen(db: &rusqlite::Connection, statement: &Statement, key: &str) -> Option<String> {
-    let row = db.query_row(&statement.text, [key], |row| row.get(0));
-    match row {
-        Err(rusqlite::Error::QueryReturnedNoRows) => None,
-        row => Some(row.unwrap()),
-    }
-}
-
-#[async_trait]
-impl Counter for SqliteRow {
-    async fn read(&mut self) -> Result<u64, Refused> {
-        let column = stock(SqlDialect::Sqlite);
-        let text = format!("select pieces from stock where id = ?2 and {}", column.condition(1));
-        match self.db.query_row(&text, [&self.fence, KEY], |row| row.get::<_, i64>(0)) {
-            Err(rusqlite::Error::QueryReturnedNoRows) => Err(Refused),
-            pieces => Ok(u64::try_from(pieces.unwrap()).unwrap()),
-        }
-    }
-
-    async fn write(&mut self, number: u64) -> Result<(), Refused> {
-        let column = stock(SqlDialect::Sqlite);
-        let text = format!("update stock set pieces = ?3 where id = ?2 and {}", column.condition(1));
-        let bound = rusqlite::params![self.fence, KEY, i64::try_from(number).unwrap()];
-        if self.db.execute(&text, bound).unwrap() == 1 { Ok(()) } else { Err(Refused) }
-    }
-}
-
-/// As for SQLite; and a column whose collation orders texts otherwise than by their bytes.
-pub(crate) async fn prepare_postgres(server: &PostgresServer) {
-    let column = stock(SqlDialect::Postgres);
-    server.sql("create table stock (id text primary key, pieces bigint)").await.unwrap();
-    server.sql(&format!("insert into stock values ('{KEY}', 5)")).await.unwrap();
-    server.sql(&column.add_column().text).await.unwrap();
-    server.sql(&fences(SqlDialect::Postgres).create_table().text).await.unwrap();
-}
-
-async fn postgres(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
-
-pub(crate) struct PostgresRow {
-    db: tokio_postgres::Client,
-    fence: String,
-}
-
-impl PostgresRow {
-    pub(crate) async fn open(url: &str, fence: Option<Fence>) -> Result<PostgresRow, Refused> {
-        let db = postgres(url).await;
-        let column = stock(SqlDialect::Postgres);
-        let text = column.value(fence).unwrap();
-        run(&db, &column.raise(), &text, KEY).await;
-        let seen = run(&db, &column.look(), &text, KEY).await;
+        db.run(&column.raise(), &text, KEY).await;
+        let seen = db.look(&column.look(), KEY).await;
         column.judge(fence, seen.as_deref()).map_err(|why| only_stale(&why))?;
-        Ok(PostgresRow { db, fence: text })
+        Ok(Row { db, fence: text })
     }
 }
 
-/// Runs a statement; the first column of its first row.
-async fn run(
-    db: &impl tokio_postgres::GenericClient,
-    statement: &Statement,
-    fence: &str,
-    key: &str,
-) -> Option<String> {
-    let values = values(statement, fence, key);
-    let bound: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
-    let rows = db.query(&statement.text, &bound).await.unwrap();
-    rows.first().map(|row| row.get(0))
+fn only_stale(refusal: &RowRefusal) -> Refused {
+    assert!(matches!(refusal, RowRefusal::Stale(_)), "{refusal}");
+    Refused
 }
 
 #[async_trait]
-impl Counter for PostgresRow {
+impl Counter for Row {
     async fn read(&mut self) -> Result<u64, Refused> {
-        let column = stock(SqlDialect::Postgres);
-        let text = format!("select pieces from stock where id = $2 and {}", column.condition(1));
-        let row = self.db.query_opt(&text, &[&self.fence, &KEY]).await.unwrap().ok_or(Refused)?;
-        Ok(u64::try_from(row.get::<_, i64>(0)).unwrap())
+        let (id, condition) = (self.db.place(1), self.db.stock().condition(2));
+        let text = format!("select pieces from stock where id = {id} and {condition}");
+        let pieces = self.db.first(&text, &[KEY, &self.fence]).await.ok_or(Refused)?;
+        Ok(pieces.parse().unwrap())
     }
 
     async fn write(&mut self, number: u64) -> Result<(), Refused> {
-        let column = stock(SqlDialect::Postgres);
-        let text = format!("update stock set pieces = $3 where id = $2 and {}", column.condition(1));
-        let pieces = i64::try_from(number).unwrap();
-        let done = self.db.execute(&text, &[&self.fence, &KEY, &pieces]).await.unwrap();
-        if done == 1 { Ok(()) } else { Err(Refused) }
+        let (pieces, id, condition) = (self.db.place(1), self.db.place(2), self.db.stock().condition(3));
+        let text = format!("update stock set pieces = {pieces} where id = {id} and {condition}");
+        match self.db.change(&text, &[&number.to_string(), KEY, &self.fence]).await {
+            1 => Ok(()),
+            _ => Err(Refused),
+        }
     }
 }
 
@@ -166,79 +186,76 @@ const RISING: [Fence; 6] = [
     Fence::new(1, 1, 10),
 ];
 
-#[test]
-fn sqlite_orders_fences_as_they_rise() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("x.db");
-    prepare_sqlite(&path);
-    let db = rusqlite::Connection::open(&path).unwrap();
-    for (column, raise) in [
-        (stock(SqlDialect::Sqlite), stock(SqlDialect::Sqlite).raise()),
-        (fences(SqlDialect::Sqlite), fences(SqlDialect::Sqlite).raise_or_insert()),
-    ] {
+/// That no older fence goes over a newer one, in both kinds of tables.
+async fn rise(at: &At) {
+    let mut db = Db::open(at).await;
+    let (stock, fences) = (db.stock(), db.fences());
+    for (column, raise) in [(&stock, stock.raise()), (&fences, fences.raise_or_insert())] {
         for (index, newer) in RISING.iter().enumerate() {
-            execute(&db, &raise, &newer.to_string(), KEY);
+            // Twice, as whoever opens again after a lost answer does.
+            db.run(&raise, &newer.to_string(), KEY).await;
+            db.run(&raise, &newer.to_string(), KEY).await;
             for older in &RISING[..index] {
-                execute(&db, &raise, &older.to_string(), KEY);
-                let now = seen(&db, &column.hold(), KEY);
-                assert!(matches!(column.judge(*older, now.as_deref()), Err(RowRefusal::Stale(_))));
+                db.run(&raise, &older.to_string(), KEY).await;
+                let now = db.look(&column.look(), KEY).await;
+                assert!(matches!(column.judge(*older, now.as_deref()), Err(RowRefusal::Stale(_))), "{now:?}");
                 assert_eq!(column.judge(*newer, now.as_deref()), Ok(()));
             }
         }
     }
-    let column = stock(SqlDialect::Sqlite);
-    execute(&db, &column.raise(), &RISING[0].to_string(), "nothing");
-    assert_eq!(
-        column.judge(RISING[0], seen(&db, &column.look(), "nothing").as_deref()),
-        Err(RowRefusal::NoRow)
-    );
+    db.run(&stock.raise(), &RISING[0].to_string(), "nothing").await;
+    let now = db.look(&stock.hold(), "nothing").await;
+    assert_eq!(stock.judge(RISING[0], now.as_deref()), Err(RowRefusal::NoRow));
+}
+
+/// That a transaction which holds the fence keeps newer holders waiting, who then see what it has written.
+async fn hold(at: &At) {
+    let (mut ours, mut theirs) = (Db::open(at).await, Db::open(at).await);
+    let column = ours.fences();
+    let key = "whole";
+    let (old, newer) = (Fence::new(2, 1, 0), Fence::new(2, 2, 0).to_string());
+    ours.run(&column.raise_or_insert(), &old.to_string(), key).await;
+    ours.change("begin", &[]).await;
+    let now = ours.look(&column.hold(), key).await;
+    assert_eq!(column.judge(old, now.as_deref()), Ok(()));
+    let raise = column.raise_or_insert();
+    let mut opening = Box::pin(async {
+        theirs.run(&raise, &newer, key).await;
+        theirs.first("select pieces from stock", &[]).await
+    });
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut opening).await;
+    assert!(early.is_err(), "a newer holder has come in between");
+    ours.change("update stock set pieces = '4'", &[]).await;
+    ours.change("commit", &[]).await;
+    assert_eq!(opening.await.as_deref(), Some("4"), "it reads what was written before it opened");
+    let now = ours.look(&column.hold(), key).await;
+    assert_eq!(column.judge(old, now.as_deref()).map_err(|why| only_stale(&why)), Err(Refused));
+}
+
+#[tokio::test]
+async fn sqlite_orders_fences_as_they_rise() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = At::Sqlite(dir.path().join("x.db"));
+    prepare(&at).await;
+    rise(&at).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_orders_fences_as_they_rise_whatever_the_collation() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    prepare_postgres(&server).await;
+    let at = At::Postgres(server.url());
+    prepare(&at).await;
     // By this collation, «e…» and «.» are not where their bytes are.
     server.sql("alter table stock alter column fence type varchar(53) collate \"und-x-icu\"").await.unwrap();
-    let db = postgres(&server.url()).await;
-    for (column, raise) in [
-        (stock(SqlDialect::Postgres), stock(SqlDialect::Postgres).raise()),
-        (fences(SqlDialect::Postgres), fences(SqlDialect::Postgres).raise_or_insert()),
-    ] {
-        for (index, newer) in RISING.iter().enumerate() {
-            run(&db, &raise, &newer.to_string(), KEY).await;
-            for older in &RISING[..index] {
-                run(&db, &raise, &older.to_string(), KEY).await;
-                let now = run(&db, &column.look(), "", KEY).await;
-                assert!(matches!(column.judge(*older, now.as_deref()), Err(RowRefusal::Stale(_))));
-                assert_eq!(column.judge(*newer, now.as_deref()), Ok(()));
-            }
-        }
-    }
+    rise(&at).await;
+    hold(&at).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_holds_the_fence_keeps_newer_holders_waiting() {
-    let Some(server) = PostgresServer::start_or_skip().await else { return };
-    prepare_postgres(&server).await;
-    let column = fences(SqlDialect::Postgres);
-    let (mut ours, theirs) = (postgres(&server.url()).await, postgres(&server.url()).await);
-    let (old, new) = (RISING[0], RISING[2]);
-    run(&ours, &column.raise_or_insert(), &old.to_string(), KEY).await;
-    let transaction = ours.transaction().await.unwrap();
-    let now = run(&transaction, &column.hold(), "", KEY).await;
-    assert_eq!(column.judge(old, now.as_deref()), Ok(()));
-    let raise = column.raise_or_insert();
-    let newer = new.to_string();
-    let mut opening = Box::pin(run(&theirs, &raise, &newer, KEY));
-    let early = tokio::time::timeout(Duration::from_millis(300), &mut opening).await;
-    assert!(early.is_err(), "a newer holder has come in between");
-    transaction.execute("update stock set pieces = 4", &[]).await.unwrap();
-    transaction.commit().await.unwrap();
-    opening.await;
-    let pieces: i64 = theirs.query_one("select pieces from stock", &[]).await.unwrap().get(0);
-    assert_eq!(pieces, 4, "and reads what was written before it opened");
-    let transaction = ours.transaction().await.unwrap();
-    let now = run(&transaction, &column.hold(), "", KEY).await;
-    assert_eq!(column.judge(old, now.as_deref()).map_err(|why| only_stale(&why)), Err(Refused));
+async fn mariadb_orders_fences_as_they_rise() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let at = At::MySql(server.url());
+    prepare(&at).await;
+    rise(&at).await;
+    hold(&at).await;
 }

@@ -15,8 +15,11 @@ use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold_testkit::peers::Peer;
-use leasehold_testkit::{EtcdCluster, PostgresServer, RedisServer, ZooKeeperEnsemble, require};
+use leasehold_testkit::{
+    EtcdCluster, MariaDbServer, PostgresServer, RedisServer, ZooKeeperEnsemble, require,
+};
 
+use columns::At;
 use place::{Place, Refused};
 use web::Web;
 
@@ -104,20 +107,29 @@ async fn a_file() {
     refuses_a_stopped_holder(&url, &Place::File(path)).await;
 }
 
+/// A row, beside locks in another store.
+async fn a_row(at: At) {
+    let (_dir, url) = leases();
+    columns::prepare(&at).await;
+    refuses_a_stopped_holder(&url, &Place::Row(at)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_of_sqlite() {
-    let (dir, url) = leases();
-    let path = dir.path().join("shop.db");
-    columns::prepare_sqlite(&path);
-    refuses_a_stopped_holder(&url, &Place::Sqlite(path)).await;
+    let dir = tempfile::tempdir().unwrap();
+    a_row(At::Sqlite(dir.path().join("shop.db"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_of_postgres() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    let (_dir, url) = leases();
-    columns::prepare_postgres(&server).await;
-    refuses_a_stopped_holder(&url, &Place::Postgres(server.url())).await;
+    a_row(At::Postgres(server.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_mariadb() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    a_row(At::MySql(server.url())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use leasehold::fenced::{FencedFile, FencedRedis, FencedRedisError, RedisEval, Ta
 use leasehold::{Fence, Guard, ZooKeeperProof};
 use leasehold_testkit::{RedisServer, require};
 
-use crate::columns::{PostgresRow, SqliteRow};
+use crate::columns::{At, Row};
 use crate::web::{HttpCounter, ObjectCounter};
 
 /// A newer holder was here.
@@ -22,8 +22,7 @@ pub(crate) struct Refused;
 #[derive(Debug)]
 pub(crate) enum Place {
     File(PathBuf),
-    Sqlite(PathBuf),
-    Postgres(String),
+    Row(At),
     Redis(String),
     Etcd(SocketAddr),
     ZooKeeper(SocketAddr),
@@ -43,8 +42,9 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::File(path) => write!(f, "file {}", path.display()),
-            Place::Sqlite(path) => write!(f, "sqlite {}", path.display()),
-            Place::Postgres(url) => write!(f, "postgres {url}"),
+            Place::Row(At::Sqlite(path)) => write!(f, "sqlite {}", path.display()),
+            Place::Row(At::Postgres(url)) => write!(f, "postgres {url}"),
+            Place::Row(At::MySql(url)) => write!(f, "mysql {url}"),
             Place::Redis(url) => write!(f, "redis {url}"),
             Place::Etcd(addr) => write!(f, "etcd {addr}"),
             Place::ZooKeeper(addr) => write!(f, "zookeeper {addr}"),
@@ -61,8 +61,9 @@ impl Place {
         let (kind, at) = text.split_once(' ').unwrap();
         match kind {
             "file" => Place::File(at.into()),
-            "sqlite" => Place::Sqlite(at.into()),
-            "postgres" => Place::Postgres(at.to_owned()),
+            "sqlite" => Place::Row(At::Sqlite(at.into())),
+            "postgres" => Place::Row(At::Postgres(at.to_owned())),
+            "mysql" => Place::Row(At::MySql(at.to_owned())),
             "redis" => Place::Redis(at.to_owned()),
             "etcd" => Place::Etcd(at.parse().unwrap()),
             "zookeeper" => Place::ZooKeeper(at.parse().unwrap()),
@@ -77,8 +78,7 @@ impl Place {
         let fence = guard.fence();
         Ok(match self {
             Place::File(path) => Box::new(FileCounter(FencedFile::open(path, fence).map_err(|_| Refused)?)),
-            Place::Sqlite(path) => Box::new(SqliteRow::open(path, fence)?),
-            Place::Postgres(url) => Box::new(PostgresRow::open(url, fence).await?),
+            Place::Row(at) => Box::new(Row::open(at, fence).await?),
             Place::Redis(url) => Box::new(RedisCounter::open(url, fence).await?),
             Place::Etcd(addr) => Box::new(EtcdCounter::open(*addr, fence.unwrap())?),
             Place::ZooKeeper(addr) => Box::new(ZooKeeperCounter::open(*addr, guard)),

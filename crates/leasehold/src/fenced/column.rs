@@ -30,7 +30,8 @@ pub enum SqlDialect {
 ///    [`look`](FenceColumn::look), whose row [`judge`](FenceColumn::judge) reads: that is `open`. Do it before the first
 ///    read, in a transaction of its own.
 /// 2. Then read and write. A statement about the row itself carries the [`condition`](FenceColumn::condition); where it
-///    touches no row, a newer holder was here. A transaction that touches other rows begins with
+///    touches no row, a newer holder was here. (MySQL counts rows that it leaves as they are only for clients that ask for
+///    found rows.) A transaction that touches other rows begins with
 ///    [`hold`](FenceColumn::hold), judged like `look`: newer holders wait for its end.
 ///
 /// ```
