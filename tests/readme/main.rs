@@ -1,6 +1,8 @@
-//! The README's table of stores is printed from the profiles.
+//! What the README shows is true: its table of stores is printed from the profiles, and its examples run as they stand.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod examples;
 
 use leasehold::core::{Liveness, Registers};
 use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};

@@ -1,0 +1,71 @@
+//! A service of several instances of which one leads: it does what must be done once, the others wait and know who it is.
+//!
+//! Each instance serves all the time. Beside that it campaigns; while it leads it also works through the queue. When it
+//! loses leadership, by a pause or a network that stopped, the work is dropped at that moment and it campaigns again.
+//!
+//! ```console
+//! $ cargo run -p leasehold --example elected_service                               # three instances in one process
+//! $ cargo run -p leasehold --example elected_service etcd://127.0.0.1 10.0.0.7:80  # one of many, with the feature `etcd`
+//! ```
+
+use std::time::Duration;
+
+use leasehold::{Election, ErrorKind, Leasehold};
+
+#[tokio::main]
+async fn main() -> leasehold::Result<()> {
+    let mut args = std::env::args().skip(1);
+    if let (Some(url), Some(address)) = (args.next(), args.next()) {
+        let locks = Leasehold::open(&url).await?;
+        return instance(locks, address, u32::MAX).await;
+    }
+    // One store, three clients of it, as three machines would have them.
+    let mut instances = Vec::new();
+    for number in 1..=3 {
+        let locks = Leasehold::open("mem:example").await?;
+        instances.push(tokio::spawn(instance(locks, format!("10.0.0.{number}:80"), 2)));
+    }
+    let watched = Leasehold::open("mem:example").await?.election("queue");
+    tokio::select! {
+        seen = watch(&watched) => seen?,
+        () = tokio::time::sleep(Duration::from_millis(200)) => {}
+    }
+    for instance in instances {
+        instance.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    }
+    println!("all have led and resigned");
+    Ok(())
+}
+
+/// Campaigns, leads, and campaigns again where leadership was lost. After `terms` pieces of work it resigns, so that a
+/// new version of the service can be rolled out without a gap.
+async fn instance(locks: Leasehold, address: String, terms: u32) -> leasehold::Result<()> {
+    let election = locks.election("queue").ttl(Duration::from_secs(10));
+    loop {
+        let leadership = election.campaign(&address).await?;
+        match leadership.run(lead(&address, terms)).await {
+            Ok(()) => return leadership.resign().await,
+            Err(lost) if matches!(lost.kind(), ErrorKind::Lost(_)) => println!("{address}: {lost}"),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What only the leader does. It is dropped at an await when leadership is lost; what it writes elsewhere carries the fence.
+async fn lead(address: &str, pieces: u32) {
+    for piece in 0..pieces {
+        println!("{address} leads, and does piece {piece}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What a load balancer does: it follows who leads.
+async fn watch(election: &Election) -> leasehold::Result<()> {
+    let mut observer = election.observe();
+    loop {
+        match observer.next().await? {
+            Some(leader) => println!("requests go to {}", leader.value),
+            None => println!("nobody leads"),
+        }
+    }
+}
