@@ -56,10 +56,11 @@ fn answer(player: &Peer) -> String {
     }
 }
 
-/// Lets a process hold the lock in `url` and read the resource, stops it past its lease, and goes on in its place.
-async fn refuses_a_stopped_holder(url: &str, place: &Place) {
+/// Lets a process hold the lock in `url` and read the resource, stops it past its lease, and goes on in its place. What is
+/// added to the process's own URL lets the store miss it soon.
+async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["player", "--exact", "--nocapture"]).env(PLAYER, format!("{url} {place}"));
+    command.args(["player", "--exact", "--nocapture"]).env(PLAYER, format!("{url}{mortal} {place}"));
     let player = tokio::task::spawn_blocking(move || {
         let player = Peer::start(command).unwrap();
         assert_eq!(answer(&player), "read 5");
@@ -104,14 +105,14 @@ async fn a_file() {
     let (dir, url) = leases();
     let path = dir.path().join("counter");
     std::fs::write(&path, "5").unwrap();
-    refuses_a_stopped_holder(&url, &Place::File(path)).await;
+    refuses_a_stopped_holder(&url, "", &Place::File(path)).await;
 }
 
 /// A row, beside locks in another store.
 async fn a_row(at: At) {
     let (_dir, url) = leases();
     columns::prepare(&at).await;
-    refuses_a_stopped_holder(&url, &Place::Row(at)).await;
+    refuses_a_stopped_holder(&url, "", &Place::Row(at)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,7 +138,7 @@ async fn a_key_of_redis() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let (_dir, url) = leases();
     server.command(&["SET", "counter", "5"]).await.unwrap();
-    refuses_a_stopped_holder(&url, &Place::Redis(server.url())).await;
+    refuses_a_stopped_holder(&url, "", &Place::Redis(server.url())).await;
     place::redis_that_forgets(&server).await;
 }
 
@@ -150,7 +151,7 @@ async fn a_key_of_etcd() {
     }
     let (_dir, url) = leases();
     server.etcdctl(&["put", "counter", "5"]).unwrap();
-    refuses_a_stopped_holder(&url, &Place::Etcd(server.addr(0))).await;
+    refuses_a_stopped_holder(&url, "", &Place::Etcd(server.addr(0))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -158,14 +159,14 @@ async fn a_node_of_zookeeper() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let place = Place::ZooKeeper(servers.addr(0));
     place::prepare_zookeeper(servers.addr(0)).await;
-    refuses_a_stopped_holder(&format!("{}?session=2s", servers.url()), &place).await;
+    refuses_a_stopped_holder(&servers.url(), "?session=2s", &place).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_behind_http() {
     let (_dir, url) = leases();
     let web = Web::start(5).await;
-    refuses_a_stopped_holder(&url, &Place::Http(web.addr())).await;
+    refuses_a_stopped_holder(&url, "", &Place::Http(web.addr())).await;
     assert_eq!(web::get(web.addr(), "/counter", &[]).await.status, 428, "whoever shows no fence");
     let refused = web::get(web.addr(), "/counter", &[("leasehold-fence", "34")]).await;
     assert_eq!(refused.status, 400, "{}", String::from_utf8_lossy(&refused.body));
@@ -175,12 +176,12 @@ async fn a_service_behind_http() {
 async fn an_object_with_entity_tags() {
     let (_dir, url) = leases();
     let web = Web::start(5).await;
-    refuses_a_stopped_holder(&url, &Place::Object(web.addr())).await;
+    refuses_a_stopped_holder(&url, "", &Place::Object(web.addr())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_with_generations() {
     let (_dir, url) = leases();
     let web = Web::start(5).await;
-    refuses_a_stopped_holder(&url, &Place::Generation(web.addr())).await;
+    refuses_a_stopped_holder(&url, "", &Place::Generation(web.addr())).await;
 }
