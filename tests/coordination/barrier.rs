@@ -1,0 +1,96 @@
+//! Barriers: nobody passes early, and the death of one who waits is told to the others.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold::{Admission, Barrier, ErrorKind, Leasehold};
+
+use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::player::Victim;
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "barrier",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[Part {
+        name: "party",
+        steps: 2,
+        play: |stage, locks, name| {
+            async move {
+                stage.at("has not arrived").await;
+                stage.during("waits for the others", barrier(locks, name, TTL).wait()).await?;
+                Ok(())
+            }
+            .boxed()
+        },
+        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+    }],
+};
+
+fn barrier(locks: &Leasehold, name: &str, ttl: Duration) -> Barrier {
+    locks.barrier(name, 3).ttl(ttl)
+}
+
+fn is_carried_by(ground: &Ground) -> bool {
+    ground.keeps_values() && ground.admits(Admission::SharedExclusive)
+}
+
+async fn somebody_dies(ground: &Ground, victim: Victim) {
+    if !is_carried_by(ground) {
+        return;
+    }
+    let (one, two) =
+        (barrier(&ground.one, &victim.name(), LIVING), barrier(&ground.two, &victim.name(), LIVING));
+    match victim.step() {
+        0 => {
+            victim.dies().await;
+            // He never came, so nobody can know that he is dead.
+            let alone = one.wait_timeout(Duration::from_millis(500)).await.unwrap_err();
+            assert_eq!(alone.kind(), ErrorKind::Timeout);
+        }
+        1 => {
+            let dying = victim.reaches_its_end().await;
+            let arrived = async {
+                while one.arrived().await.unwrap() == 0 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            soon("he arrives", arrived).await;
+            dying.killed().await;
+            let told = one.wait_timeout(LIMIT).await.unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::Broken, "{told}");
+        }
+        _ => {
+            let (first, second, ()) =
+                tokio::join!(one.wait_timeout(LIMIT), two.wait_timeout(LIMIT), victim.dies());
+            assert_eq!(first.unwrap().generation, second.unwrap().generation);
+            return;
+        }
+    }
+    assert!(two.is_broken().await.unwrap());
+    two.reset().await.unwrap();
+    assert!(!one.is_broken().await.unwrap());
+}
+
+async fn rules(ground: &Ground) {
+    let (ours, theirs) = (ground.one.barrier("barrier/1", 2), ground.two.barrier("barrier/1", 2));
+    if !is_carried_by(ground) {
+        return assert_unsupported(ours.wait().await);
+    }
+    for _ in 0..2 {
+        let early = tokio::spawn({
+            let ours = ours.clone();
+            async move { soon("the other", ours.wait()).await.unwrap() }
+        });
+        let arrived = async {
+            while theirs.arrived().await.unwrap() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon("one arrives", arrived).await;
+        assert!(!early.is_finished(), "it passed before the other arrived");
+        let last = soon("the first", theirs.wait()).await.unwrap();
+        let first = early.await.unwrap();
+        assert_eq!(first.generation, last.generation);
+        assert!(last.is_leader() && !first.is_leader());
+    }
+}

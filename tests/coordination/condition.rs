@@ -1,0 +1,90 @@
+//! Conditions: no wake-up is lost, also not on one who died before he could use it.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use leasehold::{Admission, Leasehold};
+
+use crate::ground::{Ground, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::player::{Stage, Victim};
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "condition",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[Part {
+        name: "waiter",
+        steps: 3,
+        play: |stage, locks, name| wait(stage, locks, name).boxed(),
+        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+    }],
+};
+
+async fn wait(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+    let condition = locks.condition(name).ttl(TTL);
+    let guard = locks.mutex(name).ttl(TTL).lock().await?;
+    stage.at("holds the lock").await;
+    let guard = stage.during("waits", guard.wait(&condition)).await?;
+    stage.at("was woken, and holds the lock again").await;
+    guard.release().await
+}
+
+fn is_carried_by(ground: &Ground) -> bool {
+    ground.keeps_values() && ground.admits(Admission::SharedExclusive)
+}
+
+async fn somebody_dies(ground: &Ground, victim: Victim) {
+    if !is_carried_by(ground) {
+        return;
+    }
+    let (name, step) = (victim.name(), victim.step());
+    let reaching = pin!(victim.reaches_its_end());
+    let dying = if step < 2 {
+        reaching.await
+    } else {
+        // Somebody has to wake him; when he waits is not seen from here.
+        let waking = pin!(async {
+            loop {
+                notify(&ground.two, &name, true).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        match select(reaching, waking).await {
+            Either::Left((dying, _)) => dying,
+            Either::Right((never, _)) => never,
+        }
+    };
+    dying.killed().await;
+    one_waits_and_is_woken(ground, &name).await;
+}
+
+async fn notify(locks: &Leasehold, name: &str, all: bool) {
+    let condition = locks.condition(name).ttl(LIVING);
+    let guard = soon("to notify", locks.mutex(name).lock()).await.unwrap();
+    match all {
+        true => guard.notify_all(&condition).await.unwrap(),
+        false => guard.notify_one(&condition).await.unwrap(),
+    }
+    guard.release().await.unwrap();
+}
+
+/// One wake-up is for one who lives, whoever else stands before him in the line.
+async fn one_waits_and_is_woken(ground: &Ground, name: &str) {
+    let condition = ground.one.condition(name).ttl(LIVING);
+    let guard = soon("the lock", ground.one.mutex(name).lock()).await.unwrap();
+    // He is granted the lock once it was given back to wait.
+    let (woken, ()) =
+        tokio::join!(soon("a wake-up", guard.wait(&condition)), notify(&ground.two, name, false));
+    woken.unwrap().release().await.unwrap();
+}
+
+async fn rules(ground: &Ground) {
+    if !is_carried_by(ground) {
+        let guard = soon("the lock", ground.one.mutex("condition/1").lock()).await.unwrap();
+        return assert_unsupported(guard.wait(&ground.one.condition("condition/1")).await);
+    }
+    for _ in 0..3 {
+        one_waits_and_is_woken(ground, "condition/1").await;
+    }
+}

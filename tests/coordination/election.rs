@@ -1,0 +1,152 @@
+//! Elections: one leads, all know who, and no value outlives its leader, however he ends.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold::{Admission, Election, ErrorKind, Leader, Leasehold};
+
+use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::player::Stage;
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "election",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[
+        Part {
+            name: "leader",
+            steps: 5,
+            play: |stage, locks, name| lead(stage, locks, name).boxed(),
+            around: |ground, victim| a_leader_dies(ground, victim).boxed(),
+        },
+        Part {
+            name: "candidate",
+            steps: 1,
+            play: |stage, locks, name| {
+                async move {
+                    let leadership =
+                        stage.during("campaigns", election(locks, name, TTL).campaign("dead")).await?;
+                    leadership.resign().await
+                }
+                .boxed()
+            },
+            around: |ground, victim| {
+                async move {
+                    let election = election(&ground.one, &victim.name(), LIVING);
+                    let mut leads = Some(election.campaign_timeout("first", LIMIT).await.unwrap());
+                    if victim.comes_through() {
+                        leads.take().unwrap().resign().await.unwrap();
+                    }
+                    victim.dies().await;
+                    if let Some(leads) = leads {
+                        leads.resign().await.unwrap();
+                    }
+                    let next = election.campaign_timeout("next", LIMIT).await.unwrap();
+                    assert_eq!(value(election.leader().await.unwrap()).as_deref(), Some("next"));
+                    next.resign().await.unwrap();
+                }
+                .boxed()
+            },
+        },
+    ],
+};
+
+fn election(locks: &Leasehold, name: &str, ttl: Duration) -> Election {
+    locks.election(name).ttl(ttl)
+}
+
+fn value(leader: Option<Leader>) -> Option<String> {
+    leader.map(|leader| leader.value)
+}
+
+async fn lead(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+    let leadership = stage.during("campaigns", election(locks, name, TTL).campaign("dead/0")).await?;
+    stage.at("leads").await;
+    match stage.during("proclaims", leadership.proclaim("dead/1")).await {
+        // Where nobody but a holder can write, the value is the one with which it campaigned.
+        Err(error) if error.kind() == ErrorKind::Unsupported => {}
+        proclaimed => proclaimed?,
+    }
+    stage.at("has proclaimed").await;
+    stage.during("resigns", leadership.resign()).await
+}
+
+async fn a_leader_dies(ground: &Ground, victim: crate::player::Victim) {
+    let name = victim.name();
+    let mut observer = election(&ground.two, &name, LIVING).observe();
+    victim.dies().await;
+    let election = election(&ground.one, &name, LIVING);
+    let next = election.campaign_timeout("next", LIMIT).await.unwrap();
+    assert_eq!(
+        value(election.leader().await.unwrap()).as_deref(),
+        Some("next"),
+        "his value has outlived him"
+    );
+    // Whoever follows sees the dead one at most before the living one, never after.
+    while value(soon("observed", observer.next()).await.unwrap()).as_deref() != Some("next") {}
+    next.resign().await.unwrap();
+    assert_eq!(soon("observed", observer.next()).await.unwrap(), None);
+}
+
+async fn rules(ground: &Ground) {
+    candidates_lead_one_after_the_other_and_all_see_who(ground).await;
+    what_is_proclaimed_is_seen_while_its_leader_leads_and_not_after(ground).await;
+    an_observer_is_told_each_time_something_else_is_true(ground).await;
+}
+
+async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
+    let (ours, theirs) = (ground.one.election("election/1"), ground.two.election("election/1"));
+    assert_eq!(ours.leader().await.unwrap(), None);
+    let first = soon("the first", ours.campaign("ann")).await.unwrap();
+    assert!(theirs.try_campaign("ben").await.unwrap().is_none());
+    let refusal = theirs.campaign_timeout("ben", Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::Timeout);
+    let seen = theirs.leader().await.unwrap().unwrap();
+    assert_eq!((seen.value.as_str(), seen.fence), ("ann", first.fence()));
+    let (next, resigned) = tokio::join!(soon("the next", theirs.campaign("ben")), first.resign());
+    let next = next.unwrap();
+    resigned.unwrap();
+    assert!(next.fence() > seen.fence);
+    assert_eq!(value(ours.leader().await.unwrap()).as_deref(), Some("ben"));
+    next.resign().await.unwrap();
+    assert_eq!(ours.leader().await.unwrap(), None);
+    let long = "x".repeat(981);
+    assert_eq!(ours.campaign(&long).await.map(drop).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(theirs.leader().await.unwrap(), None, "nobody leads by a value that is refused");
+}
+
+async fn what_is_proclaimed_is_seen_while_its_leader_leads_and_not_after(ground: &Ground) {
+    let (ours, theirs) = (ground.one.election("election/2"), ground.two.election("election/2"));
+    let leadership = soon("to lead", ours.campaign("at first")).await.unwrap();
+    if !ground.admits(Admission::SharedExclusive) {
+        assert_unsupported(leadership.proclaim("second").await);
+        assert_eq!(value(theirs.leader().await.unwrap()).as_deref(), Some("at first"));
+        return leadership.resign().await.unwrap();
+    }
+    for said in ["second", "third", "with spaces in it", ""] {
+        leadership.proclaim(said).await.unwrap();
+        assert_eq!(value(theirs.leader().await.unwrap()).as_deref(), Some(said));
+    }
+    drop(leadership);
+    let next = soon("to lead", theirs.campaign("other")).await.unwrap();
+    assert_eq!(value(ours.leader().await.unwrap()).as_deref(), Some("other"));
+    next.resign().await.unwrap();
+}
+
+async fn an_observer_is_told_each_time_something_else_is_true(ground: &Ground) {
+    let mut observer = ground.two.election("election/3").observe();
+    let election = ground.one.election("election/3");
+    assert_eq!(soon("nobody", observer.next()).await.unwrap(), None);
+    // An observer that leaves a question loses nothing.
+    assert!(tokio::time::timeout(Duration::from_millis(20), observer.next()).await.is_err());
+    let leadership = soon("to lead", election.campaign("ann")).await.unwrap();
+    assert_eq!(value(soon("ann", observer.next()).await.unwrap()).as_deref(), Some("ann"));
+    if ground.admits(Admission::SharedExclusive) {
+        leadership.proclaim("ann, again").await.unwrap();
+        assert_eq!(value(soon("again", observer.next()).await.unwrap()).as_deref(), Some("ann, again"));
+    }
+    leadership.resign().await.unwrap();
+    // Between the two values that it gave up the first may be seen once more.
+    while let Some(seen) = value(soon("nobody", observer.next()).await.unwrap()) {
+        assert_eq!(seen, "ann");
+    }
+}

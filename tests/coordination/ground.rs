@@ -1,0 +1,118 @@
+//! What every suite stands on: a store with clients of it, limits, and looks at what is left.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leasehold::{Admission, ErrorKind, Leasehold};
+
+use crate::player::{Stage, Victim};
+use crate::stores::Store;
+
+/// A lock of whoever dies is free for others soon after this.
+pub(crate) const TTL: Duration = Duration::from_secs(4);
+/// Whoever lives is heard of within this, on however busy a machine.
+pub(crate) const LIVING: Duration = Duration::from_secs(12);
+/// Nothing takes longer, on however busy a machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// A primitive: its rules, and the parts that processes play in it.
+pub(crate) struct Primitive {
+    pub(crate) name: &'static str,
+    pub(crate) rules: for<'a> fn(&'a Ground) -> BoxFuture<'a, ()>,
+    pub(crate) parts: &'static [Part],
+}
+
+/// One part that a process plays.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// How many steps it has. Whoever is to be killed at the step after the last one comes through.
+    pub(crate) steps: u32,
+    /// Plays it, under a name.
+    pub(crate) play: for<'a> fn(&'a Stage, &'a Leasehold, &'a str) -> BoxFuture<'a, leasehold::Result<()>>,
+    /// Lets somebody die in it, and shows that the others come through.
+    pub(crate) around: for<'a> fn(&'a Ground, Victim) -> BoxFuture<'a, ()>,
+}
+
+/// A store, and two clients of it as two processes would have them.
+pub(crate) struct Ground {
+    pub(crate) one: Leasehold,
+    pub(crate) two: Leasehold,
+    url: String,
+    is_shared: bool,
+}
+
+impl Ground {
+    pub(crate) async fn over(store: &Store) -> Ground {
+        Ground {
+            one: Leasehold::open(&store.url).await.unwrap(),
+            two: Leasehold::open(&store.url).await.unwrap(),
+            url: format!("{}{}", store.url, store.mortal),
+            is_shared: store.is_shared,
+        }
+    }
+
+    /// Whether other processes reach it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    pub(crate) fn admits(&self, admission: Admission) -> bool {
+        self.one.profile().admission >= admission
+    }
+
+    /// Whether it keeps values beside the locks.
+    pub(crate) fn keeps_values(&self) -> bool {
+        self.one.backend().registers().is_some()
+    }
+
+    pub(crate) fn victim(&self, primitive: &Primitive, part: &Part, step: u32) -> Victim {
+        Victim::new(&self.url, primitive.name, part, step)
+    }
+
+    /// Waits until nobody holds what has this name.
+    pub(crate) async fn free(&self, name: &str) {
+        self.until(name, |holders, _| holders == 0).await;
+    }
+
+    /// Waits until somebody holds what has this name.
+    pub(crate) async fn held(&self, name: &str) {
+        self.until(name, |holders, _| holders > 0).await;
+    }
+
+    async fn until(&self, name: &str, holds: impl Fn(usize, usize) -> bool) {
+        let looking = async {
+            loop {
+                let seen = self.two.inspect(name).await.unwrap();
+                if holds(seen.holders.len(), seen.waiting.len()) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon(name, looking).await;
+    }
+
+    /// Waits until nobody holds and nobody waits for anything at all.
+    pub(crate) async fn settled(&self) {
+        let looking = async {
+            while !self.one.list("", None, 100).await.unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(LIMIT, looking).await.is_err() {
+            panic!("left behind: {:?}", self.one.list("", None, 100).await);
+        }
+    }
+}
+
+/// Fails with `what` where it takes too long.
+pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
+}
+
+/// That it was refused as what this store cannot do.
+pub(crate) fn assert_unsupported<T>(outcome: leasehold::Result<T>) {
+    let kind = outcome.map(drop).unwrap_err().kind();
+    assert_eq!(kind, ErrorKind::Unsupported);
+}

@@ -1,0 +1,63 @@
+//! Latches: nobody passes before the last count, everybody does after it, and a repeated count is one.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold::ErrorKind;
+
+use crate::ground::{Ground, LIMIT, Part, Primitive, assert_unsupported, soon};
+use crate::player::Victim;
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "latch",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[Part {
+        name: "counter",
+        steps: 3,
+        play: |stage, locks, name| {
+            async move {
+                stage.at("has not counted").await;
+                stage.during("counts", locks.latch(name, 2).count_down_as("the dead one")).await?;
+                stage.at("has counted").await;
+                Ok(())
+            }
+            .boxed()
+        },
+        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+    }],
+};
+
+async fn somebody_dies(ground: &Ground, victim: Victim) {
+    if !ground.keeps_values() {
+        return;
+    }
+    let latch = ground.one.latch(&victim.name(), 2);
+    victim.dies().await;
+    // His program is started anew, and does not know whether it had counted.
+    latch.count_down_as("the dead one").await.unwrap();
+    assert_eq!(latch.remaining().await.unwrap(), 1);
+    latch.count_down_as("the living one").await.unwrap();
+    latch.wait_timeout(LIMIT).await.unwrap();
+    latch.reset().await.unwrap();
+}
+
+async fn rules(ground: &Ground) {
+    let (ours, theirs) = (ground.one.latch("latch/1", 2), ground.two.latch("latch/1", 2));
+    if !ground.keeps_values() {
+        return assert_unsupported(ours.count_down().await);
+    }
+    let waiting = tokio::spawn(async move {
+        soon("the latch", theirs.wait()).await.unwrap();
+        theirs
+    });
+    ours.count_down_as("a").await.unwrap();
+    ours.count_down_as("a").await.unwrap();
+    assert_eq!(ours.remaining().await.unwrap(), 1);
+    let early = ours.wait_timeout(Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::Timeout);
+    assert!(!waiting.is_finished(), "it passed before the last count");
+    ours.count_down_as("b").await.unwrap();
+    let theirs = waiting.await.unwrap();
+    soon("the open latch", theirs.wait()).await.unwrap();
+    theirs.reset().await.unwrap();
+}

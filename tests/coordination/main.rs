@@ -1,0 +1,93 @@
+//! What is built on locks, on every store: one list of primitives, one of stores, and each runs on each.
+//!
+//! A primitive is a suite of rules, and the parts that a process can play in it. Each part is played by a process of its
+//! own (this program, started again as the test `player`), which is killed at each of its steps; the others must
+//! come through. What a store cannot carry is refused, as its profile says, before anything is sent: the suites check that too.
+//!
+//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write its function in `stores.rs` and its name below.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod barrier;
+mod condition;
+mod election;
+mod ground;
+mod latch;
+mod multi;
+mod player;
+mod schedules;
+mod segmented;
+mod stores;
+mod versioned;
+
+use std::sync::Arc;
+
+use ground::{Ground, Primitive};
+use stores::Store;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+const PRIMITIVES: &[Primitive] = &[
+    multi::PRIMITIVE,
+    segmented::PRIMITIVE,
+    election::PRIMITIVE,
+    versioned::PRIMITIVE,
+    latch::PRIMITIVE,
+    barrier::PRIMITIVE,
+    condition::PRIMITIVE,
+];
+
+macro_rules! on_each_store {
+    ($($store:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $store() {
+            if let Some(store) = stores::$store().await {
+                all_primitives(store).await;
+            }
+        }
+    )*};
+}
+
+on_each_store! {
+    memory file sqlite redis redis_polling redis_cluster redlock etcd zookeeper memcached postgres postgres_advisory postgres_for_update
+    mysql
+}
+
+/// Plays a part, where this program was started to; else it has nothing to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn player() {
+    player::play_if_asked(PRIMITIVES).await;
+}
+
+/// Runs all suites and all deaths, and fails with what was wrong in each.
+async fn all_primitives(store: Store) {
+    let ground = Arc::new(Ground::over(&store).await);
+    let mut running = JoinSet::new();
+    let mut names = std::collections::HashMap::new();
+    // So many processes at a time.
+    let few = Arc::new(Semaphore::new(PROCESSES));
+    for primitive in PRIMITIVES {
+        let (here, name) = (ground.clone(), primitive.name);
+        names.insert(running.spawn(async move { (primitive.rules)(&here).await }).id(), name.to_owned());
+        for part in primitive.parts.iter().filter(|_| ground.is_shared()) {
+            for step in 0..=part.steps {
+                let (here, few) = (ground.clone(), few.clone());
+                let task = running.spawn(async move {
+                    let _permit = few.acquire().await.unwrap();
+                    (part.around)(&here, here.victim(primitive, part, step)).await;
+                });
+                names.insert(task.id(), format!("{name}: {} killed at step {step}", part.name));
+            }
+        }
+    }
+    let mut failed = Vec::new();
+    while let Some(ended) = running.join_next_with_id().await {
+        if let Err(error) = ended {
+            failed.push(names[&error.id()].clone());
+        }
+    }
+    assert!(failed.is_empty(), "on {}: {failed:#?}", store.url);
+    ground.settled().await;
+}
+
+const PROCESSES: usize = 6;

@@ -1,0 +1,185 @@
+//! Several locks as one: all or nothing, no circle of waiters, and nobody who dies in between keeps any for long.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold::{Admission, ErrorKind, Leasehold, MultiLock};
+
+use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::player::Stage;
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "multi",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[
+        Part {
+            name: "holder",
+            steps: 5,
+            play: |stage, locks, name| hold(stage, locks, name).boxed(),
+            around: |ground, victim| {
+                async move {
+                    let all = both(&ground.one, &victim.name(), LIVING);
+                    victim.dies().await;
+                    all.lock_timeout(LIMIT).await.unwrap().release().await.unwrap();
+                }
+                .boxed()
+            },
+        },
+        // It holds the first, and waits for the second, which somebody else has.
+        Part {
+            name: "waiter",
+            steps: 1,
+            play: |stage, locks, name| {
+                async move {
+                    let guard = stage.during("waits for the second", both(locks, name, TTL).lock()).await?;
+                    guard.release().await
+                }
+                .boxed()
+            },
+            around: |ground, victim| {
+                async move {
+                    let name = victim.name();
+                    let mut busy = Some(ground.one.mutex(&format!("{name}/b")).lock().await.unwrap());
+                    if victim.comes_through() {
+                        drop(busy.take());
+                    }
+                    let dying = victim.reaches_its_end().await;
+                    if busy.is_some() {
+                        ground.held(&format!("{name}/a")).await;
+                    }
+                    dying.killed().await;
+                    drop(busy);
+                    let all = both(&ground.two, &name, LIVING);
+                    all.lock_timeout(LIMIT).await.unwrap().release().await.unwrap();
+                }
+                .boxed()
+            },
+        },
+    ],
+};
+
+fn both(locks: &Leasehold, name: &str, ttl: Duration) -> MultiLock {
+    let part = |which: &str| locks.mutex(&format!("{name}/{which}")).ttl(ttl);
+    MultiLock::new().and(part("b")).and(part("a"))
+}
+
+async fn hold(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+    stage.at("holds nothing").await;
+    let guard = stage.during("takes them", both(locks, name, TTL).lock()).await?;
+    stage.at("holds both").await;
+    stage.during("gives them back", guard.release()).await?;
+    stage.at("has given them back").await;
+    Ok(())
+}
+
+async fn rules(ground: &Ground) {
+    they_are_taken_in_order_and_once_each(ground).await;
+    whoever_does_not_get_all_holds_none(ground).await;
+    those_who_take_overlapping_sets_never_wait_in_a_circle(ground).await;
+    locks_of_another_store_are_part_of_it(ground).await;
+    the_larger_share_of_two_is_taken(ground).await;
+}
+
+async fn they_are_taken_in_order_and_once_each(ground: &Ground) {
+    let names = ["multi/1/c", "multi/1/a", "multi/1/b", "multi/1/a"];
+    let guard = soon("three", ground.one.lock_all(names).lock()).await.unwrap();
+    let taken: Vec<_> = guard.guards().iter().map(|guard| guard.resource().as_str().to_owned()).collect();
+    assert_eq!(taken, ["multi/1/a", "multi/1/b", "multi/1/c"]);
+    assert!(guard.fence("multi/1/b").is_some() && guard.fence("multi/1/d").is_none());
+    assert!(guard.check().is_ok() && guard.loss().is_none() && !guard.remaining().is_zero());
+    for name in taken {
+        assert!(ground.two.mutex(&name).try_lock().await.unwrap().is_none(), "{name}");
+    }
+    guard.release().await.unwrap();
+    for name in names {
+        ground.free(name).await;
+    }
+}
+
+async fn whoever_does_not_get_all_holds_none(ground: &Ground) {
+    let busy = soon("one", ground.two.mutex("multi/2/b").lock()).await.unwrap();
+    let all = ground.one.lock_all(["multi/2/a", "multi/2/b", "multi/2/c"]);
+    let nothing_held = async || {
+        for name in ["multi/2/a", "multi/2/c"] {
+            ground.free(name).await;
+        }
+    };
+    assert!(all.try_lock().await.unwrap().is_none());
+    nothing_held().await;
+    let refusal = all.lock_timeout(Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::Timeout);
+    // On a busy machine even the first may take longer than that.
+    assert!(refusal.to_string().contains("multi/2/"), "it says which: {refusal}");
+    nothing_held().await;
+    // A caller that leaves midway leaves nothing.
+    assert!(tokio::time::timeout(Duration::from_millis(100), all.lock()).await.is_err());
+    nothing_held().await;
+    busy.release().await.unwrap();
+    soon("all", all.lock()).await.unwrap().release().await.unwrap();
+}
+
+async fn those_who_take_overlapping_sets_never_wait_in_a_circle(ground: &Ground) {
+    let inside: Arc<Vec<AtomicU32>> = Arc::new((0..4).map(|_| AtomicU32::new(0)).collect());
+    let mut tasks = Vec::new();
+    for task in 0..6_usize {
+        let locks = if task % 2 == 0 { ground.one.clone() } else { ground.two.clone() };
+        let inside = inside.clone();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..2_usize {
+                let first = task + round * 3;
+                let wanted = if task % 3 == 0 { [first, first + 1] } else { [first + 1, first] };
+                let wanted = wanted.map(|number| number % 4);
+                let all = locks.lock_all(wanted.map(|number| format!("multi/3/{number}")));
+                let guard = soon("two of four", all.lock()).await.unwrap();
+                let mine = BTreeSet::from(wanted);
+                for number in &mine {
+                    assert_eq!(inside[*number].fetch_add(1, Ordering::SeqCst), 0, "two hold {number}");
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                for number in &mine {
+                    inside[*number].fetch_sub(1, Ordering::SeqCst);
+                }
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+async fn locks_of_another_store_are_part_of_it(ground: &Ground) {
+    let memory = Leasehold::open("mem:").await.unwrap();
+    let all = MultiLock::new().and(memory.mutex("multi/4/b")).and(ground.one.mutex("multi/4/a"));
+    let busy = memory.mutex("multi/4/b").lock().await.unwrap();
+    assert!(all.try_lock().await.unwrap().is_none());
+    ground.free("multi/4/a").await;
+    busy.release().await.unwrap();
+    let guard = soon("two stores", all.lock()).await.unwrap();
+    assert!(ground.two.mutex("multi/4/a").try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+}
+
+async fn the_larger_share_of_two_is_taken(ground: &Ground) {
+    let table = ground.one.rwlock("multi/5");
+    let all = MultiLock::new().and(table.reading()).and(table.writing()).and(table.reading());
+    if !ground.admits(Admission::SharedExclusive) {
+        return assert_unsupported(MultiLock::new().and(table.reading()).lock().await);
+    }
+    let guard = soon("to write", all.lock()).await.unwrap();
+    assert_eq!(guard.guards().len(), 1);
+    assert!(ground.two.rwlock("multi/5").try_read().await.unwrap().is_none(), "it is held to write");
+    guard.release().await.unwrap();
+    if !ground.admits(Admission::Counted) {
+        return assert_unsupported(ground.one.semaphore("multi/6", 3).try_acquire().await);
+    }
+    let mixed = MultiLock::new()
+        .and(ground.one.semaphore("multi/6", 3).taking(2))
+        .and(ground.one.rwlock("multi/6").reading());
+    let refusal = mixed.lock().await.unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::Invalid, "{refusal}");
+    ground.free("multi/6").await;
+}

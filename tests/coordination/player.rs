@@ -1,0 +1,136 @@
+//! A process that plays a part and is killed at one of its steps.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold_testkit::peers::Peer;
+
+use crate::ground::{Part, Primitive};
+
+/// Says to the test program what it is to play: store, primitive, part, name, and the step at which it will be killed.
+const PLAYER: &str = "LEASEHOLD_TEST_PLAYER";
+/// What is done at a step is somewhere within by then.
+const WITHIN: Duration = Duration::from_millis(50);
+
+/// Plays what this program was started to play, if anything.
+pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
+    let Ok(orders) = std::env::var(PLAYER) else { return };
+    let orders: Vec<&str> = orders.split(' ').collect();
+    let [url, primitive, part, name, dies_at] = orders[..] else { panic!("{orders:?}") };
+    let primitive = primitives.iter().find(|known| known.name == primitive).unwrap();
+    let part = primitive.parts.iter().find(|known| known.name == part).unwrap();
+    let stage = Stage { dies_at: dies_at.parse().unwrap(), reached: AtomicU32::new(0) };
+    let locks = Leasehold::open(url).await.unwrap();
+    (part.play)(&stage, &locks, name).await.unwrap();
+    locks.close(Duration::from_secs(10)).await;
+    println!("\nplayer: came through {} steps", stage.reached.load(Ordering::SeqCst));
+}
+
+/// Counts the steps of whoever plays.
+pub(crate) struct Stage {
+    dies_at: u32,
+    reached: AtomicU32,
+}
+
+impl Stage {
+    /// A step between two things. It does not go on where it is the last one.
+    pub(crate) async fn at(&self, what: &str) {
+        if self.is_last(what) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A step that takes a while. It is somewhere within it when it is killed.
+    pub(crate) async fn during<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        let is_last = self.is_last(what);
+        let done = work.await;
+        if is_last {
+            std::future::pending::<()>().await;
+        }
+        done
+    }
+
+    /// A step in code that cannot wait.
+    pub(crate) fn blocking(&self, what: &str) {
+        if self.is_last(what) {
+            std::thread::sleep(Duration::from_secs(600));
+        }
+    }
+
+    fn is_last(&self, what: &str) -> bool {
+        let is_last = self.reached.fetch_add(1, Ordering::SeqCst) == self.dies_at;
+        if is_last {
+            // The harness leaves an unfinished line behind.
+            println!("\nplayer: is at «{what}»");
+        }
+        is_last
+    }
+}
+
+/// Somebody who will be killed at one step of a part; or come through, where the step is the one after the last.
+pub(crate) struct Victim {
+    command: Command,
+    name: String,
+    steps: u32,
+    dies_at: u32,
+}
+
+impl Victim {
+    pub(crate) fn new(url: &str, primitive: &str, part: &Part, dies_at: u32) -> Victim {
+        let name = format!("{primitive}/{}/{dies_at}", part.name);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["player", "--exact", "--nocapture"]);
+        command.env(PLAYER, format!("{url} {primitive} {} {name} {dies_at}", part.name));
+        Victim { command, name, steps: part.steps, dies_at }
+    }
+
+    /// Under which name it plays.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// At which step it is killed, counted from 0.
+    pub(crate) fn step(&self) -> u32 {
+        self.dies_at
+    }
+
+    /// Whether it is not to be killed.
+    pub(crate) fn comes_through(&self) -> bool {
+        self.dies_at == self.steps
+    }
+
+    /// Starts it, and waits until it is at its last step, or has come through.
+    pub(crate) async fn reaches_its_end(self) -> Dying {
+        let through = self.comes_through().then(|| format!("came through {} steps", self.steps));
+        let playing = tokio::task::spawn_blocking(move || {
+            let peer = Peer::start(self.command).unwrap();
+            loop {
+                if let Some(said) = peer.answer().unwrap().strip_prefix("player: ") {
+                    let is_right =
+                        through.as_ref().map_or(said.starts_with("is at"), |through| said == *through);
+                    assert!(is_right, "{}: {said}", self.name);
+                    return peer;
+                }
+            }
+        });
+        Dying(playing.await.unwrap())
+    }
+
+    /// All of it: starts it, and kills it at its step.
+    pub(crate) async fn dies(self) {
+        self.reaches_its_end().await.killed().await;
+    }
+}
+
+/// Somebody at his last step.
+pub(crate) struct Dying(Peer);
+
+impl Dying {
+    /// With signal 9. Whoever has come through has ended, or is about to.
+    pub(crate) async fn killed(self) {
+        tokio::time::sleep(WITHIN).await;
+        tokio::task::spawn_blocking(move || self.0.kill().unwrap()).await.unwrap();
+    }
+}

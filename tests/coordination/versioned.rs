@@ -1,0 +1,83 @@
+//! Optimistic updates: none is lost, whoever dies in the middle of one; and a store that keeps no values says so.
+
+use futures_util::FutureExt;
+use leasehold::Versioned;
+
+use crate::ground::{Ground, Part, Primitive, assert_unsupported, soon};
+use crate::player::Victim;
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "versioned",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[Part {
+        name: "updater",
+        steps: 3,
+        play: |stage, locks, name| {
+            async move {
+                let value = locks.versioned(name);
+                stage.at("has done nothing").await;
+                let change = |old: Option<&[u8]>| {
+                    stage.blocking("is asked what to write");
+                    Some(plus_one(old))
+                };
+                value.update(change).await?;
+                stage.at("has written").await;
+                Ok(())
+            }
+            .boxed()
+        },
+        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+    }],
+};
+
+fn number(bytes: Option<&[u8]>) -> u64 {
+    bytes.map_or(0, |bytes| str::from_utf8(bytes).unwrap().parse().unwrap())
+}
+
+fn plus_one(bytes: Option<&[u8]>) -> Vec<u8> {
+    (number(bytes) + 1).to_string().into_bytes()
+}
+
+async fn add_one(value: &Versioned) -> leasehold::Update {
+    soon("to add one", value.update(|old| Some(plus_one(old)))).await.unwrap()
+}
+
+async fn somebody_dies(ground: &Ground, victim: Victim) {
+    if !ground.keeps_values() {
+        return;
+    }
+    let value = ground.one.versioned(&victim.name());
+    add_one(&value).await;
+    // Asked once, as nobody else is at it: the second step is the question, the third is after the writing.
+    let step = victim.step();
+    victim.dies().await;
+    let seen = number(value.read().await.unwrap().value());
+    assert_eq!(seen, if step < 2 { 1 } else { 2 });
+    assert_eq!(number(add_one(&value).await.value.as_deref()), seen + 1);
+}
+
+async fn rules(ground: &Ground) {
+    let (ours, theirs) = (ground.one.versioned("versioned/1"), ground.two.versioned("versioned/1"));
+    if !ground.keeps_values() {
+        return assert_unsupported(ours.read().await);
+    }
+    assert_eq!(ours.read().await.unwrap().value(), None);
+    let seen = ours.read().await.unwrap();
+    let mut tasks = Vec::new();
+    for value in [ours.clone(), theirs.clone(), ours.clone(), theirs.clone()] {
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..5 {
+                add_one(&value).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let now = soon("a change", theirs.changed(&seen, crate::ground::LIMIT)).await.unwrap();
+    assert_eq!(number(now.value()), 20);
+    assert_eq!(soon("to remove", ours.update(|_| None)).await.unwrap().value, None);
+    assert_eq!(theirs.read().await.unwrap().value(), None);
+    add_one(&theirs).await;
+    soon("to remove", ours.update(|_| None)).await.unwrap();
+}
