@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use leasehold_core::{Claim, FailureKind, Grade, Note, Release, Severity};
+use leasehold_core::{Backend, Claim, FailureKind, Grade, Note, Put, Release, Resource, Severity};
 use leasehold_postgres::{PostgresConfig, grants, schema};
 use leasehold_testkit::PostgresServer;
 
@@ -29,6 +29,7 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     let claim = claim("job", LONG);
     hold(&*backend, &claim).await;
     assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    write_register(&*backend).await.unwrap();
     assert_eq!(server.sql("SELECT name FROM locks.jobs").await.unwrap().trim(), "job");
 }
 
@@ -74,6 +75,33 @@ async fn a_view_shows_people_who_holds_and_who_waits() {
     let reader = "CREATE ROLE reader; GRANT SELECT ON leasehold_locks TO reader; SET ROLE reader; \
                   SELECT count(*) FROM leasehold_locks";
     assert_eq!(server.sql(reader).await.unwrap().trim(), "0");
+}
+
+/// Writes a register where nothing stands, over what stands, and away.
+async fn write_register(backend: &dyn Backend) -> Result<(), leasehold_core::Failure> {
+    let (registers, at) = (backend.registers().unwrap(), Resource::new("value").unwrap());
+    for value in [Some(b"one".to_vec()), Some(b"two".to_vec()), None] {
+        let seen = registers.read(&at).await?.stamp;
+        let put = Put { value: value.clone(), keep: None };
+        assert!(registers.swap(&at, &seen, &put).await?.is_some());
+        assert_eq!(registers.read(&at).await?.value, value);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tables_of_an_older_client_get_that_of_registers_when_it_is_needed() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let lasting = claim("job", LONG);
+    hold(&*backend, &lasting).await;
+    server.sql("DROP TABLE leasehold_registers").await.unwrap();
+    let careful = open(&format!("{}?create=no", server.url())).await;
+    let failure = write_register(&*careful).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    write_register(&*open(&server.url()).await).await.unwrap();
+    assert!(matches!(release(&*backend, &lasting).await, Release::Freed), "the locks were not touched");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
