@@ -3,16 +3,18 @@
 //! Ground rules: to arrive last and to open is one swap of the register, and to break is another, so each generation ends in
 //! one way for all. How the last generations ended is kept, so that one who looks late still finds out about his own.
 
+mod state;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Moment, Resource};
 
 use super::members::{Member, Members};
-use super::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::RwLock;
+use state::{Arrival, Cause, Ended, State};
 
 /// A cyclic barrier: so many parties wait for each other, pass together, and may do so again.
 ///
@@ -190,13 +192,6 @@ struct Party {
     stands: Option<u64>,
 }
 
-/// What became of an arrival.
-enum Arrival {
-    Passed(Passage),
-    Waits(Passage),
-    Refused(Cause),
-}
-
 impl Party {
     async fn arrive(&mut self, id: u64, parties: u32, deadline: Moment) -> Result<Passage> {
         self.stands = Some(id);
@@ -343,156 +338,5 @@ fn broken(register: &Register, cause: Cause) -> Error {
     register.error(ErrorKind::Broken, format!("{who}; reset the barrier to use it again"))
 }
 
-/// How a generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    Passed,
-    Broken(Cause),
-    /// Too long ago to be kept.
-    Forgotten,
-}
-
-/// Why a barrier broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    TimedOut,
-    Cancelled,
-    Died,
-    Reset,
-}
-
-impl Ended {
-    const fn byte(self) -> u8 {
-        match self {
-            Ended::Passed => b'P',
-            Ended::Broken(Cause::TimedOut) => b'T',
-            Ended::Broken(Cause::Cancelled) => b'C',
-            Ended::Broken(Cause::Died) => b'D',
-            Ended::Broken(Cause::Reset) => b'R',
-            Ended::Forgotten => b'-',
-        }
-    }
-
-    fn of(byte: u8) -> Option<Ended> {
-        let all = [
-            Ended::Passed,
-            Ended::Broken(Cause::TimedOut),
-            Ended::Broken(Cause::Cancelled),
-            Ended::Broken(Cause::Died),
-            Ended::Broken(Cause::Reset),
-            Ended::Forgotten,
-        ];
-        all.into_iter().find(|ended| ended.byte() == byte)
-    }
-}
-
-/// What stands in the register.
-#[derive(Clone, Debug, Default)]
-struct State {
-    generation: u64,
-    /// For how many parties those who have arrived use it.
-    parties: u32,
-    broken: Option<Cause>,
-    /// How the last generations ended, the latest first.
-    ended: Vec<u8>,
-    /// Who waits, in the order of coming.
-    arrived: Vec<u64>,
-    /// Who waited in the generation before, for one who does not know whether he did.
-    before: Vec<u64>,
-}
-
-impl State {
-    /// What a value has at most beside those who have arrived.
-    const HEADER: usize = 2 + 5 * size_of::<u64>() + REMEMBERED;
-    /// What it has for each party: now, and in the generation before.
-    const PARTY: usize = 2 * size_of::<u64>();
-
-    fn read(register: &Register, found: Option<&[u8]>) -> Result<State> {
-        let Some(found) = found else { return Ok(State::default()) };
-        let read = || {
-            let mut parts = Parts::of(KIND, found)?;
-            let generation = parts.number()?;
-            let parties = u32::try_from(parts.number()?).ok()?;
-            let broken = match parts.byte()? {
-                0 => None,
-                byte => match Ended::of(byte)? {
-                    Ended::Broken(cause) => Some(cause),
-                    _ => return None,
-                },
-            };
-            let ended = parts.text()?.to_vec();
-            let (arrived, before) = (parts.numbers()?, parts.numbers()?);
-            let state = State { generation, parties, broken, ended, arrived, before };
-            parts.is_read().then_some(state)
-        };
-        read().ok_or_else(|| foreign(register, "barrier"))
-    }
-
-    fn written(&self) -> Vec<u8> {
-        let record = Record::of(KIND).number(self.generation).number(u64::from(self.parties));
-        let broken = self.broken.map_or(0, |cause| Ended::Broken(cause).byte());
-        record.byte(broken).text(&self.ended).numbers(&self.arrived).numbers(&self.before).done()
-    }
-
-    /// Ends the generation and begins the next.
-    fn next(&mut self, ended: Ended) {
-        self.generation += 1;
-        self.before = std::mem::take(&mut self.arrived);
-        self.ended.insert(0, ended.byte());
-        self.ended.truncate(REMEMBERED);
-    }
-
-    /// How that generation ended; `None` where it has not.
-    fn how_ended(&self, generation: u64) -> Option<Ended> {
-        let ago = usize::try_from(self.generation.checked_sub(generation + 1)?).ok()?;
-        Some(self.ended.get(ago).and_then(|byte| Ended::of(*byte)).unwrap_or(Ended::Forgotten))
-    }
-
-    /// Arrives; the last one opens.
-    fn arrive(&mut self, id: u64, parties: u32) -> Arrival {
-        let before = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
-        let passage =
-            Passage { generation: self.generation, index: parties.saturating_sub(before.saturating_add(1)) };
-        self.parties = parties;
-        self.arrived.push(id);
-        if !passage.is_leader() {
-            return Arrival::Waits(passage);
-        }
-        self.next(Ended::Passed);
-        Arrival::Passed(passage)
-    }
-
-    /// What became of one who has arrived in this generation, or in the one before.
-    fn stood(&self, id: u64, parties: u32) -> Option<Arrival> {
-        let place = |ids: &[u64], generation| {
-            let place = ids.iter().position(|other| *other == id)?;
-            let before = u32::try_from(place + 1).unwrap_or(u32::MAX);
-            Some(Passage { generation, index: parties.saturating_sub(before) })
-        };
-        if let Some(passage) = place(&self.arrived, self.generation) {
-            return Some(Arrival::Waits(passage));
-        }
-        let generation = self.generation.checked_sub(1)?;
-        let passage = place(&self.before, generation)?;
-        match self.how_ended(generation)? {
-            Ended::Broken(cause) => Some(Arrival::Refused(cause)),
-            _ => Some(Arrival::Passed(passage)),
-        }
-    }
-
-    fn is_for(&self, register: &Register, parties: u32) -> Result<()> {
-        if self.arrived.is_empty() || self.parties == parties {
-            return Ok(());
-        }
-        let text =
-            format!("those who wait here wait for {} parties, and this is for {parties}", self.parties);
-        Err(register.error(ErrorKind::Invalid, text))
-    }
-}
-
-/// Barrier, written in its first way.
-const KIND: u8 = b'b';
 /// So many others may arrive or leave while one tries to arrive.
 const CONFLICTS: u32 = 10_000;
-/// One who looks later than so many generations is told that nobody knows.
-const REMEMBERED: usize = 64;
