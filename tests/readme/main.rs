@@ -101,7 +101,11 @@ async fn table() -> Option<String> {
         table += &row(name, &Leasehold::open(&url).await.unwrap());
     }
     let mariadb = MariaDbServer::start_or_skip().await?;
-    for (name, options) in [("mysql://", ""), ("mysql://…?method=get-lock", "?method=get-lock")] {
+    for (name, options) in [
+        ("mysql://", ""),
+        ("mysql://…?method=get-lock", "?method=get-lock"),
+        ("mysql://…?method=for-update", "?method=for-update"),
+    ] {
         let url = format!("{}{options}", mariadb.url());
         table += &row(name, &Leasehold::open(&url).await.unwrap());
     }

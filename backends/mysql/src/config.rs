@@ -20,8 +20,9 @@ use leasehold_core::{Failure, Order};
 /// | `socket` | path of a unix socket, where the URL names no host | |
 /// | `table` | table of the locks: 1 to 40 of `A-Z a-z 0-9 _`, no digit first | `leasehold` |
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
-/// | `method` | `row`: leases in rows; `get-lock`: named locks of one connection, by `GET_LOCK` | `row` |
-/// | `silence` | with `get-lock`: how long the connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
+/// | `method` | `row`: leases in rows; `get-lock`: named locks of one connection, by `GET_LOCK`; `for-update`: rows locked by open transactions | `row` |
+/// | `silence` | with `get-lock` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
+/// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
 /// | `dialect` | with `get-lock`: `tooz`, to contend for the same locks as Python's `tooz` | |
 /// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
 /// | `connections` | connections at most, 1 to 100 | `8` |
@@ -49,6 +50,7 @@ pub struct MySqlConfig {
     pub(crate) method: Method,
     pub(crate) dialect: Dialect,
     pub(crate) silence: Duration,
+    pub(crate) transactions: usize,
     pub(crate) order: Order,
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
@@ -81,6 +83,8 @@ pub(crate) enum Method {
     Row,
     /// A named lock of a connection.
     GetLock,
+    /// A row that an open transaction has locked.
+    ForUpdate,
 }
 
 /// How named locks are named.
@@ -127,6 +131,7 @@ impl MySqlConfig {
             method: Method::Row,
             dialect: Dialect::Native,
             silence: Duration::from_secs(10),
+            transactions: 20,
             order: Order::Fifo,
             connections: 8,
             timeout: Duration::from_secs(5),
@@ -160,6 +165,7 @@ impl MySqlConfig {
         match (name, value) {
             ("method", "row") => self.method = Method::Row,
             ("method", "get-lock") => self.method = Method::GetLock,
+            ("method", "for-update") => self.method = Method::ForUpdate,
             ("dialect", "tooz") => self.dialect = Dialect::Tooz,
             ("silence", value) => {
                 let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -173,11 +179,8 @@ impl MySqlConfig {
             ("create", "no") => self.create = Create::No,
             ("order", "fifo") => self.order = Order::Fifo,
             ("order", "unordered") => self.order = Order::Unordered,
-            ("connections", number) => {
-                let number = number.parse().ok().filter(|number| (1..=100).contains(number));
-                self.connections =
-                    number.ok_or_else(|| invalid("connections: write a number from 1 to 100"))?;
-            }
+            ("connections", number) => self.connections = number_up_to(100, name, number)?,
+            ("transactions", number) => self.transactions = number_up_to(1000, name, number)?,
             ("timeout", value) => {
                 let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
                 self.timeout = duration_between(name, value, min, max)?;
@@ -202,12 +205,14 @@ impl MySqlConfig {
     /// Whether each option is one of the method.
     fn check_method(&self, parts: &Parts) -> Result<(), Failure> {
         for (name, _) in &parts.options {
-            let (method, text) = match name.as_str() {
-                "order" => (Method::Row, "method=row"),
-                "silence" | "dialect" => (Method::GetLock, "method=get-lock"),
+            let (methods, text): (&[Method], _) = match name.as_str() {
+                "order" => (&[Method::Row], "method=row"),
+                "silence" => (&[Method::GetLock, Method::ForUpdate], "method=get-lock and method=for-update"),
+                "dialect" => (&[Method::GetLock], "method=get-lock"),
+                "transactions" => (&[Method::ForUpdate], "method=for-update"),
                 _ => continue,
             };
-            if method != self.method {
+            if !methods.contains(&self.method) {
                 return Err(invalid(format!("{name} is for {text}: take it away, or change the method")));
             }
         }
@@ -264,6 +269,11 @@ fn read_tls(mode: &str) -> Result<Tls, Failure> {
     }
 }
 
+fn number_up_to(most: usize, name: &str, value: &str) -> Result<usize, Failure> {
+    let number = value.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| invalid(format!("{name}: write a number from 1 to {most}")))
+}
+
 /// A name that is written into statements: plain characters only, so that quoting it is all that there is to do.
 fn identifier(name: &str) -> Result<String, Failure> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -279,7 +289,7 @@ const PORT: u16 = 3306;
 /// Names of tables have 64 characters; ours get endings.
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[
-    ("method", "method=row or method=get-lock"),
+    ("method", "method=row, method=get-lock or method=for-update"),
     ("dialect", "dialect=tooz"),
     ("socket", "socket=/path of the server's unix socket"),
     ("create", "create=yes or create=no"),
@@ -297,6 +307,7 @@ const OPTIONS: &[&str] = &[
     "create",
     "dialect",
     "silence",
+    "transactions",
     "order",
     "connections",
     "timeout",
@@ -363,6 +374,10 @@ mod tests {
             ("mysql://me@a/d?method=get-lock&order=fifo", "order is for method=row"),
             ("mysql://me@a/d?method=get-lock&silence=1ms", "silence"),
             ("mysql://me@a/d?socket=here", "socket=/path"),
+            ("mysql://me@a/d?silence=5s", "silence is for method=get-lock and method=for-update"),
+            ("mysql://me@a/d?transactions=5&method=get-lock", "transactions is for method=for-update"),
+            ("mysql://me@a/d?transactions=0&method=for-update", "1 to 1000"),
+            ("mysql://me@a/d?dialect=tooz&method=for-update", "dialect is for method=get-lock"),
             ("mysql://me@a/d?tabel=x", "known are method"),
             ("mysql://u:p@a/d?password-file=/x", "two passwords"),
             ("mysql://me@/db?socket=/run/s&ssl-mode=required", "no TLS"),

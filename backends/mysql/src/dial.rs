@@ -131,7 +131,12 @@ impl Link {
     /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them. Those behind
     /// one that fails are not carried out.
     pub(crate) async fn run(&mut self, statements: &str) -> Result<Vec<Row>, Refusal> {
-        let limit = self.limit();
+        self.run_within(statements, Duration::ZERO).await
+    }
+
+    /// As [`Link::run`], for statements that may wait in the server for so long.
+    pub(crate) async fn run_within(&mut self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
+        let limit = self.limit() + wait;
         let connection = &mut self.connection;
         let asking = async {
             let mut result = connection.query_iter(statements).await?;

@@ -38,7 +38,7 @@ pub(crate) fn of_sessions(server: &Server) -> Vec<Finding> {
         true => Finding::new(
             "replication",
             Severity::Notice,
-            "replicas follow, and know nothing of named locks",
+            "replicas follow, and know nothing of what connections hold",
         )
         .meaning(
             "a failover ends every lock, and a client that reaches the old server alone believes in its own",

@@ -9,20 +9,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Claim, ClaimId, Clock, Effect, Failure, FailureKind, Fence, Finding, Note, Profile, Resource, Share,
-    Standing, Summary,
+    Claim, ClaimId, Clock, Failure, Fence, Finding, Note, Profile, Resource, Share, Standing, Summary,
+    Waiting,
 };
 use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions};
-use mysql_async::Row;
 
-use crate::config::{Create, Dialect, MySqlConfig};
-use crate::dial::{Flavour, Link, only, read};
-use crate::pool::Pool;
+use crate::base::{Base, standing};
+use crate::config::{Dialect, MySqlConfig};
+use crate::dial::{Flavour, only, read};
 use crate::refusal::Refusal;
-use crate::schema;
-use crate::server::Server;
 use crate::session::Held;
-use crate::sql::{NOW, literal};
+use crate::sql::{NOW, literal, utf8};
 
 /// The named locks of one server, and the table that tells who has them.
 #[derive(Debug)]
@@ -31,32 +28,11 @@ pub(crate) struct GetLock {
     profile: Profile,
 }
 
-/// What all sessions of a client share.
-#[derive(Debug)]
-struct Base {
-    /// Connections for everything that needs no session of its own.
-    pool: Pool,
-    server: Server,
-    flavour: Flavour,
-    held: String,
-}
-
 impl GetLock {
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<GetLock, Failure> {
-        let flavour = Link::dial(&config).await?.flavour;
-        let pool = Pool::new(Arc::new(config), clock);
-        schema::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
-        if server.is_clustered() {
-            return Err(Failure::new(
-                FailureKind::Unsupported,
-                Effect::None,
-                "this server is one of a cluster, and the others would know nothing of its named locks: use method=row",
-            ));
-        }
-        let profile = server.session_profile(&pool.config);
-        let held = pool.config.names.table("_held");
-        Ok(GetLock { base: Arc::new(Base { pool, server, flavour, held }), profile })
+        let base = Base::connect(config, clock, "_held").await?;
+        let profile = base.server.session_profile(&base.pool.config, Waiting::Polls);
+        Ok(GetLock { base: Arc::new(base), profile })
     }
 }
 
@@ -82,15 +58,7 @@ impl Sessions for GetLock {
     }
 
     async fn open(&self) -> Result<GetLockSession, Failure> {
-        let config = &self.base.pool.config;
-        let mut link = Link::dial(config).await?;
-        // A statement that is not answered for longer would be taken for silence.
-        link.limit_to(config.silence / 2);
-        // The server's own setting may make it give up sooner than the holder does; here it may not.
-        let patience = config.patience_of_server().as_secs_f64().ceil();
-        let kept = link.run(&format!("SET SESSION wait_timeout = {patience}")).await;
-        kept.map_err(Refusal::into_failure)?;
-        Ok(GetLockSession { held: Held::of(link).await?, base: self.base.clone() })
+        Ok(GetLockSession { held: self.base.open().await?, base: self.base.clone() })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
@@ -116,20 +84,8 @@ impl Sessions for GetLock {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<Summary>, Failure> {
-        let question = format!(
-            "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
-             AND IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session ORDER BY name LIMIT {limit}",
-            held = self.base.held,
-            prefix = literal(prefix),
-            after = literal(after.map_or("", Resource::as_str)),
-        );
-        let mut summaries = Vec::new();
-        for row in &self.base.look(&question).await? {
-            // What has no name of ours is not ours.
-            let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
-            summaries.push(Summary { resource, holders: 1, waiting: 0 });
-        }
-        Ok(summaries)
+        let is_alive = "IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session";
+        self.base.list(is_alive, prefix, after, limit).await
     }
 
     async fn examine(&self, _: Duration) -> Vec<Finding> {
@@ -155,30 +111,6 @@ impl Base {
                 format!("leasehold-{}", &digest[..DIGITS])
             }
         }
-    }
-
-    fn has_fences(&self) -> bool {
-        self.pool.config.dialect == Dialect::Native
-    }
-
-    /// Looks, once more where a table is lost with the server's data.
-    async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
-        let answer = match self.pool.run(question).await {
-            Err(Refusal::NoTable(failure)) => {
-                self.begin_anew(failure).await?;
-                self.pool.run(question).await
-            }
-            answer => answer,
-        };
-        answer.map_err(Refusal::into_failure)
-    }
-
-    async fn begin_anew(&self, failure: Failure) -> Result<(), Failure> {
-        if self.pool.config.create == Create::No {
-            return Err(failure);
-        }
-        tracing::warn!(%failure, "the table of holders is gone: those who look see none of before");
-        schema::ensure(&self.pool).await
     }
 }
 
@@ -257,7 +189,7 @@ impl Session for GetLockSession {
                     self.put_back(claim).await?;
                     self.base.begin_anew(failure).await?;
                 }
-                Refusal::NoTable(failure) | Refusal::Failed(failure) => {
+                Refusal::NoTable(failure) | Refusal::Occupied(failure) | Refusal::Failed(failure) => {
                     self.put_back(claim).await?;
                     return Err(failure);
                 }
@@ -285,27 +217,6 @@ impl Session for GetLockSession {
     fn is_open(&self) -> bool {
         self.held.is_open()
     }
-}
-
-/// A text in a form that nothing in it can end.
-fn utf8(text: &str) -> String {
-    format!("CONVERT({} USING utf8mb4)", literal(text))
-}
-
-fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<Standing, Failure> {
-    let unreadable = || {
-        let text = format!("the table of holders has a row for {resource:?} that is not ours");
-        Failure::new(FailureKind::Foreign, Effect::None, text)
-    };
-    let seq: u64 = read(row, 4)?;
-    Ok(Standing {
-        id: ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?,
-        share: Share::MUTEX,
-        fence: has_fences.then_some(Fence::new(0, seq, 0)),
-        since_unix_ms: Some(read::<u64>(row, 5)? / 1_000),
-        remaining: None,
-        note: Note::clipped(&read::<String>(row, 3)?),
-    })
 }
 
 fn stranger(connection: u64) -> Standing {

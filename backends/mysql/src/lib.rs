@@ -4,11 +4,14 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
+mod base;
 mod cells;
 mod config;
 mod dial;
 mod examine;
+mod for_update;
 mod get_lock;
+mod in_transaction;
 mod pool;
 mod refusal;
 mod schema;
@@ -23,10 +26,12 @@ use leasehold_core::{Backend, Clock, Failure};
 use leasehold_session::SessionBackend;
 
 use config::Method;
+use for_update::ForUpdate;
 use get_lock::GetLock;
 
 pub use cells::MySqlCells;
 pub use config::MySqlConfig;
+pub use in_transaction::in_transaction_sql;
 pub use schema::{grants, schema};
 
 /// Leases in a table of MySQL or MariaDB.
@@ -48,6 +53,9 @@ pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<d
         }
         Method::GetLock => {
             Ok(Arc::new(SessionBackend::new(GetLock::connect(config, clock.clone()).await?, clock)))
+        }
+        Method::ForUpdate => {
+            Ok(Arc::new(SessionBackend::new(ForUpdate::connect(config, clock.clone()).await?, clock)))
         }
     }
 }

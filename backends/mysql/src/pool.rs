@@ -65,7 +65,7 @@ impl Pool {
             Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
             Err(Refusal::NoTable(_)) => {}
             // The others are most likely broken as well.
-            Err(Refusal::Failed(_)) => self.idle().clear(),
+            Err(Refusal::Occupied(_) | Refusal::Failed(_)) => self.idle().clear(),
         }
     }
 

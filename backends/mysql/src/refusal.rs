@@ -8,6 +8,8 @@ use mysql_async::{DriverError, Error, ServerError};
 pub(crate) enum Refusal {
     /// Another transaction was first. The server did nothing; whoever looks again sees why.
     LostRace,
+    /// Another transaction keeps a row locked, and did so for as long as the statement was to wait.
+    Occupied(Failure),
     /// The table, or a part of it, is not there.
     NoTable(Failure),
     /// Anything else.
@@ -21,7 +23,7 @@ impl Refusal {
             let text = format!("the connection to the server ended: {error}");
             return Refusal::Failed(Failure::unanswered(text).because(error));
         };
-        if cause.code == DEADLOCK {
+        if matches!(cause.code, DEADLOCK | NO_CONNECTION) {
             return Refusal::LostRace;
         }
         let effect = if ENDS_SESSION.contains(&cause.code) { Effect::Unknown } else { Effect::None };
@@ -29,6 +31,7 @@ impl Refusal {
         let failure = Failure::new(kind(code), effect, text).because(error);
         match code {
             NO_TABLE | NO_COLUMN => Refusal::NoTable(failure),
+            TIMED_OUT | NOT_WAITED => Refusal::Occupied(failure),
             _ => Refusal::Failed(failure),
         }
     }
@@ -53,7 +56,7 @@ impl Refusal {
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
-            Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
+            Refusal::Occupied(failure) | Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
         }
     }
 }
@@ -77,7 +80,7 @@ fn describe(cause: &ServerError) -> String {
         1049 => "create the database, or name another one in the URL",
         NO_TABLE | NO_COLUMN => "create what `leasehold schema --on` prints",
         1040 | 1203 | 1226 => "lower connections= of the URL, or raise max_connections",
-        1205 => "a transaction of somebody else keeps the row of this lock: let it end",
+        TIMED_OUT | NOT_WAITED => "a transaction of somebody else keeps the row of this lock: let it end",
         1290 | 1792 | 1836 => "it is a replica or set read-only: connect to the primary",
         1021 | 1114 | 3 | 28 => "make room on the server's disk",
         1153 => "raise max_allowed_packet of the server",
@@ -92,6 +95,11 @@ fn describe(cause: &ServerError) -> String {
 }
 
 const DEADLOCK: u16 = 1213;
+/// A lock was waited for in vain; or was not waited for, which only MySQL tells apart.
+const TIMED_OUT: u16 = 1205;
+const NOT_WAITED: u16 = 3572;
+/// Who was to be ended has ended already.
+const NO_CONNECTION: u16 = 1094;
 const NO_COLUMN: u16 = 1054;
 const NO_TABLE: u16 = 1146;
 /// The server goes away, ends this connection, or (with replicas or Galera) cannot say what became of the statement.
@@ -108,7 +116,9 @@ mod tests {
     #[test]
     fn each_error_says_whether_it_happened_and_what_to_do() {
         assert!(matches!(refused(1213), Refusal::LostRace));
+        assert!(matches!(refused(1094), Refusal::LostRace));
         assert!(matches!(refused(1146), Refusal::NoTable(_)));
+        assert!(matches!((refused(1205), refused(3572)), (Refusal::Occupied(_), Refusal::Occupied(_))));
         for (code, kind, effect, hint) in [
             (1205, FailureKind::Unavailable, Effect::None, "let it end"),
             (1290, FailureKind::Unavailable, Effect::None, "the primary"),

@@ -23,6 +23,7 @@ fn tables(config: &MySqlConfig) -> String {
     let own = match config.method {
         Method::Row => leases(&config.names),
         Method::GetLock => holders(&config.names),
+        Method::ForUpdate => locked_rows(&config.names),
     };
     format!(
         "{own}CREATE TABLE IF NOT EXISTS {meta} (
@@ -75,13 +76,42 @@ fn holders(names: &Names) -> String {
     )
 }
 
-/// The table of the method.
-fn own_table(config: &MySqlConfig) -> String {
-    config.names.table(match config.method {
-        Method::Row => "",
-        Method::GetLock => "_held",
-    })
+/// The rows that transactions lock, and who has which. They are apart, because a row that is locked cannot be written by
+/// another connection, and what the holder's own transaction writes nobody else sees.
+fn locked_rows(names: &Names) -> String {
+    format!(
+        "CREATE TABLE IF NOT EXISTS {rows} (
+    name VARBINARY(512) NOT NULL PRIMARY KEY
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+  COMMENT = 'Locks of leasehold: who holds one has its row locked in an open transaction.';
+CREATE TABLE IF NOT EXISTS {held} (
+    name    VARBINARY(512) NOT NULL PRIMARY KEY,
+    claim   BINARY(32) NOT NULL,
+    note    VARBINARY(1024) NOT NULL,
+    word    VARBINARY(64) NOT NULL,
+    session BIGINT NOT NULL,
+    seq     BIGINT NOT NULL,
+    since   BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+  COMMENT = 'Who had which row last, and has it while IS_USED_LOCK(word) says so. A row outlives its locks: seq is the fence.';
+",
+        rows = names.table(ROWS),
+        held = names.table(ROWS_HELD)
+    )
 }
+
+/// Endings of the tables without which the method cannot be used.
+fn needed(method: Method) -> &'static [&'static str] {
+    match method {
+        Method::Row => &[""],
+        Method::GetLock => &["_held"],
+        Method::ForUpdate => &[ROWS, ROWS_HELD],
+    }
+}
+
+/// The tables of `method=for-update`.
+pub(crate) const ROWS: &str = "_rows";
+pub(crate) const ROWS_HELD: &str = "_rows_held";
 
 /// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
 pub fn grants(config: &MySqlConfig) -> String {
@@ -93,7 +123,7 @@ pub fn grants(config: &MySqlConfig) -> String {
     };
     let endings: &[&str] = match config.method {
         Method::Row => &["", "_registers"],
-        Method::GetLock => &["_held"],
+        Method::GetLock | Method::ForUpdate => needed(config.method),
     };
     let on_rows: String = endings.iter().map(|ending| grant("SELECT, INSERT, UPDATE", ending)).collect();
     on_rows + &grant("SELECT", "_meta")
@@ -115,7 +145,7 @@ pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
             Effect::None,
             format!(
                 "the lock table {} was made for a newer leasehold: update this one",
-                own_table(&pool.config)
+                pool.config.names.table(needed(pool.config.method)[0])
             ),
         ));
     }
@@ -128,10 +158,13 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
     ensure(pool).await
 }
 
-/// The oldest client that may use the tables, where both are there.
+/// The oldest client that may use the tables, where all are there.
 async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
-    let (table, meta) = (own_table(&pool.config), pool.config.names.table("_meta"));
-    let question = format!("SELECT m.oldest_client FROM {meta} m LEFT JOIN {table} c ON FALSE");
+    let meta = pool.config.names.table("_meta");
+    let mut question = format!("SELECT m.oldest_client FROM {meta} m");
+    for (n, ending) in needed(pool.config.method).iter().enumerate() {
+        question += &format!(" LEFT JOIN {} c{n} ON FALSE", pool.config.names.table(ending));
+    }
     let rows = pool.run(&question).await?;
     match rows.first() {
         Some(row) => read(row, 0).map_err(Refusal::Failed),

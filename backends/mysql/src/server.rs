@@ -55,12 +55,12 @@ impl Server {
     }
 
     /// What locks that a connection holds promise here. They are this server's alone, and known to no replica.
-    pub(crate) fn session_profile(&self, config: &MySqlConfig) -> Profile {
+    pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: Waiting) -> Profile {
         Profile {
             name: "mysql",
             admission: Admission::Exclusive,
             order: Order::Unordered,
-            waiting: Waiting::Polls,
+            waiting,
             liveness: Liveness::Heartbeat { valid: config.silence },
             fencing: match config.dialect {
                 Dialect::Native => self.grade(),

@@ -4,6 +4,7 @@
 //! connection is closed, and with it ends all that it holds.
 
 use std::fmt;
+use std::time::Duration;
 
 use leasehold_core::{Effect, Failure};
 use mysql_async::{Params, Row};
@@ -16,7 +17,7 @@ use crate::refusal::Refusal;
 pub(crate) struct Held {
     link: Mutex<Option<Link>>,
     /// What the server knows it by: another one would hold nothing of ours.
-    number: u64,
+    pub(crate) number: u64,
     is_over: watch::Sender<bool>,
 }
 
@@ -28,10 +29,15 @@ impl Held {
 
     /// Sends statements without parameters, and waits for the rows of all of them.
     pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        self.run_within(statements, Duration::ZERO).await
+    }
+
+    /// As [`Held::run`], for statements that may wait in the server for so long.
+    pub(crate) async fn run_within(&self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
         let mut place = self.link.lock().await;
         let ending = Ending::of(&self.is_over);
         let mut link = place.take().ok_or_else(closed)?;
-        let answer = link.run(statements).await;
+        let answer = link.run_within(statements, wait).await;
         if !matches!(&answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown) {
             *place = Some(link);
             ending.call_off();
@@ -53,6 +59,13 @@ impl Held {
         *place = Some(link);
         ending.call_off();
         Ok(())
+    }
+
+    /// Closes the connection, and so ends what it holds.
+    pub(crate) async fn close(&self) {
+        let mut place = self.link.lock().await;
+        drop(place.take());
+        self.is_over.send_replace(true);
     }
 
     /// Comes back when it is over.

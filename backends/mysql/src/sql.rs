@@ -116,6 +116,11 @@ pub(crate) fn literal(text: &str) -> String {
     digits
 }
 
+/// A text in a form that nothing in it can end, where texts are compared as such.
+pub(crate) fn utf8(text: &str) -> String {
+    format!("CONVERT({} USING utf8mb4)", literal(text))
+}
+
 /// The server's clock in microseconds, in universal time, so that no time zone and no summer time moves it.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 

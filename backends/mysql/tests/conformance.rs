@@ -37,7 +37,7 @@ impl On {
             let started = std::thread::scope(|scope| {
                 let start = || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(MariaDbServer::builder().start())
+                    runtime.block_on(MariaDbServer::builder().setting("max-connections", "900").start())
                 };
                 scope.spawn(start).join().unwrap()
             });
@@ -81,7 +81,7 @@ fn taker() {
 }
 
 /// Suites that are compiled in.
-const SUITES: usize = 3;
+const SUITES: usize = 4;
 
 mod row {
     use super::*;
@@ -91,6 +91,12 @@ mod row {
 mod get_lock {
     use super::*;
     const OPTIONS: &str = "table=named&method=get-lock&silence=1s";
+    leasehold_conformance::suite!(On { when: When::Always, options: OPTIONS });
+}
+
+mod for_update {
+    use super::*;
+    const OPTIONS: &str = "table=locked&method=for-update&silence=1s&transactions=300";
     leasehold_conformance::suite!(On { when: When::Always, options: OPTIONS });
 }
 

@@ -4,8 +4,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::*;
-use leasehold_core::{FailureKind, Grade, Release, Severity};
+use leasehold_core::{FailureKind, Grade, Patience, Release, Severity};
 use leasehold_mysql::{MySqlConfig, grants, schema};
 use leasehold_testkit::MariaDbServer;
 
@@ -34,6 +36,33 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     let findings = backend.examine(LONG).await;
     let privileges = findings.iter().find(|finding| finding.topic == "privileges").unwrap();
     assert_eq!(privileges.severity, Severity::Good, "{privileges:?}");
+}
+
+#[tokio::test]
+async fn who_may_create_nothing_locks_rows_by_what_was_printed_for_them() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("CREATE USER app").await.unwrap();
+    let url = format!("mysql://app@{}/locks?create=no&method=for-update", server.addr());
+    let config = MySqlConfig::parse(&url).unwrap();
+    for _ in 0..2 {
+        server.sql(&schema(&config)).await.unwrap();
+    }
+    assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
+    server.sql(&grants(&config)).await.unwrap();
+    let backend = open(&url).await;
+    let (held, other) = (claim("job", LONG), claim("job", LONG));
+    let first = hold(&*backend, &held).await;
+    assert!(look_once(&*backend, &other).await.unwrap().is_none());
+    // Not even to end a wait of its own.
+    let waiting = Patience::unlimited(clock());
+    let contending = backend.contend(&other, &waiting);
+    assert!(tokio::time::timeout(Duration::from_millis(200), contending).await.is_err());
+    comes_to(&server, "SELECT COUNT(*) FROM information_schema.INNODB_TRX", "1").await;
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    assert!(hold(&*backend, &other).await.fence > first.fence);
+    server.sql("DROP TABLE leasehold_rows_held").await.unwrap();
+    let failure = connect(&url).await.unwrap_err();
+    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

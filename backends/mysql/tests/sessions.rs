@@ -12,6 +12,8 @@ use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Data, MariaDbServer, require};
 
 const SESSIONS: &str = "method=get-lock&silence=1s";
+const TRANSACTIONS: &str = "method=for-update&silence=1s&transactions=60";
+const METHODS: [&str; 2] = [SESSIONS, TRANSACTIONS];
 
 async fn here(server: &MariaDbServer) -> std::sync::Arc<dyn Backend> {
     open(&format!("{}?{SESSIONS}", server.url())).await
@@ -61,30 +63,34 @@ async fn a_connection_that_the_server_ends_takes_its_locks_along_and_says_so() {
 #[tokio::test]
 async fn a_restart_ends_every_lock_and_fences_rise_also_without_the_data() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let backend = here(&server).await;
-    let mut last = None;
-    for data in [Data::Keep, Data::Lose] {
-        let mut held = take(&*backend, &claim("job", LONG)).await;
-        assert!(held.fence > last);
-        last = held.fence;
-        server.restart(data).await.unwrap();
-        is_told(&mut held, Duration::from_millis(1_300)).await;
+    for method in METHODS {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let mut last = None;
+        for data in [Data::Keep, Data::Lose] {
+            let mut held = take(&*backend, &claim("job", LONG)).await;
+            assert!(held.fence > last);
+            last = held.fence;
+            server.restart(data).await.unwrap();
+            is_told(&mut held, Duration::from_millis(1_300)).await;
+        }
+        assert!(take(&*backend, &claim("job", LONG)).await.fence > last);
     }
-    assert!(take(&*backend, &claim("job", LONG)).await.fence > last);
 }
 
 #[tokio::test]
 async fn a_server_that_falls_silent_ends_what_is_held_before_it_gives_it_away() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let backend = here(&server).await;
-    let mut held = hold(&*backend, &claim("job", LONG)).await;
-    server.stop().unwrap();
-    is_told(&mut held, Duration::from_millis(1_300)).await;
-    let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Unavailable);
-    server.resume().unwrap();
-    // The connection is closed, so the server ends its locks as soon as it goes on.
-    take(&*backend, &claim("job", LONG)).await;
+    for method in METHODS {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let mut held = hold(&*backend, &claim("job", LONG)).await;
+        server.stop().unwrap();
+        is_told(&mut held, Duration::from_millis(1_300)).await;
+        let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unavailable);
+        server.resume().unwrap();
+        // The connection is closed, so the server ends its locks as soon as it goes on.
+        take(&*backend, &claim("job", LONG)).await;
+    }
 }
 
 #[tokio::test]

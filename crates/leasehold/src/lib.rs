@@ -55,6 +55,8 @@ pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, Upgradable, kind};
 pub use open::EtcdProof;
 #[cfg(feature = "zookeeper")]
 pub use open::ZooKeeperProof;
+#[cfg(feature = "mysql")]
+pub use open::mysql;
 #[cfg(feature = "postgres")]
 pub use open::postgres;
 pub use open::schema;

@@ -34,6 +34,25 @@ pub mod postgres {
     pub use leasehold_postgres::{PostgresConfig, in_transaction, in_transaction_sql};
 }
 
+/// For programs whose locks and data are in one database of MySQL or MariaDB: a lock inside their own transaction.
+///
+/// ```
+/// use leasehold::mysql::{MySqlConfig, in_transaction_sql};
+///
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// // The same URL as that of those who hold it by `Leasehold::open`.
+/// let config = MySqlConfig::parse("mysql://app@db/app?method=for-update")?;
+/// // To be sent in a transaction, by any client, with the name of the resource as its one parameter.
+/// let sql = in_transaction_sql(&config);
+/// # assert!(sql.contains("(name) VALUES (?)"));
+/// # Ok(()) }
+/// # example().unwrap();
+/// ```
+#[cfg(feature = "mysql")]
+pub mod mysql {
+    pub use leasehold_mysql::{MySqlConfig, in_transaction_sql};
+}
+
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
     let scheme = url.split(':').next().unwrap_or_default();

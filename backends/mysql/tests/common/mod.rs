@@ -4,12 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use leasehold_conformance::hand::{
     LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take,
 };
 use leasehold_core::{Backend, Failure};
 use leasehold_mysql::MySqlConfig;
+use leasehold_testkit::MariaDbServer;
 
 pub async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
     leasehold_mysql::connect(MySqlConfig::parse(url)?, clock()).await
@@ -17,4 +19,18 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
 
 pub async fn open(url: &str) -> Arc<dyn Backend> {
     connect(url).await.unwrap()
+}
+
+/// Waits until the server answers this.
+pub async fn comes_to(server: &MariaDbServer, question: &str, expected: &str) {
+    let mut found = String::new();
+    for _ in 0..15 {
+        found = server.sql(question).await.unwrap();
+        if found.trim() == expected {
+            return;
+        }
+        // The server gathers what it tells of transactions anew when nobody has asked for a tenth of a second.
+        tokio::time::sleep(Duration::from_millis(130)).await;
+    }
+    panic!("{question}: {found} and not {expected}");
 }

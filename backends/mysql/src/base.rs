@@ -1,0 +1,139 @@
+//! What all sessions of a client share: connections for what needs no session of its own, and the table that tells who
+//! holds.
+//!
+//! Ground rules: a lock decides, and a row only tells who has it. A row outlives its lock, because its fence must not go
+//! back, and counts while the server says that the lock is there.
+
+use std::sync::Arc;
+
+use leasehold_core::{
+    ClaimId, Clock, Effect, Failure, FailureKind, Fence, Note, Resource, Share, Standing, Summary,
+};
+use mysql_async::Row;
+
+use crate::config::{Create, Dialect, MySqlConfig};
+use crate::dial::{Flavour, Link, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+use crate::schema;
+use crate::server::Server;
+use crate::session::Held;
+use crate::sql::literal;
+
+/// One server, as all sessions of a client see it.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) pool: Pool,
+    pub(crate) server: Server,
+    pub(crate) flavour: Flavour,
+    /// The table of holders, quoted.
+    pub(crate) held: String,
+}
+
+impl Base {
+    /// Connects, sees to the tables, and refuses a server whose locks the others of its cluster know nothing of.
+    pub(crate) async fn connect(
+        config: MySqlConfig,
+        clock: Arc<dyn Clock>,
+        held: &str,
+    ) -> Result<Base, Failure> {
+        let flavour = Link::dial(&config).await?.flavour;
+        let pool = Pool::new(Arc::new(config), clock);
+        schema::ensure(&pool).await?;
+        let server = Server::ask(&pool).await?;
+        if server.is_clustered() {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                "this server is one of a cluster, and the others would know nothing of what its connections hold: use \
+                 method=row",
+            ));
+        }
+        let held = pool.config.names.table(held);
+        Ok(Base { pool, server, flavour, held })
+    }
+
+    /// One more connection, whose locks live as long as it does.
+    pub(crate) async fn open(&self) -> Result<Held, Failure> {
+        let config = &self.pool.config;
+        let mut link = Link::dial(config).await?;
+        // A statement that is not answered for longer would be taken for silence.
+        link.limit_to(config.silence / 2);
+        // The server's own settings may make it give up sooner than the holder does; here they may not.
+        let patience = config.patience_of_server().as_secs_f64().ceil();
+        let mut settings = format!("SET SESSION wait_timeout = {patience}");
+        if self.flavour == Flavour::MariaDb {
+            for kind in ["", "readonly_", "write_"] {
+                settings += &format!(", idle_{kind}transaction_timeout = {patience}");
+            }
+        }
+        link.run(&settings).await.map_err(Refusal::into_failure)?;
+        Held::of(link).await
+    }
+
+    pub(crate) fn has_fences(&self) -> bool {
+        self.pool.config.dialect == Dialect::Native
+    }
+
+    /// Which resources are held: those whose row fulfils the condition.
+    pub(crate) async fn list(
+        &self,
+        is_alive: &str,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        let question = format!(
+            "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
+             AND {is_alive} ORDER BY name LIMIT {limit}",
+            held = self.held,
+            prefix = literal(prefix),
+            after = literal(after.map_or("", Resource::as_str)),
+        );
+        let mut summaries = Vec::new();
+        for row in &self.look(&question).await? {
+            // What has no name of ours is not ours.
+            let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
+            summaries.push(Summary { resource, holders: 1, waiting: 0 });
+        }
+        Ok(summaries)
+    }
+
+    /// Looks, once more where a table is lost with the server's data.
+    pub(crate) async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
+        let answer = match self.pool.run(question).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.begin_anew(failure).await?;
+                self.pool.run(question).await
+            }
+            answer => answer,
+        };
+        answer.map_err(Refusal::into_failure)
+    }
+
+    /// Creates the tables that are lost, where that is allowed.
+    pub(crate) async fn begin_anew(&self, failure: Failure) -> Result<(), Failure> {
+        if self.pool.config.create == Create::No {
+            return Err(failure);
+        }
+        tracing::warn!(%failure, "the table of holders is gone: those who look see none of before");
+        schema::ensure(&self.pool).await
+    }
+}
+
+/// Who holds the resource, by a row of the claim, its note, its fence and its beginning, from the third column on.
+pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<Standing, Failure> {
+    let unreadable = || {
+        let text = format!("the table of holders has a row for {resource:?} that is not ours");
+        Failure::new(FailureKind::Foreign, Effect::None, text)
+    };
+    let seq: u64 = read(row, 4)?;
+    Ok(Standing {
+        id: ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?,
+        share: Share::MUTEX,
+        fence: has_fences.then_some(Fence::new(0, seq, 0)),
+        since_unix_ms: Some(read::<u64>(row, 5)? / 1_000),
+        remaining: None,
+        note: Note::clipped(&read::<String>(row, 3)?),
+    })
+}

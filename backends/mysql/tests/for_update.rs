@@ -1,0 +1,225 @@
+//! Rows that open transactions have locked: what ends them, who waits for them, and the user's own transactions.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Backend, LossCause, LossSignal, Patience, Release, Renewal, Step};
+use leasehold_mysql::{MySqlConfig, in_transaction_sql};
+use leasehold_testkit::{MariaDbServer, Proxy, Way};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Error, Opts};
+use tokio::time::Instant;
+
+const OPTIONS: &str = "method=for-update&silence=1s&transactions=60";
+/// Five signs of life are asked for in the time of silence.
+const TOLD: Duration = Duration::from_millis(1_300);
+/// Transactions that are open, and those of them that wait.
+const OPEN: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX";
+const WAITING: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'";
+
+async fn here(server: &MariaDbServer) -> Arc<dyn Backend> {
+    open(&format!("{}?{OPTIONS}", server.url())).await
+}
+
+async fn lost_within(signal: &mut LossSignal, limit: Duration) {
+    let told = tokio::time::timeout(limit, signal.fired()).await;
+    assert_eq!(told.unwrap(), LossCause::SessionEnded);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_ended_is_the_end_of_its_lock_and_of_no_other() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    // The server's own idea of a dead connection is none for ours.
+    server.sql("SET GLOBAL idle_transaction_timeout = 1").await.unwrap();
+    let (one, two) = (here(&server).await, here(&server).await);
+    let (a, b) = (claim("a", LONG), claim("b", LONG));
+    let (held_a, held_b) = (hold(&*one, &a).await, hold(&*one, &b).await);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(matches!(renew(&*one, &a).await, Renewal::Alive), "signs of life keep it");
+    let seen = one.inspect(&a.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!((seen.holders[0].id, seen.fence), (a.id, held_a.fence));
+    let session = server.sql("SELECT session FROM leasehold_rows_held WHERE name = 'a'").await.unwrap();
+    server.sql(&format!("KILL {}", session.trim())).await.unwrap();
+    let next = claim("a", LONG);
+    let second = tokio::time::timeout(TOLD, take(&*two, &next)).await.unwrap();
+    assert!(second.fence > held_a.fence, "{second:?} after {held_a:?}");
+    lost_within(&mut held_a.lost.unwrap(), TOLD).await;
+    assert!(matches!(renew(&*one, &a).await, Renewal::Lost));
+    assert!(matches!(release(&*one, &a).await, Release::Gone), "it must spare the next holder");
+    for (backend, claim) in [(&two, &next), (&one, &b)] {
+        assert!(matches!(renew(&**backend, claim).await, Renewal::Alive));
+    }
+    assert!(held_b.lost.unwrap().cause().is_none());
+    let seen = two.inspect(&a.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!(seen.holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [next.id]);
+}
+
+/// The server notices nothing of the network, and ends the session by its own limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_network_parts_the_loss_is_told_before_another_is_granted() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let through = open(&format!("{}?{OPTIONS}", server.url_at(proxy.addr()))).await;
+    let there = here(&server).await;
+    let mut signal = hold(&*through, &claim("job", LONG)).await.lost.unwrap();
+    // Signs of life keep it for longer than the server keeps a silent one.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert!(signal.cause().is_none());
+    proxy.blackhole(Way::Both);
+    let parted = Instant::now();
+    let waiting = tokio::spawn(async move {
+        take(&*there, &claim("job", LONG)).await;
+        Instant::now()
+    });
+    lost_within(&mut signal, Duration::from_secs(2)).await;
+    let told = Instant::now();
+    assert!(!waiting.is_finished(), "granted before the loss was told");
+    let granted = tokio::time::timeout(Duration::from_secs(8), waiting).await.unwrap().unwrap();
+    println!("told after {:?}, granted after {:?}", told - parted, granted - parted);
+    assert!(told < granted);
+}
+
+#[tokio::test]
+async fn beyond_the_limit_of_open_transactions_one_is_refused() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
+    let claims = [claim("a", LONG), claim("b", LONG)];
+    for claim in &claims {
+        hold(&*backend, claim).await;
+    }
+    let failure = look_once(&*backend, &claim("c", LONG)).await.unwrap_err();
+    assert!(failure.is_transient() && failure.detail().contains("raise transactions="), "{failure}");
+    assert!(matches!(release(&*backend, &claims[0]).await, Release::Freed));
+    hold(&*backend, &claim("c", LONG)).await;
+}
+
+/// The server would let them wait on, and give a lock to nobody.
+#[tokio::test]
+async fn who_leaves_while_it_waits_is_ended_in_the_server() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = here(&server).await;
+    hold(&*backend, &claim("job", LONG)).await;
+    for is_dropped in [false, true] {
+        let (waits, patience) = (claim("job", LONG), Patience::unlimited(clock()));
+        let waiting = {
+            let (backend, patience) = (backend.clone(), patience.clone());
+            tokio::spawn(async move { backend.contend(&waits, &patience).await })
+        };
+        comes_to(&server, WAITING, "1").await;
+        if is_dropped {
+            waiting.abort();
+        } else {
+            patience.end();
+            let step = waiting.await.unwrap();
+            assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
+        }
+        // A wait of the server's own lasts five seconds, and this one at most two.
+        comes_to(&server, WAITING, "0").await;
+    }
+    comes_to(&server, OPEN, "1").await;
+}
+
+/// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_acquires_leave_no_open_transaction() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let acquires: usize = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |number| number.parse().unwrap());
+    // Whoever is dropped in the middle of a question takes its session along, so the holder has another.
+    let (backend, holder) = (here(&server).await, here(&server).await);
+    let mut left = acquires;
+    while left > 0 {
+        let some = left.min(40);
+        left -= some;
+        // Some are held by nobody, so that what is cancelled is also a grant.
+        let held = claim("job 0", LONG);
+        let holds = !left.is_multiple_of(3);
+        if holds {
+            take(&*holder, &held).await;
+        }
+        let tasks: Vec<_> = (0..some).map(|n| tokio::spawn(cancel_one(backend.clone(), n))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        if holds {
+            assert!(matches!(release(&*holder, &held).await, Release::Freed));
+        }
+    }
+    comes_to(&server, OPEN, "0").await;
+    assert!(backend.list("", None, 10).await.unwrap().is_empty());
+    for name in ["job 0", "job 1"] {
+        hold(&*holder, &claim(name, LONG)).await;
+    }
+}
+
+/// One acquire that ends somewhere: by its patience, or because its future is dropped.
+async fn cancel_one(backend: Arc<dyn Backend>, n: usize) {
+    let claim = claim(&format!("job {}", n % 2), LONG);
+    let patience = Patience::unlimited(clock());
+    if n % 8 == 7 {
+        let brief = Duration::from_micros(n as u64 * 91 % 5_000);
+        if let Ok(Ok(Step::Granted(_))) =
+            tokio::time::timeout(brief, backend.contend(&claim, &patience)).await
+        {
+            release(&*backend, &claim).await;
+        }
+        return;
+    }
+    let end = async {
+        tokio::time::sleep(Duration::from_micros(n as u64 * 397 % 15_000)).await;
+        patience.end();
+    };
+    let (step, ()) = tokio::join!(backend.contend(&claim, &patience), end);
+    match step {
+        // As the engine does with what nobody wants any more.
+        Ok(Step::Granted(_)) => _ = release(&*backend, &claim).await,
+        Ok(Step::Busy(_)) => {}
+        Err(failure) => {
+            assert!(failure.is_transient(), "{failure}");
+            assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_in_the_users_own_transaction_ends_with_it_and_what_it_protects_is_written_by_the_same_commit()
+{
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let url = format!("{}?method=for-update", server.url());
+    let (sql, backend) = (in_transaction_sql(&MySqlConfig::parse(&url).unwrap()), open(&url).await);
+    let mut user = Conn::new(Opts::from_url(&server.url()).unwrap()).await.unwrap();
+    user.query_drop("CREATE TABLE account (balance INT) ENGINE = InnoDB").await.unwrap();
+    user.query_drop("INSERT INTO account VALUES (100)").await.unwrap();
+    user.query_drop("SET SESSION innodb_lock_wait_timeout = 1").await.unwrap();
+    let mut last = None;
+    // The first time its row is not there yet, and once the transaction that made it is rolled back.
+    for (end, expected) in [("ROLLBACK", "100"), ("COMMIT", "99"), ("COMMIT", "98")] {
+        user.query_drop("START TRANSACTION").await.unwrap();
+        user.exec_drop(&sql, ("job",)).await.unwrap();
+        user.query_drop("UPDATE account SET balance = balance - 1").await.unwrap();
+        let wanted = claim("job", LONG);
+        assert!(look_once(&*backend, &wanted).await.unwrap().is_none(), "taken beside a transaction");
+        let waiting = {
+            let (backend, wanted) = (backend.clone(), wanted.clone());
+            tokio::spawn(async move { take(&*backend, &wanted).await })
+        };
+        comes_to(&server, WAITING, "1").await;
+        assert!(!waiting.is_finished());
+        user.query_drop(end).await.unwrap();
+        let grant = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+        // Whoever holds it now sees what was written under it.
+        assert_eq!(server.sql("SELECT balance FROM account").await.unwrap().trim(), expected);
+        assert!(grant.fence > last, "{grant:?} after {last:?}");
+        last = grant.fence;
+        // And the other way round.
+        user.query_drop("START TRANSACTION").await.unwrap();
+        let error = user.exec_drop(&sql, ("job",)).await.unwrap_err();
+        assert!(matches!(&error, Error::Server(cause) if cause.code == 1205), "{error}");
+        user.query_drop("ROLLBACK").await.unwrap();
+        assert!(matches!(release(&*backend, &wanted).await, Release::Freed));
+    }
+}
