@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Effect, Failure, FailureKind, Grade, Order, Safety};
+use leasehold_core::{Backend, Effect, Failure, FailureKind, Grade, Order, Put, Safety};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Appendonly, Proxy, RedisServer, Tls, Way};
 
@@ -42,6 +42,12 @@ async fn works(url: &str) {
     };
     assert!(tokio::join!(taking, releasing).0.is_some());
     assert!(freed(&backend, &waiter).await);
+
+    let (registers, at) = (backend.registers().unwrap(), &holder.resource);
+    let seen = registers.read(at).await.unwrap();
+    let put = Put { value: Some(b"value".to_vec()), keep: None };
+    let stamp = registers.swap(at, &seen.stamp, &put).await.unwrap().unwrap();
+    assert!(registers.swap(at, &stamp, &Put { value: None, keep: None }).await.unwrap().is_some());
 }
 
 /// The rules as the documentation has them, to be pasted.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::any::{freed, got, renewed, take};
 use common::{claim_of, no_patience, patience};
-use leasehold_core::{Failure, FailureKind, Share};
+use leasehold_core::{Failure, FailureKind, Put, Registers, Resource, Share};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
 
@@ -52,6 +52,20 @@ async fn works(url: &str, shares: &[Share], listed: bool) -> Result<(), Failure>
         assert!(tokio::join!(take(backend, &waiter, &limit), releasing).0.is_some());
         assert!(freed(backend, &waiter).await);
     }
+    if let Some(registers) = backend.registers() {
+        kept_and_removed(registers).await?;
+    }
+    Ok(())
+}
+
+/// Writes a register, and removes what was written.
+async fn kept_and_removed(registers: &dyn Registers) -> Result<(), Failure> {
+    let at = Resource::new("job").unwrap();
+    let written = Put { value: Some(b"value".to_vec()), keep: Some(Duration::from_secs(60)) };
+    let nothing = registers.read(&at).await?;
+    let stamp = registers.swap(&at, &nothing.stamp, &written).await?;
+    let removed = registers.swap(&at, &stamp.unwrap(), &Put { value: None, keep: None }).await?;
+    assert!(removed.is_some());
     Ok(())
 }
 
