@@ -18,6 +18,8 @@ use super::{Defect, Model, Store};
 pub struct Slots {
     slots: Mutex<HashMap<Resource, Slot>>,
     last: Mutex<u64>,
+    /// Held from the look to the write.
+    deciding: Mutex<()>,
     pub changed: Arc<Notify>,
 }
 
@@ -84,6 +86,30 @@ impl Store {
         stamp
     }
 
+    /// Looks and writes in one step.
+    fn swap_at_once(&self, at: &Resource, seen: &Stamp, put: &Put) -> Option<Stamp> {
+        let _deciding = self.registers.deciding.lock().unwrap();
+        let stands = self.found(at).stamp == *seen || self.is(Defect::StaleStampsWrite);
+        stands.then(|| self.write(at, put))
+    }
+
+    /// Looks, and writes later: in two steps, or by half.
+    async fn swap_in_steps(&self, at: &Resource, seen: &Stamp, put: &Put) -> Option<Stamp> {
+        if self.found(at).stamp != *seen {
+            return None;
+        }
+        if self.is(Defect::LooksBeforeItWrites) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let length = put.value.as_ref().map_or(0, Vec::len);
+        if self.is(Defect::WritesByHalf) && length > 1 {
+            let half = put.value.as_ref().map(|value| value[..length / 2].to_vec());
+            self.write(at, &Put { value: half, keep: None });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Some(self.write(at, put))
+    }
+
     /// A claim of this name ends, and wrongly takes the register with it.
     pub fn end_register(&self, at: &Resource) {
         if self.is(Defect::RegistersAreLocks) {
@@ -112,18 +138,12 @@ impl Registers for Model {
         if put.keep.is_some() && !self.promise.forgets && !store.is(Defect::KeepsInSilence) {
             return refused(FailureKind::Unsupported);
         }
-        if store.found(at).stamp != *seen && !store.is(Defect::StaleStampsWrite) {
-            return Ok(None);
-        }
-        if store.is(Defect::LooksBeforeItWrites) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        if store.is(Defect::WritesByHalf) && length > 1 {
-            let half = put.value.as_ref().map(|value| value[..length / 2].to_vec());
-            store.write(at, &Put { value: half, keep: None });
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let stamp = store.write(at, put);
+        let in_steps = store.is(Defect::LooksBeforeItWrites) || store.is(Defect::WritesByHalf);
+        let written = match in_steps {
+            true => store.swap_in_steps(at, seen, put).await,
+            false => store.swap_at_once(at, seen, put),
+        };
+        let Some(stamp) = written else { return Ok(None) };
         if !store.is(Defect::ChangesInSilence) {
             store.registers.changed.notify_waiters();
         }

@@ -26,6 +26,8 @@ pub(crate) async fn no_addition_is_lost(trial: &Trial) -> Checked {
                 let floor = written.load(Ordering::Acquire).max(last);
                 last = number(read(&client, &at).await?.value.as_deref())?;
                 ensure!(last >= floor, "{floor} was there before, and {last} is read");
+                // A store in memory answers without a pause, and the writers need their turn.
+                tokio::task::yield_now().await;
             }
             Ok(())
         }));
@@ -49,13 +51,18 @@ pub(crate) async fn no_addition_is_lost(trial: &Trial) -> Checked {
             Ok::<_, Stop>(sums)
         }));
     }
-    let mut all = HashSet::new();
+    let mut done = Vec::new();
     for writer in writers {
-        for sum in writer.await?? {
+        done.push(writer.await);
+    }
+    // Also where a writer failed, or the readers would never end.
+    over.store(true, Ordering::Release);
+    let mut all = HashSet::new();
+    for sums in done {
+        for sum in sums?? {
             ensure!(all.insert(sum), "two writers wrote {sum}, each on the same one before");
         }
     }
-    over.store(true, Ordering::Release);
     for reader in readers {
         reader.await??;
     }
@@ -137,8 +144,10 @@ pub(crate) async fn values_are_seen_whole(trial: &Trial) -> Checked {
         let (client, at, over) = (trial.client(0).clone(), at.clone(), over.clone());
         tokio::spawn(async move {
             while !over.load(Ordering::Acquire) {
-                let Some(value) = read(&client, &at).await?.value else { continue };
-                whole(&value, max)?;
+                if let Some(value) = read(&client, &at).await?.value {
+                    whole(&value, max)?;
+                }
+                tokio::task::yield_now().await;
             }
             Ok::<_, Stop>(())
         })
@@ -148,10 +157,14 @@ pub(crate) async fn values_are_seen_whole(trial: &Trial) -> Checked {
         let (client, at) = (trial.client(n).clone(), at.clone());
         writers.push(tokio::spawn(write_large(client, at, n, max)));
     }
+    let mut done = Vec::new();
     for writer in writers {
-        writer.await??;
+        done.push(writer.await);
     }
     over.store(true, Ordering::Release);
+    for written in done {
+        written??;
+    }
     reader.await??;
     Ok(())
 }
