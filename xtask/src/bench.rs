@@ -15,7 +15,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<(), String> {
             let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| root.join("target").into());
             let target = target.to_string_lossy().into_owned();
             let manifest = ["--manifest-path", "bench/rivals/Cargo.toml", "--target-dir", &target];
-            cargo(root, &["build", "--release"], &manifest)?;
+            cargo(root, &["build", "--release", "--features", "postgres"], &manifest)?;
         }
     }
     let passed: Vec<&str> = passed.into_iter().map(String::as_str).collect();

@@ -20,6 +20,8 @@ mod plan;
 mod raw;
 mod report;
 mod rival;
+mod rows;
+mod updates;
 mod waiter;
 mod watched;
 
@@ -99,6 +101,8 @@ async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> 
         Group::Idle => idle::measure(plan, report).await,
         Group::Watched => watched::measure(plan, report).await,
         Group::Uncontended => consensus::measure_uncontended(plan, report).await,
+        Group::Updates => updates::measure(plan, report).await,
         Group::Consensus => consensus::measure(plan, report).await,
+        Group::Rows => rows::measure(plan, report).await,
     }
 }

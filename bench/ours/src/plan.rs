@@ -43,8 +43,12 @@ pub(crate) enum Group {
     Watched,
     /// etcd and ZooKeeper, uncontended: acquire and release, beside their own operations
     Uncontended,
+    /// Updates of a value, optimistic and pessimistic
+    Updates,
     /// etcd and ZooKeeper: hand-over beside their own recipes, 10,000 held locks, 1,000 waiters
     Consensus,
+    /// PostgreSQL, SQLite and memcached, beside their own statements
+    Rows,
 }
 
 impl Plan {
@@ -102,6 +106,8 @@ impl Group {
             Group::Watched => "watched: with and without somebody who measures …",
             Group::Uncontended => "uncontended: etcd and ZooKeeper, acquire and release …",
             Group::Consensus => "consensus: etcd and ZooKeeper, beside their own recipes, and idle …",
+            Group::Rows => "rows: PostgreSQL, SQLite and memcached, beside their own statements …",
+            Group::Updates => "updates: compare and set beside a lock, on Redis and PostgreSQL …",
         }
     }
 }

@@ -26,9 +26,18 @@ impl Rival {
     pub(crate) const NAME: &str = "crate rslock, one server";
     pub(crate) const MISSING: &str = "the rival was not built: `cargo xtask bench --rivals` does";
 
-    /// Beside this program.
+    /// The crate rslock, where it was built.
     pub(crate) fn find() -> Option<Rival> {
-        let program = std::env::current_exe().ok()?.with_file_name("leasehold-bench-rivals");
+        Rival::beside_us("leasehold-bench-rivals")
+    }
+
+    /// The crate distributed-lock on PostgreSQL, where it was built.
+    pub(crate) fn postgres() -> Option<Rival> {
+        Rival::beside_us("leasehold-bench-rival-postgres")
+    }
+
+    fn beside_us(name: &str) -> Option<Rival> {
+        let program = std::env::current_exe().ok()?.with_file_name(name);
         program.is_file().then_some(Rival { program })
     }
 
