@@ -83,6 +83,17 @@ fn nothing_is_oversold() {
     }
 }
 
+#[test]
+fn one_loads_for_all() {
+    let printed = run(vec![example("cache_stampede")]).remove(0);
+    let loads = |row: &str| -> u32 {
+        let line = printed.lines().find(|line| line.starts_with(row)).unwrap();
+        line[row.len()..].split_whitespace().next().unwrap().parse().unwrap()
+    };
+    assert_eq!((loads("everybody loads"), loads("one loads for all")), (800, 1), "{printed}");
+    assert_eq!(loads("the first loader dies"), 2, "{printed}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_of_postgres_refuses_the_holder_of_yesterday() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
