@@ -19,7 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
 use crate::config::{Place, PostgresConfig, Tls};
 use crate::refusal::Refusal;
 use crate::tls::{Secured, Securing};
-use crate::way::Way;
+use crate::way::{Unanswered, Way};
 
 /// What arrives without having been asked for.
 pub(crate) type Unasked = mpsc::Receiver<AsyncMessage>;
@@ -190,11 +190,12 @@ impl Link {
         let _ = self.driven.clone().changed().await;
     }
 
-    /// Asks the server to end the statement that runs here. One that has just ended is not harmed.
+    /// Asks the server to end the statement that runs here, and waits until it was told. One that has just ended is not
+    /// harmed, and neither is one that is sent afterwards.
     pub(crate) async fn cancel(&self, config: &PostgresConfig) {
         let token = self.client.cancel_token();
         let canceling = async {
-            let way = Way::open(&self.place).await.ok()?;
+            let way = Unanswered::over(Way::open(&self.place).await.ok()?);
             match (config.tls, &self.place) {
                 (Tls::Verified, Place::Tcp(host)) => {
                     let settings = Arc::new(client_settings(&config.tls_files).ok()?);

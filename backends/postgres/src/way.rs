@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -68,6 +68,56 @@ impl AsyncWrite for Way {
         match self.get_mut() {
             Way::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Way::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A way for one request that the server carries out without an answer. To shut it down is to wait until the server has
+/// closed it, and so has carried the request out.
+pub(crate) struct Unanswered {
+    way: Way,
+    is_shut: bool,
+}
+
+impl Unanswered {
+    pub(crate) fn over(way: Way) -> Unanswered {
+        Unanswered { way, is_shut: false }
+    }
+}
+
+impl AsyncRead for Unanswered {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().way).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Unanswered {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().way).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().way).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.is_shut {
+            ready!(Pin::new(&mut this.way).poll_shutdown(context))?;
+            this.is_shut = true;
+        }
+        loop {
+            let mut bytes = [0; 64];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            // A way that was reset is closed as well.
+            let read = ready!(Pin::new(&mut this.way).poll_read(context, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
         }
     }
 }
