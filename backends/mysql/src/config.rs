@@ -6,7 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_address::{Credentials, Host, Parts, TlsFiles, duration_between, invalid};
+use leasehold_address::{
+    Credentials, Host, Parts, TlsFiles, duration_between, invalid, number_up_to, sql_name,
+};
 use leasehold_core::{Failure, Order};
 
 /// One database of MySQL or MariaDB, and how leasehold uses it:
@@ -174,13 +176,13 @@ impl MySqlConfig {
             ("ssl-mode", mode) => self.tls = read_tls(mode)?,
             ("password-file", path) => self.credentials.read_from(path),
             ("socket", path) if path.starts_with('/') => self.places.push(Place::Unix(PathBuf::from(path))),
-            ("table", name) => self.names.table = identifier(name)?,
+            ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
             ("create", "yes") => self.create = Create::Yes,
             ("create", "no") => self.create = Create::No,
             ("order", "fifo") => self.order = Order::Fifo,
             ("order", "unordered") => self.order = Order::Unordered,
-            ("connections", number) => self.connections = number_up_to(100, name, number)?,
-            ("transactions", number) => self.transactions = number_up_to(1000, name, number)?,
+            ("connections", number) => self.connections = number_up_to(name, number, 100)?,
+            ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
             ("timeout", value) => {
                 let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
                 self.timeout = duration_between(name, value, min, max)?;
@@ -267,21 +269,6 @@ fn read_tls(mode: &str) -> Result<Tls, Failure> {
         )),
         _ => Err(invalid("ssl-mode: write ssl-mode=verify-identity or ssl-mode=disabled")),
     }
-}
-
-fn number_up_to(most: usize, name: &str, value: &str) -> Result<usize, Failure> {
-    let number = value.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| invalid(format!("{name}: write a number from 1 to {most}")))
-}
-
-/// A name that is written into statements: plain characters only, so that quoting it is all that there is to do.
-fn identifier(name: &str) -> Result<String, Failure> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if name.len() > MAX_TABLE || !name.starts_with(first) || !name.chars().all(plain) {
-        return Err(invalid(format!("table: write 1 to {MAX_TABLE} of A-Z a-z 0-9 _, no digit first")));
-    }
-    Ok(name.to_owned())
 }
 
 const FORM: &str = "mysql://user@host/database";

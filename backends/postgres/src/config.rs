@@ -6,7 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_address::{Credentials, Host, Parts, TlsFiles, duration_between, invalid};
+use leasehold_address::{
+    Credentials, Host, Parts, TlsFiles, duration_between, invalid, number_up_to, sql_name,
+};
 use leasehold_core::{Failure, Order};
 
 /// One PostgreSQL database, and how leasehold uses it:
@@ -195,7 +197,7 @@ impl PostgresConfig {
                 let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
                 self.silence = duration_between(name, value, min, max)?;
             }
-            ("transactions", number) => self.transactions = number_up_to(1000, name, number)?,
+            ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
             ("sslmode", "disable") => self.tls = Tls::Off,
             ("sslmode", "require" | "verify-ca" | "verify-full") => self.tls = Tls::Verified,
             ("sslmode", "prefer" | "allow") => {
@@ -209,8 +211,8 @@ impl PostgresConfig {
                 self.places.push(Place::Unix(PathBuf::from(folder), PORT));
             }
             ("port", port) => self.read_port(port)?,
-            ("schema", name) => self.names.schema = Some(identifier("schema", name, 63)?),
-            ("table", name) => self.names.table = identifier("table", name, MAX_TABLE)?,
+            ("schema", name) => self.names.schema = Some(sql_name("schema", name, 63)?),
+            ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
             ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
             ("create", "yes") => self.create = Create::Yes,
             ("create", "no") => self.create = Create::No,
@@ -218,7 +220,7 @@ impl PostgresConfig {
             ("wait", "poll") => self.wait = Wait::Poll,
             ("order", "fifo") => self.order = Order::Fifo,
             ("order", "unordered") => self.order = Order::Unordered,
-            ("connections", number) => self.connections = number_up_to(100, name, number)?,
+            ("connections", number) => self.connections = number_up_to(name, number, 100)?,
             ("timeout", value) => {
                 let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
                 self.timeout = duration_between(name, value, min, max)?;
@@ -322,21 +324,6 @@ impl fmt::Display for Place {
             Place::Unix(folder, port) => write!(f, "{}/.s.PGSQL.{port}", folder.display()),
         }
     }
-}
-
-fn number_up_to(max: usize, option: &str, number: &str) -> Result<usize, Failure> {
-    let number = number.parse().ok().filter(|number| (1..=max).contains(number));
-    number.ok_or_else(|| invalid(format!("{option}: write a number from 1 to {max}")))
-}
-
-/// A name that is written into statements: plain characters only, so that quoting it is all that there is to do.
-fn identifier(option: &str, name: &str, max: usize) -> Result<String, Failure> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if name.len() > max || !name.starts_with(first) || !name.chars().all(plain) {
-        return Err(invalid(format!("{option}: write 1 to {max} of A-Z a-z 0-9 _, no digit first")));
-    }
-    Ok(name.to_owned())
 }
 
 const FORM: &str = "postgres://user@host/database";

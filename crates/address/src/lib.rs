@@ -16,7 +16,7 @@ mod tls_files;
 
 pub use credentials::{Credentials, reveal};
 pub use host::Host;
-pub use options::{duration_between, invalid, plain_text};
+pub use options::{duration_between, invalid, number_up_to, plain_text, sql_name};
 pub use parts::Parts;
 #[cfg(feature = "rustls")]
 pub use tls::{client_settings, trusted_authorities};
