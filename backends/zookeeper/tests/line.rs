@@ -21,14 +21,11 @@ async fn a_hand_over_costs_the_same_however_long_the_line_is() {
         let few = requests_per_hand_over(&servers, share, holders, 20).await;
         let many = requests_per_hand_over(&servers, share, holders, 1000).await;
         println!("requests per hand-over of {share}: {few} with 20 waiters, {many} with 1000");
-        // The release, then the leader and the line for whoever is woken, and the other watches of a counted share.
-        let limit = 3.0 + 2.0 * (holders - 1) as f64;
-        assert!(many <= limit + 0.5, "{share}: {many} requests per hand-over with 1000 waiters");
-        // Who watches whom differs a little with the order in which they came.
-        assert!(
-            (many - few).abs() <= holders as f64 * 0.5,
-            "{share}: {few} requests with 20 waiters, {many} with 1000"
-        );
+        // The release, then the leader and the line for whoever is woken, and the other watches of a counted share. Below
+        // that the number differs with who watches whom, which the order of arrival decides; it does not grow with the line.
+        let limit = 3.0 + 2.0 * (holders - 1) as f64 + 0.5;
+        assert!(few <= limit, "{share}: {few} requests per hand-over with 20 waiters");
+        assert!(many <= limit, "{share}: {many} requests per hand-over with 1000 waiters");
     }
 }
 
