@@ -105,7 +105,7 @@ async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
     let (next, resigned) = tokio::join!(soon("the next", theirs.campaign("ben")), first.resign());
     let next = next.unwrap();
     resigned.unwrap();
-    assert!(next.fence() > seen.fence);
+    assert!(next.fence() > seen.fence || !ground.has_fences());
     assert_eq!(value(ours.leader().await.unwrap()).as_deref(), Some("ben"));
     next.resign().await.unwrap();
     assert_eq!(ours.leader().await.unwrap(), None);

@@ -1,10 +1,11 @@
 //! What every suite stands on: a store with clients of it, limits, and looks at what is left.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use leasehold::{Admission, ErrorKind, Leasehold};
+use leasehold::{Admission, ErrorKind, Grade, Leasehold};
+use tokio::sync::SemaphorePermit;
 
 use crate::player::{Stage, Victim};
 use crate::stores::Store;
@@ -47,7 +48,7 @@ impl Ground {
         Ground {
             one: Leasehold::open(&store.url).await.unwrap(),
             two: Leasehold::open(&store.url).await.unwrap(),
-            url: format!("{}{}", store.url, store.mortal),
+            url: store.mortal.clone(),
             is_shared: store.is_shared,
         }
     }
@@ -61,13 +62,23 @@ impl Ground {
         self.one.profile().admission >= admission
     }
 
+    pub(crate) fn has_fences(&self) -> bool {
+        self.one.profile().fencing > Grade::None
+    }
+
     /// Whether it keeps values beside the locks.
     pub(crate) fn keeps_values(&self) -> bool {
         self.one.backend().registers().is_some()
     }
 
-    pub(crate) fn victim(&self, primitive: &Primitive, part: &Part, step: u32) -> Victim {
-        Victim::new(&self.url, primitive.name, part, step)
+    pub(crate) fn victim(
+        &self,
+        primitive: &Primitive,
+        part: &Part,
+        step: u32,
+        place: SemaphorePermit<'static>,
+    ) -> Victim {
+        Victim::new(&self.url, primitive.name, part, step, place)
     }
 
     /// Waits until nobody holds what has this name.
@@ -109,6 +120,12 @@ impl Ground {
 /// Fails with `what` where it takes too long.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
+}
+
+/// That so much time has passed since then; less what two clocks of one machine may differ by.
+pub(crate) fn not_before(what: &str, begun: Instant, least: Duration) {
+    let passed = begun.elapsed();
+    assert!(passed >= least.mul_f64(0.99), "{what}: only {passed:?} have passed of {least:?}");
 }
 
 /// That it was refused as what this store cannot do.

@@ -4,20 +4,25 @@
 //! own (this program, started again as the test `player`), which is killed at each of its steps; the others must
 //! come through. What a store cannot carry is refused, as its profile says, before anything is sent: the suites check that too.
 //!
-//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write its function in `stores.rs` and its name below.
+//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write it in `stores.rs`, with its server's name below.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod barrier;
 mod condition;
 mod election;
+mod flight;
 mod ground;
 mod latch;
 mod multi;
 mod player;
+mod quiet;
+mod rate;
 mod schedules;
 mod segmented;
+mod semaphore;
 mod stores;
+mod upgrade;
 mod versioned;
 
 use std::sync::Arc;
@@ -35,22 +40,26 @@ const PRIMITIVES: &[Primitive] = &[
     latch::PRIMITIVE,
     barrier::PRIMITIVE,
     condition::PRIMITIVE,
+    rate::PRIMITIVE,
+    flight::PRIMITIVE,
+    semaphore::PRIMITIVE,
+    upgrade::PRIMITIVE,
+    quiet::PRIMITIVE,
 ];
 
 macro_rules! on_each_store {
     ($($store:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $store() {
-            if let Some(store) = stores::$store().await {
-                all_primitives(store).await;
+            if let Some(stores) = stores::$store().await {
+                futures_util::future::join_all(stores.all.iter().map(all_primitives)).await;
             }
         }
     )*};
 }
 
 on_each_store! {
-    memory file sqlite redis redis_polling redis_cluster redlock etcd zookeeper memcached postgres postgres_advisory postgres_for_update
-    mysql
+    memory file sqlite redis redis_sentinel redis_cluster redlock etcd zookeeper memcached postgres mysql
 }
 
 /// Plays a part, where this program was started to; else it has nothing to do.
@@ -60,21 +69,19 @@ async fn player() {
 }
 
 /// Runs all suites and all deaths, and fails with what was wrong in each.
-async fn all_primitives(store: Store) {
-    let ground = Arc::new(Ground::over(&store).await);
+async fn all_primitives(store: &Store) {
+    let ground = Arc::new(Ground::over(store).await);
     let mut running = JoinSet::new();
     let mut names = std::collections::HashMap::new();
-    // So many processes at a time.
-    let few = Arc::new(Semaphore::new(PROCESSES));
     for primitive in PRIMITIVES {
         let (here, name) = (ground.clone(), primitive.name);
         names.insert(running.spawn(async move { (primitive.rules)(&here).await }).id(), name.to_owned());
         for part in primitive.parts.iter().filter(|_| ground.is_shared()) {
             for step in 0..=part.steps {
-                let (here, few) = (ground.clone(), few.clone());
+                let here = ground.clone();
                 let task = running.spawn(async move {
-                    let _permit = few.acquire().await.unwrap();
-                    (part.around)(&here, here.victim(primitive, part, step)).await;
+                    let place = PROCESSES.acquire().await.unwrap();
+                    (part.around)(&here, here.victim(primitive, part, step, place)).await;
                 });
                 names.insert(task.id(), format!("{name}: {} killed at step {step}", part.name));
             }
@@ -90,4 +97,5 @@ async fn all_primitives(store: Store) {
     ground.settled().await;
 }
 
-const PROCESSES: usize = 6;
+/// So many processes at a time, for all stores. What follows a death is mostly waiting, and takes no place.
+static PROCESSES: Semaphore = Semaphore::const_new(8);

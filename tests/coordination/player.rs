@@ -1,11 +1,13 @@
 //! A process that plays a part and is killed at one of its steps.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold_testkit::peers::Peer;
+use tokio::sync::SemaphorePermit;
 
 use crate::ground::{Part, Primitive};
 
@@ -21,7 +23,7 @@ pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
     let [url, primitive, part, name, dies_at] = orders[..] else { panic!("{orders:?}") };
     let primitive = primitives.iter().find(|known| known.name == primitive).unwrap();
     let part = primitive.parts.iter().find(|known| known.name == part).unwrap();
-    let stage = Stage { dies_at: dies_at.parse().unwrap(), reached: AtomicU32::new(0) };
+    let stage = Stage { dies_at: dies_at.parse().unwrap(), reached: Arc::default() };
     let locks = Leasehold::open(url).await.unwrap();
     (part.play)(&stage, &locks, name).await.unwrap();
     locks.close(Duration::from_secs(10)).await;
@@ -29,9 +31,10 @@ pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
 }
 
 /// Counts the steps of whoever plays.
+#[derive(Clone)]
 pub(crate) struct Stage {
     dies_at: u32,
-    reached: AtomicU32,
+    reached: Arc<AtomicU32>,
 }
 
 impl Stage {
@@ -75,15 +78,23 @@ pub(crate) struct Victim {
     name: String,
     steps: u32,
     dies_at: u32,
+    /// Among the few processes that run at a time; free again when this one is dead.
+    place: SemaphorePermit<'static>,
 }
 
 impl Victim {
-    pub(crate) fn new(url: &str, primitive: &str, part: &Part, dies_at: u32) -> Victim {
+    pub(crate) fn new(
+        url: &str,
+        primitive: &str,
+        part: &Part,
+        dies_at: u32,
+        place: SemaphorePermit<'static>,
+    ) -> Victim {
         let name = format!("{primitive}/{}/{dies_at}", part.name);
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["player", "--exact", "--nocapture"]);
         command.env(PLAYER, format!("{url} {primitive} {} {name} {dies_at}", part.name));
-        Victim { command, name, steps: part.steps, dies_at }
+        Victim { command, name, steps: part.steps, dies_at, place }
     }
 
     /// Under which name it plays.
@@ -115,7 +126,7 @@ impl Victim {
                 }
             }
         });
-        Dying(playing.await.unwrap())
+        Dying(playing.await.unwrap(), self.place)
     }
 
     /// All of it: starts it, and kills it at its step.
@@ -125,12 +136,13 @@ impl Victim {
 }
 
 /// Somebody at his last step.
-pub(crate) struct Dying(Peer);
+pub(crate) struct Dying(Peer, SemaphorePermit<'static>);
 
 impl Dying {
     /// With signal 9. Whoever has come through has ended, or is about to.
     pub(crate) async fn killed(self) {
         tokio::time::sleep(WITHIN).await;
         tokio::task::spawn_blocking(move || self.0.kill().unwrap()).await.unwrap();
+        drop(self.1);
     }
 }

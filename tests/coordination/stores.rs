@@ -1,98 +1,113 @@
-//! Every kind of store, opened for one test.
+//! Every kind of store, opened for one test. Stores of one server, which differ in how they write locks down, share it.
 
 use std::any::Any;
 
 use leasehold_testkit::{
-    EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
+    EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, RedisSentinel,
+    RedisServer, ZooKeeperEnsemble,
 };
 use leasehold_tests::arm;
 
-/// A store of its own for one test, removed with it.
-pub(crate) struct Store {
-    pub(crate) url: String,
-    /// What is added to the URL where a client shall be known as dead soon.
-    pub(crate) mortal: &'static str,
-    /// Whether other processes reach it.
-    pub(crate) is_shared: bool,
+/// The stores of one server, removed with it.
+pub(crate) struct Stores {
+    pub(crate) all: Vec<Store>,
     _keep: Box<dyn Any + Send>,
 }
 
-impl Store {
-    fn of(url: String, keep: impl Any + Send) -> Option<Store> {
-        Some(Store { url, mortal: "", is_shared: true, _keep: Box::new(keep) })
+/// A store in which nobody else has anything.
+pub(crate) struct Store {
+    pub(crate) url: String,
+    /// The same, where a client shall be known as dead soon.
+    pub(crate) mortal: String,
+    /// Whether other processes reach it.
+    pub(crate) is_shared: bool,
+}
+
+impl Stores {
+    fn of(urls: impl IntoIterator<Item = String>, keep: impl Any + Send) -> Option<Stores> {
+        let store = |url: String| Store { mortal: url.clone(), url, is_shared: true };
+        Some(Stores { all: urls.into_iter().map(store).collect(), _keep: Box::new(keep) })
     }
 }
 
-pub(crate) async fn memory() -> Option<Store> {
-    Store::of("mem:coordination".to_owned(), ()).map(|store| Store { is_shared: false, ..store })
+pub(crate) async fn memory() -> Option<Stores> {
+    let mut stores = Stores::of(["mem:coordination".to_owned()], ())?;
+    stores.all[0].is_shared = false;
+    Some(stores)
 }
 
-pub(crate) async fn file() -> Option<Store> {
+pub(crate) async fn file() -> Option<Stores> {
     let dir = tempfile::tempdir().unwrap();
-    Store::of(format!("file:{}", dir.path().display()), dir)
+    Stores::of([format!("file:{}", dir.path().display())], dir)
 }
 
-pub(crate) async fn sqlite() -> Option<Store> {
+pub(crate) async fn sqlite() -> Option<Stores> {
     let dir = tempfile::tempdir().unwrap();
-    Store::of(format!("sqlite:{}", dir.path().join("locks.db").display()), dir)
+    Stores::of([format!("sqlite:{}", dir.path().join("locks.db").display())], dir)
 }
 
-pub(crate) async fn redis() -> Option<Store> {
-    let store = leasehold_tests::Store::redis().await?;
-    Store::of(store.url(), store)
+/// Each in a database of its own. `plain` stands for `python-redis-lock` too, which the same scripts serve, with a word to its waiters.
+pub(crate) async fn redis() -> Option<Stores> {
+    let server = RedisServer::start_or_skip().await?;
+    let ways =
+        ["", "?wait=poll&order=unordered", "?dialect=plain", "?dialect=redisson", "?dialect=dual:redisson"];
+    let urls = ways.iter().enumerate().map(|(number, way)| format!("{}/{number}{way}", server.url()));
+    Stores::of(urls.collect::<Vec<_>>(), server)
 }
 
-pub(crate) async fn redis_polling() -> Option<Store> {
-    let store = leasehold_tests::Store::redis().await?;
-    Store::of(format!("{}?wait=poll&order=unordered", store.url()), store)
+pub(crate) async fn redis_sentinel() -> Option<Stores> {
+    let servers = RedisSentinel::start_or_skip().await?;
+    Stores::of([servers.url()], servers)
 }
 
-pub(crate) async fn redis_cluster() -> Option<Store> {
+pub(crate) async fn redis_cluster() -> Option<Stores> {
     let cluster = RedisCluster::builder().replicas(0).start_or_skip().await?;
-    Store::of(cluster.url(), cluster)
+    Stores::of([cluster.url()], cluster)
 }
 
-pub(crate) async fn redlock() -> Option<Store> {
+pub(crate) async fn redlock() -> Option<Stores> {
     let servers = RedisQuorum::start_or_skip(3).await?;
     let url = format!("redlock://{}", servers.hosts());
     arm(&leasehold::Leasehold::open(&url).await.unwrap()).await;
-    Store::of(url, servers)
+    Stores::of([url], servers)
 }
 
-pub(crate) async fn etcd() -> Option<Store> {
+/// `concurrency` stands for `etcd3` too, which writes other keys and values in the same way, and keeps no line.
+pub(crate) async fn etcd() -> Option<Stores> {
     let cluster = EtcdCluster::start_or_skip().await?;
-    Store::of(cluster.url(), cluster)
+    let url = cluster.url();
+    Stores::of([url.clone(), format!("{url}?dialect=concurrency&prefix=others/")], cluster)
 }
 
-pub(crate) async fn zookeeper() -> Option<Store> {
+/// `curator` stands for `kazoo` too, which names its nodes otherwise.
+pub(crate) async fn zookeeper() -> Option<Stores> {
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
-    let store = Store::of(ensemble.url(), ensemble);
-    store.map(|store| Store { mortal: "?session=4s", ..store })
+    let url = ensemble.url();
+    let urls = [format!("{url}?session=30s"), format!("{url}?session=30s&dialect=curator&prefix=others")];
+    let mut stores = Stores::of(urls, ensemble)?;
+    for store in &mut stores.all {
+        store.mortal = store.url.replace("session=30s", "session=4s");
+    }
+    Some(stores)
 }
 
-pub(crate) async fn memcached() -> Option<Store> {
+pub(crate) async fn memcached() -> Option<Stores> {
     let server = MemcachedServer::start_or_skip().await?;
-    Store::of(server.url(), server)
+    let url = server.url();
+    Stores::of([url.clone(), format!("{url}?dialect=plain")], server)
 }
 
-pub(crate) async fn postgres() -> Option<Store> {
-    postgres_with("").await
-}
-
-pub(crate) async fn postgres_advisory() -> Option<Store> {
-    postgres_with("?method=advisory").await
-}
-
-pub(crate) async fn postgres_for_update() -> Option<Store> {
-    postgres_with("?method=for-update").await
-}
-
-async fn postgres_with(options: &str) -> Option<Store> {
+pub(crate) async fn postgres() -> Option<Stores> {
     let server = PostgresServer::start_or_skip().await?;
-    Store::of(format!("{}{options}", server.url()), server)
+    let ways = ["", "?dialect=shedlock", "?method=advisory", "?method=for-update&table=locked"];
+    let urls = ways.map(|way| format!("{}{way}", server.url()));
+    Stores::of(urls, server)
 }
 
-pub(crate) async fn mysql() -> Option<Store> {
+/// `get-lock` stands for its dialect `tooz` too, which names its locks otherwise.
+pub(crate) async fn mysql() -> Option<Stores> {
     let server = MariaDbServer::start_or_skip().await?;
-    Store::of(server.url(), server)
+    let ways = ["", "?method=get-lock", "?method=for-update&table=locked"];
+    let urls = ways.map(|way| format!("{}{way}", server.url()));
+    Stores::of(urls, server)
 }

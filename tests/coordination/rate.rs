@@ -1,0 +1,67 @@
+//! A limit of rate: never more in any period, by the clock of the store, also where those who used it up are dead.
+//!
+//! All bounds are from below: a grant comes no sooner than the law says, on however busy a machine.
+
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use leasehold::core::Liveness;
+use leasehold::{Admission, ErrorKind};
+
+use crate::ground::{Ground, Part, Primitive, assert_unsupported, not_before, soon};
+use crate::player::Victim;
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "rate",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[Part {
+        name: "user",
+        steps: 2,
+        play: |stage, locks, name| {
+            async move {
+                let rate = locks.rate_limit(name, 2, PERIOD);
+                stage.during("uses it up", rate.acquire_many(2)).await?;
+                stage.at("has used it up").await;
+                Ok(())
+            }
+            .boxed()
+        },
+        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+    }],
+};
+
+const PERIOD: Duration = Duration::from_secs(3);
+
+fn is_carried_by(ground: &Ground) -> bool {
+    let has_leases = matches!(ground.one.profile().liveness, Liveness::Lease { .. });
+    has_leases && ground.admits(Admission::Counted)
+}
+
+async fn somebody_dies(ground: &Ground, victim: Victim) {
+    if !is_carried_by(ground) {
+        return;
+    }
+    let rate = ground.one.rate_limit(&victim.name(), 2, PERIOD);
+    let (begun, has_used_it_up) = (Instant::now(), victim.step() > 0);
+    victim.dies().await;
+    soon("the rate", rate.acquire_many(2)).await.unwrap();
+    if has_used_it_up {
+        not_before("the death of the process gave it back", begun, PERIOD);
+    }
+}
+
+async fn rules(ground: &Ground) {
+    let (ours, theirs) =
+        (ground.one.rate_limit("rate/1", 2, PERIOD), ground.two.rate_limit("rate/1", 2, PERIOD));
+    if !is_carried_by(ground) {
+        return assert_unsupported(ours.try_acquire().await);
+    }
+    assert_eq!(ours.acquire_many(3).await.unwrap_err().kind(), ErrorKind::Invalid);
+    let begun = Instant::now();
+    for granted in 1..=5_u32 {
+        let rate = if granted % 2 == 0 { &ours } else { &theirs };
+        soon("the rate", rate.acquire()).await.unwrap();
+        // The first two come at once, and each later one a period after the one before the last.
+        not_before("more than two in one period", begun, PERIOD * ((granted - 1) / 2));
+    }
+}

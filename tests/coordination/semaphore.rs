@@ -1,0 +1,115 @@
+//! Semaphores: never more permits out than there are, and those of the dead come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold::{Admission, ErrorKind, Leasehold, Semaphore};
+
+use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "semaphore",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[
+        Part {
+            name: "holder",
+            steps: 3,
+            play: |stage, locks, name| {
+                async move {
+                    let guard =
+                        stage.during("takes two", semaphore(locks, name, TTL).acquire_many(2)).await?;
+                    stage.at("holds two").await;
+                    stage.during("gives them back", guard.release()).await
+                }
+                .boxed()
+            },
+            around: |ground, victim| {
+                async move {
+                    if !ground.admits(Admission::Counted) {
+                        return;
+                    }
+                    let all = semaphore(&ground.one, &victim.name(), LIVING);
+                    victim.dies().await;
+                    all.acquire_many_timeout(PERMITS, LIMIT).await.unwrap().release().await.unwrap();
+                }
+                .boxed()
+            },
+        },
+        // It waits for all of them, of which somebody else has one.
+        Part {
+            name: "waiter",
+            steps: 1,
+            play: |stage, locks, name| {
+                async move {
+                    let all = semaphore(locks, name, TTL);
+                    stage.during("waits for all", all.acquire_many(PERMITS)).await?.release().await
+                }
+                .boxed()
+            },
+            around: |ground, victim| {
+                async move {
+                    if !ground.admits(Admission::Counted) {
+                        return;
+                    }
+                    let (here, there) = (
+                        semaphore(&ground.one, &victim.name(), LIVING),
+                        semaphore(&ground.two, &victim.name(), LIVING),
+                    );
+                    let mut one = Some(here.acquire_timeout(LIMIT).await.unwrap());
+                    if victim.comes_through() {
+                        drop(one.take());
+                    }
+                    victim.dies().await;
+                    // Two are free: the dead one, who stands before, keeps nobody from them for long.
+                    there.acquire_many_timeout(2, LIMIT).await.unwrap().release().await.unwrap();
+                    drop(one);
+                    there.acquire_many_timeout(PERMITS, LIMIT).await.unwrap().release().await.unwrap();
+                }
+                .boxed()
+            },
+        },
+    ],
+};
+
+const PERMITS: u32 = 3;
+
+fn semaphore(locks: &Leasehold, name: &str, ttl: Duration) -> Semaphore {
+    locks.semaphore(name, PERMITS).ttl(ttl)
+}
+
+async fn rules(ground: &Ground) {
+    let (ours, theirs) =
+        (ground.one.semaphore("semaphore/1", PERMITS), ground.two.semaphore("semaphore/1", PERMITS));
+    if !ground.admits(Admission::Counted) {
+        return assert_unsupported(ours.acquire().await);
+    }
+    assert_eq!(ours.acquire_many(PERMITS + 1).await.unwrap_err().kind(), ErrorKind::Invalid);
+    let two = soon("two", ours.acquire_many(2)).await.unwrap();
+    assert!(theirs.try_acquire_many(2).await.unwrap().is_none());
+    let third = soon("the third", theirs.acquire()).await.unwrap();
+    assert!(ours.try_acquire().await.unwrap().is_none());
+    assert!(third.fence() > two.fence());
+    two.release().await.unwrap();
+    third.release().await.unwrap();
+    let out = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for (number, permits) in [1, 2, 3, 1, 2, 1].into_iter().enumerate() {
+        let semaphore = if number % 2 == 0 { ours.clone() } else { theirs.clone() };
+        let out = out.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..2 {
+                let guard = soon("permits", semaphore.acquire_many(permits)).await.unwrap();
+                let now = out.fetch_add(permits, Ordering::SeqCst) + permits;
+                assert!(now <= PERMITS, "{now} permits of {PERMITS} are out");
+                tokio::task::yield_now().await;
+                out.fetch_sub(permits, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}

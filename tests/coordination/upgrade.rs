@@ -1,0 +1,142 @@
+//! Readers that become writers and readers again: nobody writes in between, two are not both let, and the dead are in nobody's way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold::{Admission, ErrorKind, Leasehold, RwLock, Upgradable};
+
+use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::player::{Stage, Victim};
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "upgrade",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[
+        Part {
+            name: "upgrader",
+            steps: 6,
+            play: |stage, locks, name| upgrade_and_back(stage, locks, name).boxed(),
+            around: |ground, victim| {
+                async move {
+                    if !ground.admits(Admission::Counted) {
+                        return;
+                    }
+                    let name = victim.name();
+                    victim.dies().await;
+                    another_writes_by_upgrade(ground, &name).await;
+                }
+                .boxed()
+            },
+        },
+        // It reads, and waits to write while somebody else reads.
+        Part {
+            name: "waiter",
+            steps: 1,
+            play: |stage, locks, name| {
+                async move {
+                    let mut guard = rwlock(locks, name, TTL).upgradable_read().await?;
+                    stage.during("waits to write", guard.upgrade()).await?;
+                    guard.release().await
+                }
+                .boxed()
+            },
+            around: |ground, victim| a_waiter_dies(ground, victim).boxed(),
+        },
+    ],
+};
+
+fn rwlock(locks: &Leasehold, name: &str, ttl: Duration) -> RwLock {
+    locks.rwlock(name).ttl(ttl)
+}
+
+async fn upgrade_and_back(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+    let mut guard = rwlock(locks, name, TTL).upgradable_read().await?;
+    stage.at("reads").await;
+    stage.during("becomes a writer", guard.upgrade()).await?;
+    stage.at("writes").await;
+    stage.during("becomes a reader again", guard.downgrade()).await?;
+    stage.at("reads again").await;
+    stage.during("gives it back", guard.release()).await
+}
+
+async fn a_waiter_dies(ground: &Ground, victim: Victim) {
+    if !ground.admits(Admission::Counted) {
+        return;
+    }
+    let name = victim.name();
+    let lock = rwlock(&ground.one, &name, LIVING);
+    let mut reader = Some(lock.read_timeout(LIMIT).await.unwrap());
+    if victim.comes_through() {
+        drop(reader.take());
+    }
+    victim.dies().await;
+    drop(reader);
+    another_writes_by_upgrade(ground, &name).await;
+}
+
+async fn another_writes_by_upgrade(ground: &Ground, name: &str) {
+    let lock = rwlock(&ground.two, name, LIVING);
+    let mut guard = lock.upgradable_read_timeout(LIMIT).await.unwrap();
+    soon("to become a writer", become_writer(&mut guard)).await;
+    assert!(lock.try_read().await.unwrap().is_none());
+    guard.release().await.unwrap();
+}
+
+/// Asks again while one who is dead still counts as about to become a writer.
+async fn become_writer(guard: &mut Upgradable) {
+    while let Err(error) = guard.upgrade().await {
+        assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn rules(ground: &Ground) {
+    let (ours, theirs) = (ground.one.rwlock("upgrade/1"), ground.two.rwlock("upgrade/1"));
+    if !ground.admits(Admission::Counted) {
+        return assert_unsupported(ours.upgradable_read().await);
+    }
+    let mut guard = soon("to read", ours.upgradable_read()).await.unwrap();
+    let reader = soon("to read", theirs.read()).await.unwrap();
+    reader.release().await.unwrap();
+    soon("to write", guard.upgrade()).await.unwrap();
+    assert!(guard.is_writer() && theirs.try_read().await.unwrap().is_none());
+    guard.downgrade().await.unwrap();
+    assert!(!guard.is_writer() && theirs.try_write().await.unwrap().is_none());
+    soon("to read", theirs.read()).await.unwrap().release().await.unwrap();
+    guard.release().await.unwrap();
+    nobody_writes_between_reading_and_writing(&[ours, theirs]).await;
+}
+
+async fn nobody_writes_between_reading_and_writing(locks: &[RwLock; 2]) {
+    let value = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for number in 0..4 {
+        let (lock, value) = (locks[number % 2].clone(), value.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..2 {
+                let mut guard = soon("to read", lock.upgradable_read()).await.unwrap();
+                let seen = value.load(Ordering::SeqCst);
+                match soon("to write", guard.upgrade()).await {
+                    Ok(()) => {
+                        assert_eq!(value.swap(seen + 1, Ordering::SeqCst), seen, "somebody wrote in between");
+                        guard.release().await.unwrap();
+                    }
+                    // Each would wait for the other: this one lets go, and writes like anybody else.
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+                        guard.release().await.unwrap();
+                        let writer = soon("to write", lock.write()).await.unwrap();
+                        value.fetch_add(1, Ordering::SeqCst);
+                        writer.release().await.unwrap();
+                    }
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(value.load(Ordering::SeqCst), 8);
+}
