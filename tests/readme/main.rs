@@ -103,6 +103,7 @@ async fn table() -> Option<String> {
     let mariadb = MariaDbServer::start_or_skip().await?;
     for (name, options) in [
         ("mysql://", ""),
+        ("mysql://…?dialect=shedlock", "?dialect=shedlock"),
         ("mysql://…?method=get-lock", "?method=get-lock"),
         ("mysql://…?method=for-update", "?method=for-update"),
     ] {

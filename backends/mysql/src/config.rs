@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_address::{
-    Credentials, Host, Parts, TlsFiles, duration_between, invalid, number_up_to, sql_name,
+    Credentials, Host, Parts, SHEDLOCK, TlsFiles, check_shedlock, duration_between, invalid, number_up_to,
+    sql_name,
 };
 use leasehold_core::{Failure, Order};
 
@@ -20,12 +21,12 @@ use leasehold_core::{Failure, Order};
 /// | `ca`, `cert`, `key` | PEM files: authorities to trust instead of the system's; the client's certificate and its key | |
 /// | `password-file` | file that holds the password, read again for each connection | |
 /// | `socket` | path of a unix socket, where the URL names no host | |
-/// | `table` | table of the locks: 1 to 40 of `A-Z a-z 0-9 _`, no digit first | `leasehold` |
+/// | `table` | table of the locks: 1 to 40 of `A-Z a-z 0-9 _`, no digit first | `leasehold`, or `shedlock` |
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
 /// | `method` | `row`: leases in rows; `get-lock`: named locks of one connection, by `GET_LOCK`; `for-update`: rows locked by open transactions | `row` |
 /// | `silence` | with `get-lock` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
 /// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
-/// | `dialect` | with `get-lock`: `tooz`, to contend for the same locks as Python's `tooz` | |
+/// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too; with `get-lock`: `tooz`, to contend for the same locks as Python's `tooz` | |
 /// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
 /// | `connections` | connections at most, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
@@ -89,12 +90,15 @@ pub(crate) enum Method {
     ForUpdate,
 }
 
-/// How named locks are named.
+/// How a lock is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// By digests, so that all names are apart on all servers, and those of other programs.
+    /// As leasehold's own. Named locks are named by digests, so that all names are apart on all servers, and those of
+    /// other programs.
     Native,
-    /// By the names as they are, as `tooz` does.
+    /// As a row of ShedLock's table.
+    ShedLock,
+    /// As a named lock by the name as it is, as `tooz` does.
     Tooz,
 }
 
@@ -144,6 +148,7 @@ impl MySqlConfig {
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
         }
+        config.settle_dialect(&parts.options)?;
         config.check_method(&parts)?;
         config.check()?;
         Ok(config)
@@ -168,6 +173,7 @@ impl MySqlConfig {
             ("method", "row") => self.method = Method::Row,
             ("method", "get-lock") => self.method = Method::GetLock,
             ("method", "for-update") => self.method = Method::ForUpdate,
+            ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
             ("dialect", "tooz") => self.dialect = Dialect::Tooz,
             ("silence", value) => {
                 let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -199,6 +205,24 @@ impl MySqlConfig {
         Ok(())
     }
 
+    /// What a dialect changes of the rest.
+    fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
+        match self.dialect {
+            Dialect::Native => {}
+            Dialect::Tooz if self.method == Method::GetLock => {}
+            Dialect::Tooz => {
+                return Err(invalid("dialect=tooz is for method=get-lock: add that, or take it away"));
+            }
+            Dialect::ShedLock => {
+                check_shedlock(options)?;
+                if !options.iter().any(|(name, _)| name == "table") {
+                    SHEDLOCK.clone_into(&mut self.names.table);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// How long the server keeps a session that it does not hear of.
     pub(crate) fn patience_of_server(&self) -> Duration {
         self.silence * 2
@@ -210,7 +234,6 @@ impl MySqlConfig {
             let (methods, text): (&[Method], _) = match name.as_str() {
                 "order" => (&[Method::Row], "method=row"),
                 "silence" => (&[Method::GetLock, Method::ForUpdate], "method=get-lock and method=for-update"),
-                "dialect" => (&[Method::GetLock], "method=get-lock"),
                 "transactions" => (&[Method::ForUpdate], "method=for-update"),
                 _ => continue,
             };
@@ -277,7 +300,7 @@ const PORT: u16 = 3306;
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[
     ("method", "method=row, method=get-lock or method=for-update"),
-    ("dialect", "dialect=tooz"),
+    ("dialect", "dialect=shedlock or dialect=tooz"),
     ("socket", "socket=/path of the server's unix socket"),
     ("create", "create=yes or create=no"),
     ("order", "order=fifo or order=unordered"),
@@ -329,6 +352,14 @@ mod tests {
     }
 
     #[test]
+    fn a_dialect_has_a_table_of_its_own() {
+        let table = |url: &str| MySqlConfig::parse(url).unwrap().names.table("");
+        assert_eq!(table("mysql://me@h/d?dialect=shedlock"), "`shedlock`");
+        assert_eq!(table("mysql://me@h/d?table=mine&dialect=shedlock"), "`mine`");
+        assert_eq!(table("mysql://me@h/d?dialect=tooz&method=get-lock"), "`leasehold`");
+    }
+
+    #[test]
     fn a_password_is_never_shown() {
         let config = MySqlConfig::parse("mysql://me:hunter2@db.example/app").unwrap();
         assert!(config.exposes_password());
@@ -357,14 +388,15 @@ mod tests {
             ("mysql://me@a/d?connections=0", "1 to 100"),
             ("mysql://me@a/d?method=magic", "method=row"),
             ("mysql://me@a/d?dialect=zope&method=get-lock", "dialect=tooz"),
-            ("mysql://me@a/d?dialect=tooz", "dialect is for method=get-lock"),
+            ("mysql://me@a/d?dialect=tooz", "dialect=tooz is for method=get-lock"),
+            ("mysql://me@a/d?dialect=shedlock&order=fifo", "whoever asks first"),
             ("mysql://me@a/d?method=get-lock&order=fifo", "order is for method=row"),
             ("mysql://me@a/d?method=get-lock&silence=1ms", "silence"),
             ("mysql://me@a/d?socket=here", "socket=/path"),
             ("mysql://me@a/d?silence=5s", "silence is for method=get-lock and method=for-update"),
             ("mysql://me@a/d?transactions=5&method=get-lock", "transactions is for method=for-update"),
             ("mysql://me@a/d?transactions=0&method=for-update", "1 to 1000"),
-            ("mysql://me@a/d?dialect=tooz&method=for-update", "dialect is for method=get-lock"),
+            ("mysql://me@a/d?dialect=tooz&method=for-update", "dialect=tooz is for method=get-lock"),
             ("mysql://me@a/d?tabel=x", "known are method"),
             ("mysql://u:p@a/d?password-file=/x", "two passwords"),
             ("mysql://me@/db?socket=/run/s&ssl-mode=required", "no TLS"),

@@ -81,7 +81,7 @@ async fn ask(cells: &MySqlCells) -> Result<(Server, Facts), Failure> {
     Ok((server, facts))
 }
 
-fn durability(server: &Server) -> Finding {
+pub(crate) fn durability(server: &Server) -> Finding {
     let found = format!(
         "{} {}, innodb_flush_log_at_trx_commit {}, log_bin {}, sync_binlog {}",
         server.setting("version_comment"),
@@ -99,7 +99,7 @@ fn durability(server: &Server) -> Finding {
         .advice("set innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 where there is a binary log")
 }
 
-fn replication(server: &Server) -> Finding {
+pub(crate) fn replication(server: &Server) -> Finding {
     let topic = "replication";
     if server.is_clustered() {
         return Finding::new(topic, Severity::Risk, "this server is one of a cluster that decides together")

@@ -105,7 +105,7 @@ impl Base {
         match self.pool.config.dialect {
             // A name that does not fit can be no lock of `tooz`.
             Dialect::Tooz if fits => name.to_owned(),
-            Dialect::Tooz | Dialect::Native => {
+            Dialect::Tooz | Dialect::Native | Dialect::ShedLock => {
                 let whose = format!("{}\0{}", self.pool.config.database, resource.as_str());
                 let digest = blake3::hash(whose.as_bytes()).to_hex();
                 format!("leasehold-{}", &digest[..DIGITS])

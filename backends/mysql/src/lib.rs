@@ -17,17 +17,19 @@ mod refusal;
 mod schema;
 mod server;
 mod session;
+mod shedlock;
 mod sql;
 
 use std::sync::Arc;
 
-use leasehold_cell::CellBackend;
+use leasehold_cell::{CellBackend, ShedBackend};
 use leasehold_core::{Backend, Clock, Failure};
 use leasehold_session::SessionBackend;
 
-use config::Method;
+use config::{Dialect, Method};
 use for_update::ForUpdate;
 use get_lock::GetLock;
+use shedlock::ShedLock;
 
 pub use cells::MySqlCells;
 pub use config::MySqlConfig;
@@ -46,6 +48,9 @@ pub type MySqlBackend = CellBackend<MySqlCells>;
 pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
         tracing::warn!(server = %config, "the password crosses the network in the clear: add ssl-mode=verify-identity");
+    }
+    if config.dialect == Dialect::ShedLock {
+        return Ok(Arc::new(ShedBackend::new(ShedLock::connect(config, clock).await?)));
     }
     match config.method {
         Method::Row => {

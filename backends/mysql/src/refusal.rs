@@ -67,6 +67,8 @@ fn kind(code: u16) -> FailureKind {
         1044 | 1045 | 1130 | 1698 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 3159 => FailureKind::Denied,
         // No such database; what a proxy or an old server does not know.
         1049 | NO_TABLE | NO_COLUMN | 1064 | 1193 | 1235 | 1305 => FailureKind::Unsupported,
+        // A character that a column of somebody else's table has not.
+        1366 | 1267 | 3854 => FailureKind::Unsupported,
         _ => FailureKind::Unavailable,
     }
 }
@@ -84,6 +86,7 @@ fn describe(cause: &ServerError) -> String {
         1290 | 1792 | 1836 => "it is a replica or set read-only: connect to the primary",
         1021 | 1114 | 3 | 28 => "make room on the server's disk",
         1153 => "raise max_allowed_packet of the server",
+        1366 | 1267 | 3854 => "take a name of plain characters, or convert the table to utf8mb4",
         1969 | 3024 => "it took longer than timeout= of the URL",
         _ => "",
     };

@@ -5,10 +5,11 @@
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-use crate::config::{Create, Method, MySqlConfig, Names};
+use crate::config::{Create, Dialect, Method, MySqlConfig, Names};
 use crate::dial::read;
 use crate::pool::Pool;
 use crate::refusal::Refusal;
+use crate::shedlock;
 
 /// The form of the tables that this client writes.
 const FORM: i32 = 1;
@@ -19,6 +20,9 @@ pub fn schema(config: &MySqlConfig) -> String {
 }
 
 fn tables(config: &MySqlConfig) -> String {
+    if config.dialect == Dialect::ShedLock {
+        return shedlock::table(config);
+    }
     let meta = config.names.table("_meta");
     let own = match config.method {
         Method::Row => leases(&config.names),
@@ -121,6 +125,9 @@ pub fn grants(config: &MySqlConfig) -> String {
         let (database, table) = (config.quoted_database(), config.names.table(ending));
         format!("GRANT {rights} ON {database}.{table} TO '{user}'@'%';\n")
     };
+    if config.dialect == Dialect::ShedLock {
+        return grant("SELECT, INSERT, UPDATE", "");
+    }
     let endings: &[&str] = match config.method {
         Method::Row => &["", "_registers"],
         Method::GetLock | Method::ForUpdate => needed(config.method),

@@ -43,10 +43,7 @@ impl Server {
             waiting: Waiting::Polls,
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
             fencing: self.grade(),
-            safety: match self.grade() {
-                Grade::Strict => Safety::Strict,
-                _ => Safety::LostOnFailover,
-            },
+            safety: self.safety(),
             place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
@@ -65,13 +62,21 @@ impl Server {
             fencing: match config.dialect {
                 Dialect::Native => self.grade(),
                 // Those who do not use leasehold draw none.
-                Dialect::Tooz => Grade::None,
+                Dialect::Tooz | Dialect::ShedLock => Grade::None,
             },
             safety: Safety::LostOnFailover,
             place_ttl: config.patience_of_server(),
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+        }
+    }
+
+    /// What rows survive here, as far as this server tells.
+    pub(crate) fn safety(&self) -> Safety {
+        match self.grade() {
+            Grade::Strict => Safety::Strict,
+            _ => Safety::LostOnFailover,
         }
     }
 

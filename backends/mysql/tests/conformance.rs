@@ -81,7 +81,7 @@ fn taker() {
 }
 
 /// Suites that are compiled in.
-const SUITES: usize = 4;
+const SUITES: usize = 5;
 
 mod row {
     use super::*;
@@ -104,4 +104,9 @@ mod tooz {
     use super::*;
     const OPTIONS: &str = "table=tooz&method=get-lock&silence=1s&dialect=tooz";
     leasehold_conformance::suite!(On { when: When::IfAllAreAskedFor, options: OPTIONS });
+}
+
+mod shedlock {
+    use super::*;
+    leasehold_conformance::suite!(On { when: When::Always, options: "dialect=shedlock" });
 }

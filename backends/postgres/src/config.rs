@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_address::{
-    Credentials, Host, Parts, TlsFiles, duration_between, invalid, number_up_to, sql_name,
+    Credentials, Host, Parts, SHEDLOCK, TlsFiles, check_shedlock, duration_between, invalid, number_up_to,
+    sql_name,
 };
 use leasehold_core::{Failure, Order};
 
@@ -168,7 +169,7 @@ impl PostgresConfig {
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
         }
-        config.settle_dialect(parts.options.iter().map(|(name, _)| name.as_str()).collect())?;
+        config.settle_dialect(&parts.options)?;
         config.check_method(&parts.options)?;
         config.check()?;
         Ok(config)
@@ -240,16 +241,12 @@ impl PostgresConfig {
     }
 
     /// What a dialect changes of the rest.
-    fn settle_dialect(&mut self, named: Vec<&str>) -> Result<(), Failure> {
+    fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
         if self.dialect == Dialect::Native {
             return Ok(());
         }
-        if let Some(other) = named.iter().find(|name| matches!(**name, "wait" | "order" | "method")) {
-            return Err(invalid(format!(
-                "{other} is for the native locks: in ShedLock's table everybody asks again, and whoever asks first has it"
-            )));
-        }
-        if !named.contains(&"table") {
+        check_shedlock(options)?;
+        if !options.iter().any(|(name, _)| name == "table") {
             SHEDLOCK.clone_into(&mut self.names.table);
         }
         Ok(())
@@ -328,8 +325,6 @@ impl fmt::Display for Place {
 
 const FORM: &str = "postgres://user@host/database";
 const PORT: u16 = 5432;
-/// As ShedLock's documentation names it.
-const SHEDLOCK: &str = "shedlock";
 /// Names in PostgreSQL have 63 bytes; ours get endings.
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{End, Hold, Row, ShedTable, Taken, Widths, shed_profile};
-use leasehold_core::{Effect, Failure, FailureKind, Finding, Profile, Severity};
+use leasehold_cell::{End, Hold, Row, ShedTable, Taken, Widths, clock_finding, shed_profile};
+use leasehold_core::{Effect, Failure, FailureKind, Finding, Profile};
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::cells::{end_of, micros};
@@ -144,19 +144,7 @@ impl ShedTable for ShedLock {
         );
         let rows = self.pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
         let ahead = rows.map_err(Refusal::into_failure).and_then(|rows| read::<i64>(&only(rows)?, 0));
-        findings.push(match ahead {
-            Ok(0) => Finding::new("clock", Severity::Good, "no row is from the future")
-                .meaning("all who write the table seem to go by the server's clock, in UTC"),
-            Ok(ahead) => {
-                let found = format!("{ahead} rows were locked later than the server's clock is now");
-                Finding::new("clock", Severity::Risk, found)
-                    .meaning("somebody writes the table by a clock of its own, or in another time zone: its locks last too long, and ours may look free to it")
-                    .advice("configure usingDbTime() in every ShedLock provider that uses this table")
-            }
-            Err(failure) => Finding::new("clock", Severity::Unknown, failure.to_string())
-                .meaning("whether all go by the server's clock could not be looked at")
-                .advice("run it again when the server answers"),
-        });
+        findings.push(clock_finding(ahead));
         findings
     }
 }

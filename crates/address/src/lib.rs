@@ -10,14 +10,16 @@ mod credentials;
 mod host;
 mod options;
 mod parts;
+mod sql;
 #[cfg(feature = "rustls")]
 mod tls;
 mod tls_files;
 
 pub use credentials::{Credentials, reveal};
 pub use host::Host;
-pub use options::{duration_between, invalid, number_up_to, plain_text, sql_name};
+pub use options::{duration_between, invalid, number_up_to, plain_text};
 pub use parts::Parts;
+pub use sql::{SHEDLOCK, check_shedlock, sql_name};
 #[cfg(feature = "rustls")]
 pub use tls::{client_settings, trusted_authorities};
 pub use tls_files::{Identity, TlsFiles};

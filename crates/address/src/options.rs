@@ -46,35 +46,16 @@ pub fn number_up_to(name: &str, value: &str, max: usize) -> Result<usize, Failur
     number.ok_or_else(|| invalid(format!("{name}: write a number from 1 to {max}")))
 }
 
-/// Passes the text of the option `name` where it can be a name in SQL: plain characters only, so that quoting it is all
-/// that there is to do before it is written into statements.
-///
-/// # Errors
-/// `Invalid`, with the characters that it may have.
-pub fn sql_name(name: &str, value: &str, max: usize) -> Result<String, Failure> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if value.len() > max || !value.starts_with(first) || !value.chars().all(plain) {
-        return Err(invalid(format!("{name}: write 1 to {max} of A-Z a-z 0-9 _, no digit first")));
-    }
-    Ok(value.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_in_sql_have_bounds() {
+    fn numbers_have_bounds() {
         assert_eq!(number_up_to("connections", "8", 100).unwrap(), 8);
         for bad in ["0", "101", "-1", "x", ""] {
             let refusal = number_up_to("connections", bad, 100).unwrap_err().to_string();
             assert!(refusal.contains("connections: write a number from 1 to 100"), "{refusal}");
-        }
-        assert_eq!(sql_name("table", "_Jobs1", 6).unwrap(), "_Jobs1");
-        for bad in ["", "1a", "a-b", "a\"", "a`", "a;", "ä", "Jobs_12"] {
-            let refusal = sql_name("table", bad, 6).unwrap_err().to_string();
-            assert!(refusal.contains("table: write 1 to 6 of A-Z a-z 0-9 _, no digit first"), "{refusal}");
         }
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn stagger(before: u32) -> Duration {
 }
 
 /// A random pause before another try against other writers, longer each time.
-pub(crate) async fn before_retry(tries: u32) {
+pub async fn before_retry(tries: u32) {
     let longest = Duration::from_millis(1 << tries.min(6)).min(LONGEST_RETRY);
     // Without randomness the pause is the whole one: late, but never wrong.
     let part = getrandom::u32().unwrap_or(u32::MAX);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Failure, Finding, Grade, Liveness, Order, Profile, Resource, Safety, Waiting,
+    Admission, Failure, Finding, Grade, Liveness, Order, Profile, Resource, Safety, Severity, Waiting,
 };
 
 use crate::pace::{BATCH_MAX, MAX_TTL, MIN_TTL};
@@ -131,6 +131,24 @@ pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
         granularity: Duration::from_millis(1),
         overrun: Duration::ZERO,
         renew_batch_max: BATCH_MAX,
+    }
+}
+
+/// What it says of the clocks of all who write the table, that so many rows were locked later than the database's clock is
+/// now.
+pub fn clock_finding(ahead: Result<i64, Failure>) -> Finding {
+    match ahead {
+        Ok(0) => Finding::new("clock", Severity::Good, "no row is from the future")
+            .meaning("all who write the table seem to go by the server's clock, in UTC"),
+        Ok(ahead) => {
+            let found = format!("{ahead} rows were locked later than the server's clock is now");
+            Finding::new("clock", Severity::Risk, found)
+                .meaning("somebody writes the table by a clock of its own, or in another time zone: its locks last too long, and ours may look free to it")
+                .advice("configure usingDbTime() in every ShedLock provider that uses this table")
+        }
+        Err(failure) => Finding::new("clock", Severity::Unknown, failure.to_string())
+            .meaning("whether all go by the server's clock could not be looked at")
+            .advice("run it again when the server answers"),
     }
 }
 

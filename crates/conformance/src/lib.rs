@@ -83,6 +83,7 @@ mod law;
 mod laws;
 mod list;
 mod referee;
+pub mod shed;
 mod stop;
 mod subject;
 pub mod taker;

@@ -1,0 +1,200 @@
+//! What a backend over ShedLock's table has to show beside a scheduler that sends ShedLock's documented statements
+//! through another client.
+//!
+//! Ground rules: for tests only, so what must not fail panics. A database brings its statements; what is expected of
+//! them is written here, once.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Backend, Claim, FailureKind, Finding, Grade, Note, Patience, Release, Renewal, Severity, Share, Step,
+};
+
+use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take};
+
+/// A provider with `usingDbTime()`, whose `locked_by` is [`HOST`]. The count of changed rows is its answer.
+#[async_trait]
+pub trait Scheduler: Sync {
+    /// Takes a row that is free, for so long at most.
+    async fn lock(&self, name: &str, at_most: Duration) -> bool;
+
+    /// Moves the end of what it holds.
+    async fn extend(&self, name: &str, at_most: Duration) -> bool;
+
+    /// Ends what it holds, or lets it end when it was held for so long.
+    async fn unlock(&self, name: &str, at_least: Duration) -> bool;
+}
+
+/// What the scheduler writes into `locked_by`.
+pub const HOST: &str = "app-1";
+
+/// Neither takes, extends or ends what the other one holds.
+///
+/// # Panics
+/// Where one does.
+pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: &impl Scheduler) {
+    assert!(java.lock("report", LONG).await);
+    let ours = claim("report", LONG);
+    assert!(is_busy(backend, &ours).await, "it is the scheduler's");
+    let seen = backend.inspect(&resource("report"), None, &Patience::none(clock())).await;
+    let holder = &seen.as_ref().unwrap_or_else(|failure| panic!("{failure}")).holders[0];
+    assert_eq!(holder.note.as_str(), HOST);
+    assert!(holder.remaining.is_some_and(|left| left > LONG / 2 && left <= LONG), "{seen:?}");
+    assert!(matches!(renew(backend, &ours).await, Renewal::Lost));
+    assert!(matches!(release(backend, &ours).await, Release::Gone), "it is not ours");
+    assert!(java.extend("report", LONG).await, "nobody touched it");
+    assert!(java.unlock("report", Duration::ZERO).await);
+
+    hold(backend, &ours).await;
+    assert!(!java.lock("report", LONG).await, "it is ours");
+    assert!(!java.unlock("report", Duration::ZERO).await && !java.extend("report", LONG).await);
+    assert!(matches!(renew(backend, &ours).await, Renewal::Renewed));
+    let listed = backend.list("rep", None, 10).await;
+    assert!(matches!(&listed.as_deref(), Ok([one]) if one.resource.as_str() == "report"), "{listed:?}");
+    assert!(matches!(release(backend, &ours).await, Release::Freed));
+    assert!(java.lock("report", LONG).await, "it is free");
+
+    // What holds for a while at least stays held after it was unlocked.
+    assert!(java.unlock("report", LONG / 2).await);
+    assert!(is_busy(backend, &ours).await, "at least for half a minute");
+}
+
+/// What one leaves behind the other takes when its time is over, and what comes late from the one spares the other.
+///
+/// # Panics
+/// Where it does not.
+pub async fn the_next_one_takes_what_is_over(backend: &dyn Backend, java: &impl Scheduler) {
+    let brief = Duration::from_millis(400);
+    assert!(java.lock("a", brief).await);
+    let waiting = claim("a", LONG);
+    let began = Instant::now();
+    take(backend, &waiting).await;
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    assert!(!java.unlock("a", Duration::ZERO).await, "a late unlock spares the next holder");
+
+    let short = claim("b", brief);
+    hold(backend, &short).await;
+    let since = Instant::now();
+    while !java.lock("b", LONG).await {
+        assert!(since.elapsed() < LONG / 2, "its time is over");
+        tokio::time::sleep(PAUSE).await;
+    }
+    assert!(matches!(renew(backend, &short).await, Renewal::Lost));
+    assert!(matches!(release(backend, &short).await, Release::Gone));
+    assert!(java.extend("b", LONG).await, "a late release spares the next holder");
+}
+
+/// Whoever saw a lock of the others may end it.
+///
+/// # Panics
+/// Where it stays.
+pub async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Scheduler) {
+    assert!(java.lock("a", LONG).await);
+    let seen = backend.inspect(&resource("a"), None, &Patience::none(clock())).await;
+    let id = seen.unwrap_or_else(|failure| panic!("{failure}")).holders[0].id;
+    let claim = Claim { id, ..claim("a", LONG) };
+    assert!(matches!(release(backend, &claim).await, Release::Freed));
+    assert!(!java.extend("a", LONG).await, "it was ended");
+    assert!(java.lock("a", LONG).await);
+}
+
+/// The columns of the documented table have room for the longest names and notes.
+///
+/// # Panics
+/// Where they have not, or where two long names are one.
+pub async fn every_name_and_note_has_room(backend: &dyn Backend) {
+    let (one, two) = ("x".repeat(511) + "1", "x".repeat(511) + "2");
+    let note = Note::clipped(&"é".repeat(512));
+    let one = Claim { note, ..claim(&one, LONG) };
+    hold(backend, &one).await;
+    hold(backend, &claim(&two, LONG)).await;
+    assert!(is_busy(backend, &claim(one.resource.as_str(), LONG)).await);
+    assert!(matches!(renew(backend, &one).await, Renewal::Renewed));
+    assert!(matches!(release(backend, &one).await, Release::Freed));
+}
+
+/// Many are renewed and released at once, each by its own holder.
+///
+/// # Panics
+/// Where one is confused with another.
+pub async fn each_of_a_batch_is_answered_for(backend: &dyn Backend, java: &impl Scheduler) {
+    let ours: Vec<Claim> = ["b", "d", "a"].map(|name| claim(name, LONG)).into();
+    for claim in &ours {
+        hold(backend, claim).await;
+    }
+    assert!(java.lock("c", LONG).await);
+    let stranger = claim("c", LONG);
+    let mixed = [&ours[0], &stranger, &ours[1], &ours[2]];
+    let proof = leasehold_core::Proof::none();
+    let batch = mixed.map(|claim| leasehold_core::Renew { claim, proof: &proof });
+    let renewals = backend.renew(&batch).await;
+    let renewed = renewals.iter().map(|renewal| matches!(renewal, Renewal::Renewed));
+    assert_eq!(renewed.collect::<Vec<_>>(), [true, false, true, true], "{renewals:?}");
+    let releases = backend.release(&mixed).await;
+    let freed = releases.iter().map(|release| matches!(release, Release::Freed));
+    assert_eq!(freed.collect::<Vec<_>>(), [true, false, true, true], "{releases:?}");
+    assert!(java.extend("c", LONG).await, "it was not touched");
+    assert!(java.lock("d", LONG).await, "it is free");
+}
+
+/// A weight is refused, and no fence is promised.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn what_it_cannot_promise_is_refused(backend: &dyn Backend) {
+    assert_eq!(backend.profile().fencing, Grade::None);
+    let shared = Claim { share: Share::READER, ..claim("a", LONG) };
+    let refused = backend.contend(&shared, &Patience::none(clock())).await;
+    assert!(matches!(&refused, Err(failure) if failure.kind == FailureKind::Unsupported), "{refused:?}");
+}
+
+/// What an examination says of this topic.
+///
+/// # Panics
+/// Where it says nothing of it.
+pub async fn finding(backend: &dyn Backend, topic: &str) -> Finding {
+    let findings = backend.examine(LONG).await;
+    let found = findings.into_iter().find(|finding| finding.topic == topic);
+    found.unwrap_or_else(|| panic!("nothing is said of {topic}"))
+}
+
+/// A row that somebody wrote in local time, east of Greenwich, is found: `write` puts it there.
+///
+/// # Panics
+/// Where it is not, or one is found before.
+pub async fn rows_from_the_future_are_found(backend: &dyn Backend, write: impl AsyncFnOnce()) {
+    assert_eq!(finding(backend, "clock").await.severity, Severity::Good);
+    write().await;
+    let found = finding(backend, "clock").await;
+    assert!(found.severity == Severity::Risk && found.advice.contains("usingDbTime"), "{found:?}");
+}
+
+/// A restart that keeps the data keeps what is held, and one that loses them is a loss.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss(
+    backend: &dyn Backend,
+    restart: impl AsyncFnOnce(),
+    lose: impl AsyncFnOnce(),
+) {
+    let held = claim("job", LONG);
+    hold(backend, &held).await;
+    restart().await;
+    assert!(matches!(renew_at_last(backend, &held).await, Renewal::Renewed));
+    let step = backend.contend(&held, &Patience::none(clock())).await;
+    assert!(matches!(step, Ok(Step::Granted(_))), "its own request, repeated: {step:?}");
+    lose().await;
+    assert!(matches!(renew_at_last(backend, &held).await, Renewal::Lost));
+    take(backend, &claim("job", LONG)).await;
+}
+
+async fn is_busy(backend: &dyn Backend, claim: &Claim) -> bool {
+    match look_once(backend, claim).await {
+        Ok(grant) => grant.is_none(),
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+const PAUSE: Duration = Duration::from_millis(50);
