@@ -49,14 +49,24 @@ fn check(outcomes: &[Vec<Outcome>], total: u64, rounds: u32) {
 
 /// A pause past the lease breaks what exclusion rests on: the fence has to keep every update.
 async fn no_acknowledged_update_is_lost(store: &Store, rounds: u32) {
-    let (outcomes, total, pauses) = run(store, rounds).await;
-    check(&outcomes, total, rounds);
-    let refused = outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Refused).count();
-    let late = outcomes.iter().flatten().filter(|outcome| matches!(outcome, Outcome::DoneButLost(_))).count();
-    println!("{pauses} pauses, {refused} refused by the fence, {late} told of their loss after the write");
-    assert!(pauses >= 5, "{pauses} pauses are too few to show anything");
-    assert!(refused + late > 0, "nobody was paused while it held: the test showed nothing");
+    // Who is paused is chance, and so is whether it holds just then: a run in which nobody did shows nothing.
+    for _ in 0..MAX_RUNS {
+        let (outcomes, total, pauses) = run(store, rounds).await;
+        check(&outcomes, total, rounds);
+        let refused = outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Refused).count();
+        let late =
+            outcomes.iter().flatten().filter(|outcome| matches!(outcome, Outcome::DoneButLost(_))).count();
+        println!(
+            "{pauses} pauses, {refused} refused by the fence, {late} told of their loss after the write"
+        );
+        if refused + late > 0 {
+            return;
+        }
+    }
+    panic!("nobody was paused while it held: the test showed nothing");
 }
+
+const MAX_RUNS: u32 = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_redis_no_acknowledged_update_is_lost() {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Share};
+use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Resource, Share};
 
 use crate::chance::{self, Chance};
 use crate::client::{AT_ONCE, Client, HANG};
@@ -201,11 +201,7 @@ pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
         client.free(&claim).await?;
     }
     // Where nobody passes by, the dead place goes by its own time.
-    let patience = patience_for(&trial.clock, silence(trial).max(trial.ttl()) + CALL_GRACE * 2);
-    while !patience.is_ended() && !trial.client(3).look(&resource).await?.waiting.is_empty() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    trial.client(3).nobody(&resource, "long after a waiter was killed").await
+    nobody_at_last(trial, &resource, "long after a waiter was killed").await
 }
 
 /// Killed at any instant of taking and releasing, a process leaves the resource usable, and its fences used up.
@@ -244,7 +240,8 @@ pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked
         trial.in_time(&taken, free_at.after(silence(trial)), "after a process was killed")?;
         trial.client(0).free(&ours).await?;
     }
-    trial.client(1).nobody(&resource, "after all were killed").await
+    // What the last of them had asked for may be carried out after its death.
+    nobody_at_last(trial, &resource, "long after all were killed").await
 }
 
 pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
@@ -311,6 +308,19 @@ async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Che
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Nobody is left once all that the dead had asked for has ended by its own time.
+async fn nobody_at_last(trial: &Trial, resource: &Resource, why: &str) -> Checked {
+    let patience = patience_for(&trial.clock, silence(trial).max(trial.ttl()) + CALL_GRACE * 2);
+    while !patience.is_ended() {
+        let seen = trial.client(3).look(resource).await?;
+        if seen.holders.is_empty() && seen.waiting.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    trial.client(3).nobody(resource, why).await
 }
 
 /// How long a place may stand in the way after its process died.
