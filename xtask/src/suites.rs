@@ -30,9 +30,8 @@ struct Suite {
 pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<(), String> {
     let suites = Mutex::new(VecDeque::from(found(root, &prepare)?));
     let failed = Mutex::new(Vec::new());
-    let workers = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..workers {
+        for _ in 0..cores() {
             scope.spawn(|| {
                 loop {
                     let next = suites.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -69,12 +68,12 @@ fn judge(failed: Vec<(Suite, String)>, prepare: &impl Fn(&mut Command)) -> Resul
 }
 
 /// More failed programs than this are not for want of processor time.
-const MAX_LATE: usize = 3;
+const MAX_LATE: usize = 6;
 
 /// The longest that one program may run: what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Builds the test programs, and tells what they are: those with servers, which take longest, first.
+/// Builds the test programs, and tells what they are: the laws, which take longest, first, then all others with servers.
 fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -85,7 +84,7 @@ fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, Str
         return Err("the tests could not be built".to_owned());
     }
     let mut suites = parse(&String::from_utf8_lossy(&output.stdout));
-    suites.sort_by_key(|suite| !suite.repeat.contains(" --test "));
+    suites.sort_by_key(|suite| (!suite.is_of_laws(), !suite.repeat.contains(" --test ")));
     let words = ["test", "--workspace", "--doc", "--no-fail-fast"];
     suites.insert(
         0,
@@ -126,6 +125,12 @@ fn suite(message: &Value) -> Option<Suite> {
 }
 
 impl Suite {
+    /// Whether it holds a store to the laws. Those wait for the ends of leases two thirds of their time, and tell by
+    /// themselves what is late from what is broken, so that more of them may run at a time than there are cores.
+    fn is_of_laws(&self) -> bool {
+        self.repeat.contains(" --test conformance")
+    }
+
     /// Runs it, and shows what it printed.
     fn run(&self, prepare: &impl Fn(&mut Command)) -> Result<(), String> {
         let broken = |error: std::io::Error| error.to_string();
@@ -134,6 +139,9 @@ impl Suite {
         let mut output = tempfile()?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).current_dir(&self.folder).envs(self.variables.iter().cloned());
+        if self.is_of_laws() {
+            command.env("RUST_TEST_THREADS", (2 * cores()).to_string());
+        }
         prepare(&mut command);
         let (out, err) = (output.try_clone().map_err(broken)?, output.try_clone().map_err(broken)?);
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(broken)?;
@@ -162,6 +170,10 @@ impl Suite {
 fn tempfile() -> Result<File, String> {
     tempfile::tempfile()
         .map_err(|error| format!("no temporary file: {error}; set TMPDIR to a writable folder"))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
 }
 
 fn cargo() -> Command {
@@ -212,7 +224,15 @@ not json"#;
         };
         assert_eq!(failed(&["true", "true"]), Ok(()));
         assert!(failed(&["true", "exit 3"]).is_err_and(|why| why.starts_with("1 test programs failed")));
-        assert!(failed(&["true"; 4]).is_err_and(|why| why.starts_with("4 test programs failed")));
+        assert!(failed(&["true"; 7]).is_err_and(|why| why.starts_with("7 test programs failed")));
+    }
+
+    #[test]
+    fn laws_run_more_at_a_time_and_other_programs_as_many_as_there_are_cores() {
+        let wide = format!("test \"$RUST_TEST_THREADS\" = {}", 2 * cores());
+        let laws = Suite { repeat: "cargo test --test conformance_file".to_owned(), ..suite(&wide) };
+        assert_eq!(laws.run(&|_| {}), Ok(()));
+        assert_eq!(suite(&format!("! {wide}")).run(&|_| {}), Ok(()));
     }
 
     #[test]
