@@ -45,7 +45,12 @@ fn advice(cause: Errno) -> (FailureKind, &'static str) {
         Errno::ROFS => (FailureKind::Denied, "; name a directory on a writable file system for the store"),
         Errno::LOOP | Errno::NOTDIR => (
             FailureKind::Foreign,
-            "; the store follows no symbolic links inside its directory: remove what stands there",
+            "; a part of this path is a file, or a symbolic link inside the store, which it does not follow: \
+             remove it, or name another directory for the store",
+        ),
+        Errno::EXIST => (
+            FailureKind::Foreign,
+            "; what stands there is no directory: remove it, or name another directory for the store",
         ),
         Errno::NOSPC | Errno::DQUOT => {
             (FailureKind::Unavailable, "; free some space (or inodes: `df -i`) and try again")
@@ -73,5 +78,9 @@ mod tests {
         assert!(failure.detail().starts_with("cannot create /x/y: Permission denied"), "{failure}");
         assert!(failure.detail().contains("name another directory"), "{failure}");
         assert_eq!(cannot("open", Path::new("/x"), Errno::MFILE).kind, FailureKind::Unavailable);
+        // Trying again helps with none of these.
+        for cause in [Errno::EXIST, Errno::NOTDIR, Errno::LOOP] {
+            assert_eq!(cannot("create", Path::new("/x"), cause).kind, FailureKind::Foreign);
+        }
     }
 }
