@@ -11,6 +11,7 @@ use leasehold_core::{
 
 use crate::bells::Bells;
 use crate::cells::{Cell, Cells};
+use crate::left::Left;
 use crate::mine::Mine;
 use crate::page::Page;
 use crate::pollers::Pollers;
@@ -29,6 +30,7 @@ pub struct CellBackend<C> {
     pub(crate) cells: C,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) mine: Mine,
+    pub(crate) left: Left,
     pub(crate) pollers: Pollers,
     pub(crate) turns: Turns,
     sightings: Sightings,
@@ -42,6 +44,7 @@ impl<C: Cells> CellBackend<C> {
             cells,
             clock,
             mine: Mine::default(),
+            left: Left::default(),
             pollers: Pollers::default(),
             turns: Turns::default(),
             sightings: Sightings::default(),

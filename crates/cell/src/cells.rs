@@ -40,6 +40,13 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// origin becomes the present. `put.fence` says nothing here.
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure>;
 
+    /// As [`Cells::seize`] of a cell that this client emptied, and of which it has heard nothing since: it is there, and most
+    /// likely still empty. A store for which a change is less work than «insert or change» does that; where the cell is
+    /// not there, or not empty, it does nothing and says [`Seized::Held`]. Only under [`Timekeeping::Store`].
+    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        self.seize(at, put).await
+    }
+
     /// The cells of these resources, in order; `None` where there is none.
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
 
@@ -152,6 +159,7 @@ pub enum Basis {
     /// It stays: the text was made from what was read.
     Kept,
     /// It becomes the present, on the condition that a claim still lives by the store's clock. Only under
-    /// [`Timekeeping::Store`].
+    /// [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which goes on or ends: the fence is
+    /// the one that stands there, and since no new one is made, the epoch that the store is in does not matter.
     Renewed,
 }

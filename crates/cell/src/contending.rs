@@ -9,7 +9,7 @@ use leasehold_core::{
 
 use crate::backend::CellBackend;
 use crate::bells::{Bell, News, address};
-use crate::cells::{Basis, Cell, Cells, Put, Seized, Swap};
+use crate::cells::{Basis, Cell, Cells, Put, Seized, Swap, Timekeeping};
 use crate::mine::Alone;
 use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered, stagger};
 use crate::page::{self, BY_STORE, Page};
@@ -117,12 +117,18 @@ impl<C: Cells> CellBackend<C> {
             keep: claim.ttl,
             call: crate::Call::Nobody,
         };
-        Ok(match self.cells.seize(&claim.resource, &put).await? {
+        let seized = match self.left.take(&claim.resource) {
+            true => self.cells.retake(&claim.resource, &put).await?,
+            false => self.cells.seize(&claim.resource, &put).await?,
+        };
+        Ok(match seized {
             Seized::Held(cell) => Taking::Held(cell),
             Seized::Taken { version, fence } => {
-                // The claim's own span begins now for this observer, too.
-                let cell = Cell { text: put.text, version, fence, floor: fence, age: Some(Duration::ZERO) };
-                self.open(&claim.resource, &cell)?;
+                if kept_by == Timekeeping::Observer {
+                    // The claim's own span begins now for this observer, too.
+                    let cell = Cell { text: put.text, version, fence, floor: fence, age: None };
+                    self.open(&claim.resource, &cell)?;
+                }
                 self.remember(asking, version, fence, fence);
                 Taking::Granted(asking.granted(fence))
             }

@@ -69,7 +69,12 @@ impl<C: Cells> CellBackend<C> {
         }
         for (at, swapped) in places.into_iter().zip(self.cells.swap(&swaps).await) {
             match swapped {
-                Ok(true) => answers[at] = Some(Release::Freed),
+                Ok(true) => {
+                    if self.cells.timekeeping() == Timekeeping::Store {
+                        self.left.remember(&claims[at].resource);
+                    }
+                    answers[at] = Some(Release::Freed);
+                }
                 Ok(false) => {}
                 Err(failure) => answers[at] = Some(Release::Unknown(failure)),
             }

@@ -9,8 +9,8 @@
 //! # What a store brings
 //!
 //! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one step, so that
-//! an uncontended acquire is one round trip. A release is one round trip too: who holds a cell alone remembers its
-//! version, and swaps without reading. A store that can carry a word from one client to another rings the [`Bells`];
+//! an uncontended acquire is one round trip; `retake` does the same where this client was the last, which may cost the store
+//! less. A release is one round trip too: who holds a cell alone remembers its version, and swaps without reading. A store that can carry a word from one client to another rings the [`Bells`];
 //! all others are polled.
 //!
 //! # Whose time
@@ -46,6 +46,7 @@ mod bells;
 mod cells;
 mod contending;
 mod ending;
+mod left;
 mod looking;
 mod mine;
 mod pace;

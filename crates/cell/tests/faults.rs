@@ -127,6 +127,38 @@ async fn what_nobody_else_wants_costs_one_request_to_take_and_one_to_free() {
 }
 
 #[tokio::test]
+async fn a_cell_that_was_left_empty_is_taken_again_and_one_that_is_not_so_any_more_as_well() {
+    let store = Store::new();
+    let (here, there) = (store.open(TABLE, Faults::default()), store.open(TABLE, Faults::default()));
+    let mut last = Fence::default();
+    let mut take = async |backend: &dyn Backend| {
+        let claim = claim("left", LONG);
+        let fence = try_take(backend, &claim).await?.fence.unwrap();
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+        Some(claim)
+    };
+    for expected in [0, 1, 2] {
+        let claim = take(&here).await.unwrap();
+        assert_eq!(store.retakes(), expected);
+        assert!(matches!(here.release(&[&claim]).await[..], [Release::Freed]));
+    }
+    // Somebody else has it; what was left is then no longer known to be empty.
+    let others = take(&there).await.unwrap();
+    assert!(take(&here).await.is_none());
+    assert_eq!(store.retakes(), 3);
+    assert!(take(&here).await.is_none());
+    assert_eq!(store.retakes(), 3);
+    assert!(matches!(there.release(&[&others]).await[..], [Release::Freed]));
+    let claim = take(&here).await.unwrap();
+    assert!(matches!(here.release(&[&claim]).await[..], [Release::Freed]));
+    // It was deleted by hand.
+    store.forget("left");
+    let alone = self::claim("left", LONG);
+    assert!(try_take(&here, &alone).await.is_some());
+}
+
+#[tokio::test]
 async fn ten_thousand_renewals_are_a_hundred_requests() {
     let store = Store::new();
     let backend = store.open(TABLE, Faults::default());

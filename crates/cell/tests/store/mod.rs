@@ -25,6 +25,7 @@ pub(crate) struct Store {
     rows: Mutex<Rows>,
     bells: Mutex<Vec<Bells>>,
     requests: AtomicU64,
+    retakes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +69,11 @@ impl Store {
     /// How many requests there were.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
+    }
+
+    /// How many requests were for a cell that the client believed to be there and empty.
+    pub(crate) fn retakes(&self) -> u64 {
+        self.retakes.load(Ordering::SeqCst)
     }
 
     /// The text of a cell becomes another one, as an operator can do it.
@@ -247,6 +253,15 @@ impl Cells for MemoryCells {
             }
         };
         self.answer(seized)
+    }
+
+    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        if !self.rows().cells.contains_key(at.as_str()) {
+            self.request().await?;
+            return Ok(Seized::Held(None));
+        }
+        self.store.retakes.fetch_add(1, Ordering::SeqCst);
+        self.seize(at, put).await
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
