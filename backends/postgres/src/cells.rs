@@ -1,6 +1,6 @@
 //! One row per resource: the store behind the leases.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +82,29 @@ impl PostgresCells {
         }
     }
 
+    async fn keep_one(&self, swap: &Swap) -> Result<bool, Failure> {
+        let Swap { at, seen, put, .. } = swap;
+        let (name, seen, version, keep) = (at.as_str(), signed(*seen), signed(put.version), micros(put.keep));
+        let answer =
+            self.pool.ask(&self.statements.keep_one, &[&name, &seen, &put.text, &version, &keep]).await;
+        match answer {
+            Ok(rows) => Ok(!rows.is_empty()),
+            Err(Refusal::LostRace) => Ok(false),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    async fn keep_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
+        let names: Vec<&str> = swaps.iter().map(|swap| swap.at.as_str()).collect();
+        let seen: Vec<i64> = swaps.iter().map(|swap| signed(swap.seen)).collect();
+        let texts: Vec<&str> = swaps.iter().map(|swap| swap.put.text.as_str()).collect();
+        let versions: Vec<i64> = swaps.iter().map(|swap| signed(swap.put.version)).collect();
+        let keeps: Vec<i64> = swaps.iter().map(|swap| micros(swap.put.keep)).collect();
+        let answer =
+            self.pool.ask(&self.statements.keep_many, &[&names, &seen, &texts, &versions, &keeps]).await;
+        done(swaps, answer)
+    }
+
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
         let Swap { at, seen, epoch, basis, put } = swap;
         let (name, call) = (at.as_str(), called(at, &put.call));
@@ -145,15 +168,7 @@ impl PostgresCells {
                 ],
             )
             .await;
-        let rows = match answer {
-            Ok(rows) => rows,
-            Err(Refusal::LostRace) => return Ok(vec![false; swaps.len()]),
-            Err(refusal) => return Err(refusal.into_failure()),
-        };
-        let done: Result<std::collections::HashSet<String>, Failure> =
-            rows.iter().map(|row| read(row, 0)).collect();
-        let done = done?;
-        Ok(swaps.iter().map(|swap| done.contains(swap.at.as_str())).collect())
+        done(swaps, answer)
     }
 }
 
@@ -200,9 +215,23 @@ impl Cells for PostgresCells {
         Ok(Seized::Held(Some(cell(row, 2)?)))
     }
 
+    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
+        let answer = self.ask(&self.statements.retake, &[&name, &put.text, &version, &keep]).await;
+        match answer.as_deref() {
+            Ok([row, ..]) => Ok(Seized::Taken { version: put.version, fence: fence(row, 0)? }),
+            Ok([]) | Err(Refusal::LostRace) => Ok(Seized::Held(None)),
+            Err(_) => answer.map(|_| Seized::Held(None)).map_err(Refusal::into_failure),
+        }
+    }
+
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<&str> = at.iter().map(|at| at.as_str()).collect();
-        let found = match self.look(&self.statements.read, &[&names]).await {
+        let answer = match names[..] {
+            [one] => self.look(&self.statements.read_one, &[&one]).await,
+            _ => self.look(&self.statements.read_many, &[&names]).await,
+        };
+        let found = match answer {
             Ok(rows) => by_name(&rows),
             Err(refusal) => Err(refusal.into_failure()),
         };
@@ -213,10 +242,14 @@ impl Cells for PostgresCells {
     }
 
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        if let [swap] = swaps {
-            return vec![self.swap_one(swap).await];
-        }
-        match self.swap_many(swaps).await {
+        let is_kept = |swap: &Swap| swap.basis == Basis::Renewed && swap.put.call == Call::Nobody;
+        let done = match swaps {
+            [swap] if is_kept(swap) => return vec![self.keep_one(swap).await],
+            [swap] => return vec![self.swap_one(swap).await],
+            _ if swaps.iter().all(is_kept) => self.keep_many(swaps).await,
+            _ => self.swap_many(swaps).await,
+        };
+        match done {
             Ok(done) => done.into_iter().map(Ok).collect(),
             Err(failure) => swaps.iter().map(|_| Err(failure.clone())).collect(),
         }
@@ -246,6 +279,18 @@ impl Cells for PostgresCells {
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         examine(self, ttl).await
     }
+}
+
+/// Which of these changes were made, by the names that come first in the rows of the answer.
+fn done(swaps: &[Swap], answer: Result<Vec<Row>, Refusal>) -> Result<Vec<bool>, Failure> {
+    let rows = match answer {
+        Ok(rows) => rows,
+        Err(Refusal::LostRace) => return Ok(vec![false; swaps.len()]),
+        Err(refusal) => return Err(refusal.into_failure()),
+    };
+    let done: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
+    let done = done?;
+    Ok(swaps.iter().map(|swap| done.contains(swap.at.as_str())).collect())
 }
 
 fn by_name(rows: &[Row]) -> Result<HashMap<String, Cell>, Failure> {

@@ -38,7 +38,11 @@ impl Table {
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) seize: Sql,
-    pub(crate) read: Sql,
+    pub(crate) retake: Sql,
+    pub(crate) read_one: Sql,
+    pub(crate) read_many: Sql,
+    pub(crate) keep_one: Sql,
+    pub(crate) keep_many: Sql,
     pub(crate) swap_one: Sql,
     pub(crate) swap_many: Sql,
     pub(crate) list: Sql,
@@ -52,11 +56,20 @@ impl Statements {
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}");
         Statements {
             seize: seize(own.name("seize", "seize_register"), &table, &epoch, &cell),
-            read: sql(
-                own.name("read", "read_register"),
+            retake: retake(own.name("retake", "retake_register"), &table, &epoch),
+            // An array could be of any length, so the server would make a plan for each question.
+            read_one: sql(
+                own.name("read_one", "read_register"),
+                format!("SELECT {cell} FROM {table} c WHERE c.name = $1"),
+                &[Type::TEXT],
+            ),
+            read_many: sql(
+                own.name("read_many", "read_registers"),
                 format!("SELECT {cell} FROM {table} c WHERE c.name = ANY($1)"),
                 &[Type::TEXT_ARRAY],
             ),
+            keep_one: keep_one(own.name("keep_one", "keep_register"), &table),
+            keep_many: keep_many(own.name("keep_many", "keep_registers"), &table),
             swap_one: swap_one(own.name("swap_one", "swap_register"), &table, &epoch),
             swap_many: swap_many(own.name("swap_many", "swap_registers"), &table, &epoch),
             list: sql(
@@ -89,6 +102,48 @@ fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
                      WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
         ),
         &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT],
+    )
+}
+
+// A change of a row is half the work of an insertion that turns into one: the server need not look for what is in its way,
+// lock it, and keep rows between two parts of a statement.
+fn retake(name: &'static str, table: &str, epoch: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = $2, version = $3, epoch = greatest(c.epoch, {epoch}), \
+                     seq = c.seq + 1, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $4 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq"
+        ),
+        &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+    )
+}
+
+// What is alone in its cell goes on, or ends. Epoch and counter stay, and nobody is called.
+fn keep_one(name: &'static str, table: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $5 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() RETURNING true"
+        ),
+        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
+    )
+}
+
+fn keep_many(name: &'static str, table: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + w.keep * interval '1 microsecond' \
+                     FROM unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep) \
+                     WHERE c.name = w.name AND c.version = w.seen AND c.lapses > clock_timestamp() \
+                     RETURNING c.name"
+        ),
+        &[Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
     )
 }
 

@@ -47,6 +47,23 @@ async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches(
     assert!(more <= 1, "the table was scanned {more} times in 600 statements");
 }
 
+#[tokio::test]
+async fn what_nobody_else_wants_is_one_statement_to_take_and_one_to_free() {
+    let counted = PostgresServer::builder().setting("shared_preload_libraries", "pg_stat_statements");
+    let Some(server) = counted.start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    server.sql("CREATE EXTENSION pg_stat_statements; SELECT pg_stat_statements_reset()").await.unwrap();
+    for n in 0..100 {
+        let claim = claim(&format!("job/{}", n % 20), LONG);
+        hold(&*backend, &claim).await;
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    // By the word that each begins with. A name is inserted once; whoever left it changes its row from then on.
+    let sent = "SELECT split_part(query, ' ', 1), sum(calls), sum(rows) FROM pg_stat_statements \
+                WHERE query LIKE '%leasehold%' GROUP BY 1 ORDER BY 1";
+    assert_eq!(server.sql(sent).await.unwrap().trim(), "UPDATE|180|180\nWITH|20|20");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_renewals_are_a_hundred_statements_at_most() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
