@@ -143,14 +143,17 @@ impl Cells for MySqlCells {
             version.into(),
             keep.into(),
         ];
-        match self.exec(&self.statements.seize, params).await {
-            // One row was inserted, or one was changed, which counts as two.
-            Ok(Done { changed: 1 | 2, number, .. }) => {
-                Ok(Seized::Taken { version: put.version, fence: Fence::new(0, number, 0) })
-            }
-            Ok(_) | Err(Refusal::LostRace) => Ok(Seized::Held(None)),
-            Err(refusal) => Err(refusal.into_failure()),
-        }
+        seized(put, self.exec(&self.statements.seize, params).await)
+    }
+
+    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        let params = vec![
+            put.text.as_str().into(),
+            signed(put.version).into(),
+            micros(put.keep).into(),
+            at.as_str().into(),
+        ];
+        seized(put, self.exec(&self.statements.retake, params).await)
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
@@ -201,6 +204,17 @@ impl Cells for MySqlCells {
 
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         examine(self, ttl).await
+    }
+}
+
+fn seized(put: &Put, answer: Result<Done, Refusal>) -> Result<Seized, Failure> {
+    match answer {
+        // One row was inserted, or one was changed, which an insertion counts as two.
+        Ok(Done { changed: 1 | 2, number, .. }) => {
+            Ok(Seized::Taken { version: put.version, fence: Fence::new(0, number, 0) })
+        }
+        Ok(_) | Err(Refusal::LostRace) => Ok(Seized::Held(None)),
+        Err(refusal) => Err(refusal.into_failure()),
     }
 }
 

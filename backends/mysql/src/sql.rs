@@ -17,6 +17,7 @@ use crate::config::Names;
 pub(crate) struct Statements {
     table: String,
     pub(crate) seize: String,
+    pub(crate) retake: String,
     pub(crate) read: String,
     pub(crate) swap: String,
     pub(crate) list: String,
@@ -28,6 +29,7 @@ impl Statements {
         let table = names.table(ending);
         Statements {
             seize: seize(&table),
+            retake: retake(&table),
             read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
             // Assignments are made from left to right, and each sees those before it.
             swap: format!(
@@ -101,6 +103,15 @@ fn seize(table: &str) -> String {
          ON DUPLICATE KEY UPDATE claims = IF({dead}, ?, claims), version = IF({dead}, ?, version), \
          seq = IF({dead}, LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), seq), \
          origin = IF({dead}, {NOW}, origin), lapses = IF({dead}, {NOW} + ?, lapses)"
+    )
+}
+
+/// As [`seize`] of a row that is there: without an insertion that has to fail first.
+fn retake(table: &str) -> String {
+    // Assignments are made from left to right, and each sees those before it.
+    format!(
+        "UPDATE {table} SET claims = ?, version = ?, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), \
+         origin = {NOW}, lapses = origin + ? WHERE name = ? AND lapses <= {NOW}"
     )
 }
 
