@@ -101,24 +101,13 @@ impl Cells for SqliteCells {
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
         let (name, put, statements) = (at.as_str().to_owned(), put.clone(), self.statements.clone());
         self.run(move |connection| {
-            // In a transaction of its own, because a row that is returned comes before the commit: only an explicit commit tells
-            // that it failed, and a grant must not be told then.
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             // The present is that of the attempt which succeeds, and not of one that found the database busy.
             let parameters = (&name, &put.text, signed(put.version), time::now(), micros(put.keep));
-            let seq: Option<i64> = transaction
-                .prepare_cached(&statements.seize)?
-                .query_row(parameters, |row| row.get(0))
-                .optional()?;
-            let seized = match seq {
-                Some(seq) => Seized::Taken { version: put.version, fence: fence(seq) },
-                None => {
-                    let mut read = transaction.prepare_cached(&statements.read)?;
-                    Seized::Held(read.query_row([&name], |row| cell(row, 0)).optional()?)
-                }
-            };
-            transaction.commit()?;
-            Ok(seized)
+            if let Some(seq) = change_one(connection, &statements.seize, parameters)? {
+                return Ok(Seized::Taken { version: put.version, fence: fence(seq) });
+            }
+            let mut read = connection.prepare_cached(&statements.read)?;
+            Ok(Seized::Held(read.query_row([&name], |row| cell(row, 0)).optional()?))
         })
         .await
     }
@@ -140,26 +129,14 @@ impl Cells for SqliteCells {
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         let (many, statements) = (swaps.to_vec(), self.statements.clone());
         let done = self.run(move |connection| {
+            if let [one] = &many[..] {
+                return Ok(vec![swap_one(connection, &statements, one, time::now())?]);
+            }
             // One transaction for all of them: one wait for the disk.
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let now = time::now();
-            let mut done = Vec::with_capacity(many.len());
-            {
-                let mut statement = transaction.prepare_cached(&statements.swap)?;
-                for Swap { at, seen, basis, put, .. } in &many {
-                    let parameters = (
-                        at.as_str(),
-                        signed(*seen),
-                        &put.text,
-                        signed(put.version),
-                        signed(put.fence.seq),
-                        *basis == Basis::Renewed,
-                        now,
-                        micros(put.keep),
-                    );
-                    done.push(statement.execute(parameters)? == 1);
-                }
-            }
+            let done = many.iter().map(|swap| swap_one(&transaction, &statements, swap, now));
+            let done = done.collect::<rusqlite::Result<Vec<bool>>>()?;
             transaction.commit()?;
             Ok(done)
         });
@@ -237,6 +214,43 @@ const MAX_TEXT: usize = 1 << 20;
 /// The most claims of one transaction: a few milliseconds of the write lock.
 const RENEW_BATCH_MAX: usize = 500;
 
+/// Carries out a statement that changes a row at most, as a transaction of its own, and answers the number that it returns.
+fn change_one(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(parameters)?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let number = row.get(0)?;
+    // The row comes before the commit: only the step behind it tells that the commit failed, and a grant must not be told
+    // then.
+    rows.next()?;
+    Ok(Some(number))
+}
+
+/// Makes one change if its condition holds.
+fn swap_one(
+    connection: &Connection,
+    statements: &Statements,
+    swap: &Swap,
+    now: i64,
+) -> rusqlite::Result<bool> {
+    let Swap { at, seen, basis, put, .. } = swap;
+    let parameters = (
+        at.as_str(),
+        signed(*seen),
+        &put.text,
+        signed(put.version),
+        signed(put.fence.seq),
+        *basis == Basis::Renewed,
+        now,
+        micros(put.keep),
+    );
+    Ok(connection.prepare_cached(&statements.swap)?.execute(parameters)? == 1)
+}
+
 /// The cell in the columns from `first` on: claims, version, seq, origin.
 fn cell(row: &Row<'_>, first: usize) -> rusqlite::Result<Cell> {
     let (version, seq, origin): (i64, i64, i64) =
@@ -262,4 +276,24 @@ fn signed(number: u64) -> i64 {
 
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_came_before_a_commit_that_failed_is_no_success() {
+        let connection = Connection::open_in_memory().unwrap();
+        // What a row refers to is looked for at the commit.
+        let tables = "PRAGMA foreign_keys = ON; CREATE TABLE there (id INTEGER PRIMARY KEY); \
+                      CREATE TABLE here (id REFERENCES there DEFERRABLE INITIALLY DEFERRED)";
+        connection.execute_batch(tables).unwrap();
+        let insert = "INSERT INTO here VALUES (?1) RETURNING id";
+        assert!(change_one(&connection, insert, [7]).is_err());
+        connection.execute("INSERT INTO there VALUES (7)", []).unwrap();
+        assert_eq!(change_one(&connection, insert, [7]).unwrap(), Some(7));
+        let none = "UPDATE here SET id = id WHERE id > ?1 RETURNING id";
+        assert_eq!(change_one(&connection, none, [7]).unwrap(), None);
+    }
 }

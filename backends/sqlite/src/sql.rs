@@ -34,3 +34,29 @@ impl Statements {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::config::SqliteConfig;
+    use crate::schema::schema;
+
+    #[test]
+    fn no_statement_reads_the_whole_table() {
+        let config = SqliteConfig::parse("sqlite:locks.db").unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(&schema(&config)).unwrap();
+        let Statements { seize, read, swap, list } = Statements::of(&config.table);
+        // An insertion finds its row by the key, which is not worth a line to SQLite.
+        for (sql, steps) in [(seize, 0), (read, 1), (swap, 1), (list, 1)] {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let parameters = vec![None::<i64>; plan.parameter_count()];
+            let plan = plan.query_map(rusqlite::params_from_iter(parameters), |row| row.get(3)).unwrap();
+            let plan: Vec<String> = plan.map(Result::unwrap).collect();
+            assert_eq!(plan.len(), steps, "{sql}: {plan:?}");
+            assert!(plan.iter().all(|step| step.starts_with("SEARCH")), "{sql}: {plan:?}");
+        }
+    }
+}
