@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::{Barrier, ErrorKind, Leasehold, Passage};
 
-use crate::world::{Client, on_schedules};
+use crate::world::{Client, on_half_of_them};
 
 fn barrier(locks: &Leasehold, parties: u32) -> Barrier {
     locks.barrier("round", parties).ttl(TTL)
@@ -71,7 +71,7 @@ fn all_or_none(history: &Shared, parties: u32) {
 
 #[test]
 fn nobody_passes_early_and_all_pass() {
-    on_schedules(|mut world| async move {
+    on_half_of_them(|mut world| async move {
         let parties = 1 + world.chance.below(5) as u32;
         let count = 1 + world.chance.below(4) as u32;
         let history = Shared::default();
@@ -97,7 +97,7 @@ fn nobody_passes_early_and_all_pass() {
 /// One party leaves, runs out of time or dies somewhere: all who wait are told, nobody waits for the dead.
 #[test]
 fn a_party_that_is_gone_breaks_it_for_all() {
-    on_schedules(|mut world| async move {
+    on_half_of_them(|mut world| async move {
         let parties = 2 + world.chance.below(4) as u32;
         let history = Shared::default();
         let quitter = world.client();

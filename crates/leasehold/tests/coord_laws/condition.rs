@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::layer::Verb;
 use leasehold::{Condition, ErrorKind, Leasehold, Mutex, Wakening};
 
-use crate::world::{Client, World, on_schedules};
+use crate::world::{Client, World, on_half_of_them};
 
 /// What is waited for. It is only touched under the lock.
 type Tokens = Arc<AtomicU64>;
@@ -73,7 +73,7 @@ async fn quit(client: Client, tokens: Tokens, after: Duration, dies: bool) -> bo
 /// notification stayed with one of those, a taker would wait for ever.
 #[test]
 fn no_wake_up_is_lost() {
-    on_schedules(|mut world| async move {
+    on_half_of_them(|mut world| async move {
         let tokens = Tokens::default();
         let takers = 1 + world.chance.below(4);
         let takers: Vec<_> = (0..takers)
@@ -117,7 +117,7 @@ fn no_wake_up_is_lost() {
 /// One notification for all wakes all, whoever else leaves or dies, and a notifier that dies tells all or nobody.
 #[test]
 fn all_are_woken() {
-    on_schedules(|mut world| async move {
+    on_half_of_them(|mut world| async move {
         let open = Tokens::default();
         let waiters: Vec<_> = (0..1 + world.chance.below(5))
             .map(|_| (world.client(), world.chance.ms(100)))

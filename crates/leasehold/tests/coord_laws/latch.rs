@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Leasehold};
 
-use crate::world::on_schedules;
+use crate::world::on_half_of_them;
 
 /// Members count, are cut off in the middle of it or die, and are started anew: each is counted once, and nobody
 /// passes before all have begun to count.
 #[test]
 fn it_opens_with_the_last_count_and_not_before() {
-    on_schedules(|mut world| async move {
+    on_half_of_them(|mut world| async move {
         let count = 1 + world.chance.below(6) as u32;
         let begun = Arc::new(AtomicU32::new(0));
         let waiters: Vec<_> = (0..1 + world.chance.below(3))
@@ -59,7 +59,7 @@ fn it_opens_with_the_last_count_and_not_before() {
 /// A count without a name is made once as well, whatever is lost on the way.
 #[test]
 fn a_count_is_made_once() {
-    on_schedules(|mut world| async move {
+    on_half_of_them(|mut world| async move {
         let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
         let counts = clients.iter().map(|client| {
             let latch = client.locks.latch("counted", 9);

@@ -2,13 +2,15 @@
 //! requests and answers, with waits that are dropped and clients that fall silent for good.
 //!
 //! Time is the runtime's own and stands still while anything can go on, so a schedule of minutes takes milliseconds.
-//! `LEASEHOLD_SCHEDULES` says how many each law is tried on, `LEASEHOLD_SEED` with which one to begin.
+//! `LEASEHOLD_SCHEDULES` says how many each test tries, `LEASEHOLD_SEED` with which one to begin.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod barrier;
 mod condition;
+mod election;
 mod flight;
 mod latch;
 mod rate;
+mod versioned;
 mod world;

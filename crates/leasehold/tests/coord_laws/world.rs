@@ -134,14 +134,29 @@ async fn trouble(client: Client, mut chance: Chance) {
     }
 }
 
-/// Tries `schedule` on so many seeds, each in a runtime of its own whose time stands still while anything can go on.
+/// Tries `schedule` on a thousand seeds, each in a runtime of its own whose time stands still while anything can go on.
 pub(crate) fn on_schedules<F>(schedule: impl Fn(World) -> F)
+where
+    F: Future<Output = ()>,
+{
+    on(SCHEDULES, schedule);
+}
+
+/// The same on half of them, where another schedule of the same law has the other half.
+pub(crate) fn on_half_of_them<F>(schedule: impl Fn(World) -> F)
+where
+    F: Future<Output = ()>,
+{
+    on(SCHEDULES / 2, schedule);
+}
+
+fn on<F>(count: u64, schedule: impl Fn(World) -> F)
 where
     F: Future<Output = ()>,
 {
     let said = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = said("LEASEHOLD_SEED").unwrap_or(1);
-    for seed in first..first + said("LEASEHOLD_SCHEDULES").unwrap_or(SCHEDULES) {
+    for seed in first..first + said("LEASEHOLD_SCHEDULES").unwrap_or(count) {
         let telling = Telling(seed);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -166,4 +181,4 @@ impl Drop for Telling {
 const LONG: Duration = Duration::from_secs(600);
 /// So often the wire of one client is in trouble, for a second in all.
 const TROUBLES: u64 = 50;
-const SCHEDULES: u64 = 250;
+const SCHEDULES: u64 = 1_000;
