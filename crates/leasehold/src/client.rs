@@ -26,6 +26,22 @@ use crate::witness::{Telling, Witness};
 /// # Does not promise
 /// Dropping the client does not wait for anything. What is still being given back goes on in the background as
 /// long as the runtime lives; use [`Leasehold::close`] to wait for it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::Leasehold;
+/// use std::time::Duration;
+///
+/// let locks = Leasehold::open("mem:").await?;
+/// let guard = locks.mutex("orders/42").lock().await?;
+/// let seen = locks.inspect("orders/42").await?;
+/// assert_eq!(seen.holders[0].fence, guard.fence());
+/// assert!(locks.close(Duration::from_secs(5)).await); // all that was held is given back
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Leasehold {
     engine: Arc<Engine>,
@@ -34,6 +50,19 @@ pub struct Leasehold {
 }
 
 /// Settings of a client, before it is opened.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::{Leasehold, Note, Tuning};
+///
+/// let tuning = Tuning { handover_count: 1, ..Tuning::default() }; // other processes after each task
+/// let locks = Leasehold::builder().tuning(tuning).note(Note::new("billing, blue")?).open("mem:").await?;
+/// let _guard = locks.mutex("orders/42").lock().await?;
+/// assert_eq!(locks.inspect("orders/42").await?.holders[0].note.as_str(), "billing, blue");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Builder {
     tuning: Tuning,

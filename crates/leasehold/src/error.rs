@@ -16,6 +16,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// «Busy» is not among the reasons: it is the `Ok(None)` of a `try_` operation. The text says what a person
 /// can do; [`Error::kind`] is for programs; [`Error::may_have_happened`] answers the question that matters
 /// after a failure.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::{ErrorKind, Leasehold};
+/// use std::time::Duration;
+///
+/// let locks = Leasehold::open("mem:").await?;
+/// let held = locks.mutex("orders/42").lock().await?;
+/// match locks.mutex("orders/42").lock_timeout(Duration::from_millis(10)).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(error) if error.kind() == ErrorKind::Timeout => {} // somebody else is at it
+///     Err(error) if error.may_have_happened() => {} // look before it is tried again
+///     Err(error) => return Err(error),
+/// }
+/// # held.release().await
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,

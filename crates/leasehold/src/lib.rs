@@ -48,7 +48,7 @@ pub use coord::{
     Loss, MultiGuard, MultiLock, Observer, Origin, Passage, RateLimit, Segment, SegmentReport, SegmentUse,
     Segmented, SingleFlight, Update, Versioned, Versioning, Wakening,
 };
-pub use engine::{Owner, Released, State, Tuning};
+pub use engine::{Owner, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
 pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, Upgradable, kind};
 #[cfg(feature = "etcd")]

@@ -14,6 +14,33 @@ use crate::error::ErrorKind;
 ///
 /// It is called by the tasks of the engine and of the users alike, in the middle of their work: it must not block, and
 /// must not use the client.
+///
+/// ```
+/// use leasehold::{Event, Leasehold, Witness};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// /// Counts what is lost.
+/// #[derive(Debug, Default)]
+/// struct Losses(AtomicU32);
+///
+/// impl Witness for Losses {
+///     fn witness(&self, event: &Event<'_>) {
+///         if let Event::Lost { .. } = event {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let losses = Arc::new(Losses::default());
+/// let locks = Leasehold::builder().witness(losses.clone()).open("mem:").await?;
+/// locks.mutex("orders/42").lock().await?.release().await?;
+/// assert_eq!(losses.0.load(Ordering::Relaxed), 0);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Witness: Debug + Send + Sync {
     /// Takes in what happened.
     fn witness(&self, event: &Event<'_>);

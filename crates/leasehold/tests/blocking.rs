@@ -168,3 +168,160 @@ fn a_dropped_guard_is_given_back_after_its_client() {
     drop(guard);
     eventually_free(&onlooker, "job");
 }
+
+#[test]
+fn a_latch_a_barrier_and_a_rate_do_what_their_twins_do() {
+    let locks = memory();
+    let latch = locks.latch("started", 2);
+    let waiter = thread::spawn({
+        let latch = latch.clone();
+        move || latch.wait()
+    });
+    latch.count_down_as("a").unwrap();
+    latch.count_down_as("a").unwrap();
+    assert_eq!(latch.remaining().unwrap(), 1);
+    assert_eq!(latch.wait_timeout(Duration::from_millis(20)).unwrap_err().kind(), ErrorKind::Timeout);
+    latch.count_down().unwrap();
+    waiter.join().unwrap().unwrap();
+    latch.reset().unwrap();
+    assert_eq!(latch.remaining().unwrap(), 2);
+
+    let barrier = locks.barrier("round", 3);
+    let passed: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| barrier.wait().unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(passed.iter().filter(|passage| passage.is_leader()).count(), 1);
+    assert_eq!((barrier.arrived().unwrap(), barrier.is_broken().unwrap()), (0, false));
+
+    let rate = locks.rate_limit("mails", 3, Duration::from_secs(3_600));
+    rate.acquire_many(2).unwrap();
+    rate.acquire().unwrap();
+    assert!(!rate.try_acquire().unwrap());
+    let late = rate.acquire_timeout(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Timeout);
+}
+
+#[test]
+fn a_wait_for_a_word_is_interrupted_and_breaks_a_barrier_for_the_others() {
+    let locks = memory();
+    let barrier = locks.barrier("round", 2);
+    let interrupt = Interrupt::new();
+    let waiter = thread::spawn({
+        let barrier = barrier.clone().interrupted_by(&interrupt);
+        move || barrier.wait()
+    });
+    let began = Instant::now();
+    while barrier.arrived().unwrap() == 0 {
+        assert!(began.elapsed() < SOON);
+        thread::sleep(Duration::from_millis(2));
+    }
+    interrupt.interrupt();
+    assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
+    while !barrier.is_broken().unwrap() {
+        assert!(began.elapsed() < SOON, "nobody is told");
+        thread::sleep(Duration::from_millis(2));
+    }
+    barrier.reset().unwrap();
+}
+
+#[test]
+fn updates_of_many_threads_are_all_made() {
+    let stock = memory().versioned("stock");
+    let add_one = |old: Option<&[u8]>| {
+        let number = old.map_or(0, |old| str::from_utf8(old).unwrap().parse::<u32>().unwrap());
+        Some((number + 1).to_string().into_bytes())
+    };
+    let before = stock.read().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..10).for_each(|_| drop(stock.update(add_one).unwrap())));
+        }
+    });
+    let after = stock.changed(&before, SOON).unwrap();
+    assert_eq!(after.value(), Some(b"40".as_slice()));
+}
+
+#[test]
+fn one_thread_loads_for_all_and_may_block_or_fail_or_panic_in_it() {
+    let locks = memory();
+    let page = locks.single_flight("page").set(|page| page.early(0.0));
+    let loads = Arc::new(AtomicU32::new(0));
+    let load = || {
+        let loads = loads.clone();
+        page.get_or_load(Duration::from_secs(60), move || {
+            loads.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(20));
+            Ok::<_, String>(Some(b"<html>".to_vec()))
+        })
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(load().unwrap().value.as_deref(), Some(b"<html>".as_slice())));
+        }
+    });
+    assert_eq!(loads.load(Ordering::SeqCst), 1);
+    assert!(page.get().unwrap().is_some());
+    page.invalidate().unwrap();
+    assert_eq!(page.get().unwrap(), None);
+    let failed = page.get_or_load(Duration::from_secs(60), || Err("the source is ill")).unwrap_err();
+    assert_eq!(failed.to_string(), "load: the source is ill");
+    let panicking = std::panic::AssertUnwindSafe(|| {
+        page.get_or_load(Duration::from_secs(60), || -> Result<_, String> { panic!("of the loader") })
+    });
+    let panic = std::panic::catch_unwind(panicking).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"of the loader"));
+    // Neither has kept its turn.
+    assert!(load().is_ok());
+}
+
+#[test]
+fn several_locks_segments_and_leadership_are_held_by_threads() {
+    let locks = memory();
+    let both = locks.lock_all(["a", "b"]);
+    let guard = both.lock().unwrap();
+    assert!(guard.check().is_ok() && guard.fence("a").is_some());
+    assert!(both.try_lock().unwrap().is_none());
+    let late = both.lock_timeout(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Timeout);
+    guard.release().unwrap();
+    drop(both.try_lock().unwrap().unwrap());
+    eventually_free(&locks, "a");
+
+    let stock = locks.segmented("stock", 2);
+    let (one, other) = (stock.any().unwrap(), stock.try_any().unwrap().unwrap());
+    assert!(stock.try_any().unwrap().is_none() && stock.of("key").try_lock().unwrap().is_none());
+    one.release().unwrap();
+    other.release().unwrap();
+    stock.all().lock().unwrap().release().unwrap();
+
+    let election = locks.election("boss");
+    let mut observer = election.observe();
+    assert_eq!(observer.next_leader().unwrap(), None);
+    let leadership = election.campaign("ann").unwrap();
+    assert!(election.try_campaign("ben").unwrap().is_none());
+    leadership.proclaim("ann, at work").unwrap();
+    while observer.next_leader().unwrap().unwrap().value != "ann, at work" {}
+    leadership.resign().unwrap();
+    assert_eq!(election.leader().unwrap(), None);
+}
+
+#[test]
+fn a_condition_wakes_threads() {
+    let locks = memory();
+    let (mutex, filled) = (locks.mutex("queue"), locks.condition("queue filled"));
+    let guard = mutex.lock().unwrap();
+    let (guard, wakening) = guard.wait_timeout(&filled, Duration::from_millis(20)).unwrap();
+    assert_eq!(wakening, leasehold::Wakening::TimedOut);
+    let notifier = thread::spawn({
+        let (mutex, filled) = (mutex.clone(), filled.clone());
+        move || {
+            let guard = mutex.lock().unwrap();
+            guard.notify_all(&filled).unwrap();
+            guard.notify_one(&filled).unwrap();
+            guard.release().unwrap();
+        }
+    });
+    guard.wait(&filled).unwrap().release().unwrap();
+    notifier.join().unwrap();
+}

@@ -7,6 +7,7 @@ use leasehold_core::{Profile, Resource, Snapshot, Summary};
 
 use super::lock::{Lock, Mutex, RwLock, Semaphore};
 use super::runtime::wait;
+use super::word::{Barrier, Election, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned, Word};
 use crate::client::Builder;
 use crate::error::Result;
 
@@ -22,14 +23,14 @@ impl Leasehold {
     /// # Errors
     /// As [`Leasehold::open`](crate::Leasehold::open).
     pub fn open(url: &str) -> Result<Leasehold> {
-        Leasehold::build(crate::Leasehold::builder(), url)
+        Leasehold::open_with(crate::Leasehold::builder(), url)
     }
 
     /// The same with settings.
     ///
     /// # Errors
     /// As [`Builder::open`].
-    pub fn build(settings: Builder, url: &str) -> Result<Leasehold> {
+    pub fn open_with(settings: Builder, url: &str) -> Result<Leasehold> {
         let url = url.to_owned();
         let client = wait("open", async move { settings.open(&url).await })??;
         Ok(Leasehold { client })
@@ -53,6 +54,52 @@ impl Leasehold {
     /// A lock for up to `permits` holders at a time.
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         Lock::new(self.client.semaphore(name, permits))
+    }
+
+    /// Several mutexes as one. Locks of other kinds, and of other stores, are added by [`MultiLock::set`] and
+    /// [`and`](crate::MultiLock::and).
+    pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
+        Word::new(self.client.lock_all(names))
+    }
+
+    /// A lock cut into `count` segments.
+    pub fn segmented(&self, name: &str, count: u32) -> Segmented {
+        Word::new(self.client.segmented(name, count))
+    }
+
+    /// An election: one of many leads, and all know who.
+    pub fn election(&self, name: &str) -> Election {
+        Word::new(self.client.election(name))
+    }
+
+    /// A value that whoever saw it last may change.
+    pub fn versioned(&self, name: &str) -> Versioned {
+        Word::new(self.client.versioned(name))
+    }
+
+    /// A place to wait under a lock until somebody notifies, for [`Guard::wait`](super::Guard::wait).
+    pub fn condition(&self, name: &str) -> crate::Condition {
+        self.client.condition(name)
+    }
+
+    /// What opens, for all and for good, when it was counted down `count` times.
+    pub fn latch(&self, name: &str, count: u32) -> Latch {
+        Word::new(self.client.latch(name, count))
+    }
+
+    /// Where `parties` wait for each other, again and again.
+    pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
+        Word::new(self.client.barrier(name, parties))
+    }
+
+    /// Up to `count` permits in any `period`.
+    pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
+        Word::new(self.client.rate_limit(name, count, period))
+    }
+
+    /// A value that one loads for all who want it.
+    pub fn single_flight(&self, key: &str) -> SingleFlight {
+        Word::new(self.client.single_flight(key))
     }
 
     /// Who holds a resource, and who waits for it.
@@ -84,13 +131,14 @@ impl Leasehold {
 
     /// Carries out anything else that the asynchronous client can do, and blocks until it is done.
     ///
-    /// For the words that have no twin here: several locks as one, elections, values with a version.
+    /// For what has no twin here, such as a reader that becomes a writer.
     ///
     /// ```
     /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
-    /// let leadership = locks.call(|locks| async move { locks.election("boss").campaign("ann").await })?;
-    /// assert!(leadership.fence().is_some());
-    /// locks.call(|_| leadership.resign())?;
+    /// let mut guard = locks.call(|locks| async move { locks.rwlock("prices").upgradable_read().await })?;
+    /// let guard = locks.call(|_| async move { guard.upgrade().await.map(|()| guard) })?;
+    /// assert!(guard.is_writer());
+    /// locks.call(|_| guard.release())?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     ///

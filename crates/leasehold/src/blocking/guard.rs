@@ -5,8 +5,9 @@ use std::time::Duration;
 use leasehold_core::{Fence, LossCause, Resource, Share};
 
 use super::runtime::wait;
+use crate::coord::{Condition, Wakening};
 use crate::engine::State;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it gives the lock back in the background.
 ///
@@ -79,6 +80,70 @@ impl Guard {
                     act(cause);
                 }
             }));
+        })
+    }
+
+    /// Gives the lock back, blocks until somebody notifies, and comes back with the lock, as
+    /// [`Guard::wait`](crate::Guard::wait).
+    ///
+    /// ```
+    /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
+    /// let (mutex, filled) = (locks.mutex("queue"), locks.condition("queue filled"));
+    /// let guard = mutex.lock()?;
+    /// let notifier = std::thread::spawn({
+    ///     let (mutex, filled) = (mutex.clone(), filled.clone());
+    ///     move || {
+    ///         let guard = mutex.lock()?; // granted while the other waits
+    ///         guard.notify_one(&filled)?;
+    ///         guard.release()
+    ///     }
+    /// });
+    /// let guard = guard.wait(&filled)?;
+    /// notifier.join().unwrap()?;
+    /// guard.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait(self, condition: &Condition) -> Result<Guard> {
+        let (guard, condition) = (self.alone("wait")?, condition.clone());
+        wait("wait", async move { guard.wait(&condition).await })?.map(Guard::new)
+    }
+
+    /// The same for up to `limit`, as [`Guard::wait_timeout`](crate::Guard::wait_timeout).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, Wakening)> {
+        let (guard, condition) = (self.alone("wait")?, condition.clone());
+        let waiting = async move { guard.wait_timeout(&condition, limit).await };
+        wait("wait", waiting)?.map(|(guard, wakening)| (Guard::new(guard), wakening))
+    }
+
+    /// Wakes the one who has waited for longest, as [`Guard::notify_one`](crate::Guard::notify_one).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn notify_one(&self, condition: &Condition) -> Result<()> {
+        let (guard, condition) = (self.guard.clone(), condition.clone());
+        wait("notify", async move { guard.notify_one(&condition).await })?
+    }
+
+    /// Wakes all who wait now, as [`Guard::notify_all`](crate::Guard::notify_all).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn notify_all(&self, condition: &Condition) -> Result<()> {
+        let (guard, condition) = (self.guard.clone(), condition.clone());
+        wait("notify", async move { guard.notify_all(&condition).await })?
+    }
+
+    /// The guard, which no call on another thread uses any more.
+    fn alone(self, op: &'static str) -> Result<crate::Guard> {
+        std::sync::Arc::try_unwrap(self.guard).map_err(|guard| {
+            let text = "another thread still asks this guard something; wait when it has its answer";
+            Error::new(ErrorKind::Invalid, op, text).on(guard.resource())
         })
     }
 

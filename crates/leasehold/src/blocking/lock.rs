@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use leasehold_core::{Grade, Note, Order, Safety};
 
-use super::runtime::wait;
+use super::runtime::wait_unless;
 use super::{Guard, Interrupt};
 use crate::engine::Owner;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::lock::kind::{Counted, Exclusive, Shared};
 
 /// A lock by name, with its settings, as [`leasehold::Lock`](crate::Lock).
@@ -55,6 +55,18 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
     #[must_use]
     pub fn at_least(self, time: Duration) -> Self {
         self.map(|lock| lock.at_least(time))
+    }
+
+    /// As [`Lock::quiet`](crate::Lock::quiet).
+    #[must_use]
+    pub fn quiet(self, time: Duration) -> Self {
+        self.map(|lock| lock.quiet(time))
+    }
+
+    /// As [`Lock::priority`](crate::Lock::priority).
+    #[must_use]
+    pub fn priority(self, priority: i32) -> Self {
+        self.map(|lock| lock.priority(priority))
     }
 
     /// As [`Lock::note`](crate::Lock::note).
@@ -118,17 +130,7 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
     {
         let lock = self.lock.clone();
         let lock = if self.is_reentrant { OF_THIS_THREAD.with(|owner| lock.owner(owner)) } else { lock };
-        let asking = how(lock);
-        let Some(interrupt) = self.interrupt.clone() else { return wait("lock", asking)? };
-        wait("lock", async move {
-            tokio::select! {
-                biased;
-                () = interrupt.interrupted() => {
-                    Err(Error::new(ErrorKind::Interrupted, "lock", "the wait was interrupted; nothing is held"))
-                }
-                outcome = asking => outcome,
-            }
-        })?
+        wait_unless(self.interrupt.clone(), "lock", how(lock))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The same locks for threads that block.
+//! The same locks, and all that is built from them, for threads that block.
 //!
 //! ```
 //! use leasehold::blocking::Leasehold;
@@ -26,15 +26,23 @@
 //! A child process has none of the threads that carry out the calls: it is told so by `Closed`, and everything that its
 //! parent holds counts as lost in it.
 //!
-//! Promises, limits and errors are those of the asynchronous locks of the same names.
+//! Promises, limits and errors are those of the asynchronous words of the same names.
 
 mod client;
 mod guard;
+mod held;
 mod interrupt;
 mod lock;
+mod observer;
 mod runtime;
+mod word;
 
 pub use client::Leasehold;
 pub use guard::Guard;
+pub use held::{Held, Leadership, MultiGuard};
 pub use interrupt::Interrupt;
 pub use lock::{Lock, Mutex, RwLock, Semaphore};
+pub use observer::Observer;
+pub use word::{
+    Barrier, Election, Latch, MultiLock, RateLimit, Segment, Segmented, SingleFlight, Versioned, Word,
+};

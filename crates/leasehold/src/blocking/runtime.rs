@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 
 use tokio::runtime::{Builder, Handle};
 
+use super::Interrupt;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Carries out a future and blocks until it is done.
@@ -21,6 +22,24 @@ pub(super) fn wait<T: Send + 'static>(
         drop(done.send(work.await));
     });
     told.recv().map_err(|_| Error::closed(op))
+}
+
+/// The same, until the interrupt is used.
+pub(super) fn wait_unless<T: Send + 'static>(
+    interrupt: Option<Interrupt>,
+    op: &'static str,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let Some(interrupt) = interrupt else { return wait(op, work)? };
+    wait(op, async move {
+        tokio::select! {
+            biased;
+            () = interrupt.interrupted() => {
+                Err(Error::new(ErrorKind::Interrupted, op, "the wait was interrupted; nothing is held"))
+            }
+            outcome = work => outcome,
+        }
+    })?
 }
 
 fn handle(op: &'static str) -> Result<Handle> {

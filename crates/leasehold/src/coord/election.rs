@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{Stream, unfold};
-use leasehold_core::{Fence, Note, Snapshot, Version};
+use leasehold_core::{Fence, LossCause, Note, Snapshot, Version};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -123,6 +123,19 @@ impl Election {
 }
 
 /// Leadership that is held, as a [`Guard`]. Dropping it resigns in the background.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let leadership = locks.election("billing").campaign("10.0.0.7:9000").await?;
+/// leadership.proclaim("10.0.0.7:9000 ready").await?;
+/// let done = leadership.run(async { "a day's work" }).await?; // stopped the moment it leads no longer
+/// # assert_eq!(done, "a day's work");
+/// leadership.resign().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "leadership is given up when this is dropped"]
 pub struct Leadership {
@@ -141,6 +154,27 @@ impl Leadership {
     /// The fence of this leadership; `None` where the store has none.
     pub fn fence(&self) -> Option<Fence> {
         self.seat.fence()
+    }
+
+    /// Whether it still leads, by the clock, now.
+    ///
+    /// # Errors
+    /// `Lost`, with the cause.
+    pub fn check(&self) -> Result<()> {
+        self.seat.check()
+    }
+
+    /// For how long it leads without another renewal.
+    pub fn remaining(&self) -> Duration {
+        self.seat.remaining()
+    }
+
+    /// Waits until leadership is lost; for ever where it never is.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn lost(&self) -> LossCause {
+        self.seat.lost().await
     }
 
     /// Lets observers see another value.
@@ -163,6 +197,9 @@ impl Leadership {
 
     /// Runs `work` for as long as it leads, and drops it the moment leadership is lost, as [`Guard::run`].
     ///
+    /// # Cancel safety
+    /// Dropping the future drops `work`; it still leads.
+    ///
     /// # Errors
     /// `Lost`, with the cause.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
@@ -170,6 +207,9 @@ impl Leadership {
     }
 
     /// Gives leadership up and waits until that is confirmed.
+    ///
+    /// # Cancel safety
+    /// It is given up even where the future is dropped.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -190,6 +230,19 @@ pub struct Leader {
 }
 
 /// Follows an election.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let election = locks.election("billing");
+/// let mut observer = election.observe();
+/// assert_eq!(observer.next().await?, None); // nobody leads
+/// let leadership = election.campaign("10.0.0.7:9000").await?;
+/// assert_eq!(observer.next().await?.unwrap().value, "10.0.0.7:9000");
+/// # leadership.resign().await
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Observer {
     election: Election,

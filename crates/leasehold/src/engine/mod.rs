@@ -42,7 +42,7 @@ use crate::witness::Telling;
 pub use held::State;
 pub(crate) use hold::Hold;
 pub use owner::Owner;
-pub use reaper::Released;
+pub(crate) use reaper::Released;
 pub(crate) use register::{Change, Register, Seen};
 
 use keeper::Keeper;

@@ -21,6 +21,21 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Asking for more than one holds (a writer while one reads, three permits while one has two) would wait for
 /// oneself, and is refused as a deadlock. Asking for less (to read while one writes) is granted.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::{Leasehold, Owner};
+///
+/// let locks = Leasehold::open("mem:").await?;
+/// let (me, you) = (Owner::new(), Owner::new());
+/// let outer = locks.mutex("orders/42").owner(&me).lock().await?;
+/// let inner = locks.mutex("orders/42").owner(&me).lock().await?; // at once
+/// assert_eq!(outer.fence(), inner.fence());
+/// assert!(locks.mutex("orders/42").owner(&you).try_lock().await?.is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Owner(Arc<u64>);
 

@@ -19,8 +19,7 @@ use super::queue::Lines;
 
 /// What became of a release.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Released {
+pub(crate) enum Released {
     /// It was held, and is free now.
     Freed,
     /// It was held no longer: it had been lost before.

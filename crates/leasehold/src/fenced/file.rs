@@ -21,6 +21,26 @@ use super::{NoFence, Stale, compare, shown};
 /// Anything against those who go around it. Network file systems, whose locks can be held twice, are not detected here.
 ///
 /// Calls block for the length of a few system calls and a sync to disk.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Leasehold, fenced::FencedFile};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("stock");
+/// let locks = Leasehold::open("mem:").await?;
+/// let guard = locks.mutex("stock").lock().await?;
+/// let file = FencedFile::open(&path, guard.fence())?; // before the first read
+/// file.write(b"41 left")?;
+/// guard.release().await?;
+///
+/// let next = locks.mutex("stock").lock().await?;
+/// assert_eq!(FencedFile::open(&path, next.fence())?.read()?, b"41 left");
+/// assert!(file.write(b"40 left").is_err()); // whoever held it before
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FencedFile {
     data: PathBuf,

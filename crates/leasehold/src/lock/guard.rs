@@ -25,6 +25,23 @@ use crate::error::{Error, ErrorKind, Result};
 /// [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
 ///
 /// Dropped outside a runtime that still runs, the lock is not given back: it ends with its ttl.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::{Leasehold, fenced::FenceGate};
+///
+/// let locks = Leasehold::open("mem:").await?;
+/// let stock = FenceGate::new(7); // what is protected refuses whoever comes with an older fence
+/// let guard = locks.mutex("stock/42").lock().await?;
+/// let pass = stock.open(guard.fence()).unwrap(); // before the first look
+/// let sold = guard.run(async { pass.access(|left| *left -= 1) }).await?; // dropped the moment the lock is lost
+/// assert!(sold.is_ok());
+/// guard.check()?; // still held, by the clock
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {

@@ -1,0 +1,92 @@
+//! What a thread holds of several locks, or by an election.
+//!
+//! Ground rules: what can be told without waiting is told by what is inside; only what waits has a twin here.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::runtime::wait;
+use crate::error::Result;
+
+/// Something that is held, for threads that block. Dropping it gives it back in the background.
+///
+/// It is used as what it holds: `check`, `remaining` and `fence` are those of the asynchronous guard.
+///
+/// ```
+/// let locks = leasehold::blocking::Leasehold::open("mem:")?;
+/// let both = locks.lock_all(["from/1", "to/2"]).lock()?;
+/// assert!(both.check().is_ok());
+/// both.release()?;
+/// let leadership = locks.election("boss").campaign("ann")?;
+/// leadership.proclaim("ann, at work")?;
+/// assert_eq!(locks.election("boss").leader()?.unwrap().value, "ann, at work");
+/// leadership.resign()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "it is given back when this is dropped"]
+pub struct Held<G> {
+    held: Arc<G>,
+}
+
+/// Several locks that are held, as [`leasehold::MultiGuard`](crate::MultiGuard).
+pub type MultiGuard = Held<crate::MultiGuard>;
+/// To lead, as [`leasehold::Leadership`](crate::Leadership).
+pub type Leadership = Held<crate::Leadership>;
+
+impl<G> Held<G> {
+    pub(super) fn new(held: G) -> Held<G> {
+        Held { held: Arc::new(held) }
+    }
+
+    /// What is inside, where nobody else uses it.
+    fn inner(self) -> Option<G> {
+        // Invariant: a call of this module that keeps a handle has ended before it returns.
+        debug_assert_eq!(Arc::strong_count(&self.held), 1, "something is held by a call that has ended");
+        Arc::into_inner(self.held)
+    }
+}
+
+impl<G> Deref for Held<G> {
+    type Target = G;
+
+    fn deref(&self) -> &G {
+        &self.held
+    }
+}
+
+impl Held<crate::MultiGuard> {
+    /// Gives all of them back and blocks until that is confirmed, as [`release`](crate::MultiGuard::release).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(self) -> Result<()> {
+        match self.inner() {
+            Some(guard) => wait("release", guard.release())?,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Held<crate::Leadership> {
+    /// Blocks until all who observe can see this value, as [`proclaim`](crate::Leadership::proclaim).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn proclaim(&self, value: &str) -> Result<()> {
+        let (held, value) = (self.held.clone(), value.to_owned());
+        // Its handle is gone when the answer is there.
+        wait("proclaim", async move { held.proclaim(&value).await })?
+    }
+
+    /// Leads no longer and blocks until that is confirmed, as [`resign`](crate::Leadership::resign).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resign(self) -> Result<()> {
+        match self.inner() {
+            Some(leadership) => wait("resign", leadership.resign())?,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! What several parties agree on, for threads that block: each word a twin of the asynchronous one.
+//!
+//! Ground rules: nothing is decided here. A call clones the asynchronous word, has the runtime carry out the call of the same
+//! name, and waits for the answer; so there is one shape for all words, and a word's own part is the list of its calls.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use super::held::{Leadership, MultiGuard};
+use super::observer::Observer;
+use super::runtime::wait_unless;
+use super::{Guard, Interrupt};
+use crate::coord::{Leader, LoadError, Loaded, Passage, Update, Versioning};
+use crate::error::Result;
+
+/// A word of the asynchronous API, for threads that block.
+///
+/// ```
+/// use leasehold::blocking::Leasehold;
+/// use std::time::Duration;
+///
+/// # fn main() -> leasehold::Result<()> {
+/// let locks = Leasehold::open("mem:")?;
+/// let started = locks.latch("started", 2);
+/// let waiter = std::thread::spawn({
+///     let started = started.clone();
+///     move || started.wait()
+/// });
+/// started.count_down()?;
+/// started.count_down()?;
+/// waiter.join().unwrap()?;
+///
+/// let mails = locks.rate_limit("mails", 100, Duration::from_secs(60));
+/// assert!(mails.try_acquire()?);
+///
+/// let stock = locks.versioned("stock/42");
+/// let done = stock.update(|old| Some([old.unwrap_or_default(), b"+1"].concat()))?;
+/// assert_eq!(done.value.as_deref(), Some(b"+1".as_slice()));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Promises, limits and errors of a call are those of the asynchronous call of the same name.
+#[derive(Clone, Debug)]
+pub struct Word<T> {
+    word: T,
+    interrupt: Option<Interrupt>,
+}
+
+/// What opens when it was counted down, as [`leasehold::Latch`](crate::Latch).
+pub type Latch = Word<crate::Latch>;
+/// Where parties wait for each other, as [`leasehold::Barrier`](crate::Barrier). A party that is interrupted breaks it for the others.
+pub type Barrier = Word<crate::Barrier>;
+/// So many in any period, as [`leasehold::RateLimit`](crate::RateLimit).
+pub type RateLimit = Word<crate::RateLimit>;
+/// A value that whoever saw it last may change, as [`leasehold::Versioned`](crate::Versioned).
+pub type Versioned = Word<crate::Versioned>;
+/// A value that one loads for all, as [`leasehold::SingleFlight`](crate::SingleFlight).
+pub type SingleFlight = Word<crate::SingleFlight>;
+/// One of many leads, as [`leasehold::Election`](crate::Election).
+pub type Election = Word<crate::Election>;
+/// Several locks as one, as [`leasehold::MultiLock`](crate::MultiLock).
+pub type MultiLock = Word<crate::MultiLock>;
+/// A lock cut into segments, as [`leasehold::Segmented`](crate::Segmented).
+pub type Segmented = Word<crate::Segmented>;
+/// One segment of a lock, as [`leasehold::Segment`](crate::Segment).
+pub type Segment = Word<crate::Segment>;
+
+impl<T: Clone + Send + 'static> Word<T> {
+    pub(super) fn new(word: T) -> Word<T> {
+        Word { word, interrupt: None }
+    }
+
+    /// Changes its settings, which are those of the asynchronous word: `locks.barrier("b", 3).set(|barrier| barrier.ttl(ttl))`.
+    #[must_use]
+    pub fn set(self, setting: impl FnOnce(T) -> T) -> Word<T> {
+        Word { word: setting(self.word), ..self }
+    }
+
+    /// Waits of this word end with `Interrupted` when the interrupt is used.
+    #[must_use]
+    pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Word<T> {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// The asynchronous word, for all that it tells without waiting.
+    pub fn asynchronous(&self) -> &T {
+        &self.word
+    }
+
+    /// Another one, under the same interrupt.
+    fn another<U>(&self, word: U) -> Word<U> {
+        Word { word, interrupt: self.interrupt.clone() }
+    }
+
+    fn ask<A, F>(&self, op: &'static str, how: impl FnOnce(T) -> F) -> Result<A>
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A>> + Send + 'static,
+    {
+        wait_unless(self.interrupt.clone(), op, how(self.word.clone()))
+    }
+}
+
+/// The twins of calls whose arguments and answers are the same here and there.
+macro_rules! twins {
+    ($word:ident: $($call:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        impl Word<crate::$word> {$(
+            #[doc = concat!(
+                "Blocks for what [`", stringify!($call), "`](crate::", stringify!($word), "::", stringify!($call), ") does."
+            )]
+            ///
+            /// # Errors
+            /// As there, and `Interrupted`.
+            pub fn $call(&self, $($argument: $kind),*) -> Result<$answer> {
+                self.ask(stringify!($call), move |word| async move { word.$call($($argument),*).await })
+            }
+        )*}
+    };
+}
+
+twins! { Latch:
+    count_down() -> ();
+    remaining() -> u32;
+    wait() -> ();
+    wait_timeout(limit: Duration) -> ();
+    reset() -> ();
+}
+
+twins! { Barrier:
+    wait() -> Passage;
+    wait_timeout(limit: Duration) -> Passage;
+    arrived() -> u32;
+    is_broken() -> bool;
+    reset() -> ();
+}
+
+twins! { RateLimit:
+    acquire() -> ();
+    try_acquire() -> bool;
+    acquire_timeout(limit: Duration) -> ();
+    acquire_many(weight: u32) -> ();
+    try_acquire_many(weight: u32) -> bool;
+    acquire_many_timeout(weight: u32, limit: Duration) -> ();
+}
+
+twins! { Versioned:
+    read() -> Versioning;
+    update(new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static) -> Update;
+}
+
+twins! { SingleFlight:
+    get() -> Option<Loaded>;
+    invalidate() -> ();
+}
+
+twins! { Election:
+    leader() -> Option<Leader>;
+}
+
+impl Word<crate::Latch> {
+    /// Blocks for what [`count_down_as`](crate::Latch::count_down_as) does.
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn count_down_as(&self, member: &str) -> Result<()> {
+        let member = member.to_owned();
+        self.ask("count_down_as", move |latch| async move { latch.count_down_as(&member).await })
+    }
+}
+
+impl Word<crate::Versioned> {
+    /// Blocks for what [`changed`](crate::Versioned::changed) does.
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn changed(&self, seen: &Versioning, limit: Duration) -> Result<Versioning> {
+        let seen = seen.clone();
+        self.ask("changed", move |value| async move { value.changed(&seen, limit).await })
+    }
+}
+
+impl Word<crate::Election> {
+    /// Blocks until it leads, as [`campaign`](crate::Election::campaign).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn campaign(&self, value: &str) -> Result<Leadership> {
+        let value = value.to_owned();
+        let campaigning =
+            self.ask("campaign", move |election| async move { election.campaign(&value).await });
+        campaigning.map(Leadership::new)
+    }
+
+    /// Who leads, again and again, as [`observe`](crate::Election::observe).
+    pub fn observe(&self) -> Observer {
+        Observer::new(self.word.observe())
+    }
+
+    /// Leads if nobody does, as [`try_campaign`](crate::Election::try_campaign).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
+        let value = value.to_owned();
+        let campaigning =
+            self.ask("campaign", move |election| async move { election.try_campaign(&value).await });
+        Ok(campaigning?.map(Leadership::new))
+    }
+
+    /// Blocks for up to `limit` until it leads, as [`campaign_timeout`](crate::Election::campaign_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn campaign_timeout(&self, value: &str, limit: Duration) -> Result<Leadership> {
+        let value = value.to_owned();
+        let campaigning = self
+            .ask("campaign", move |election| async move { election.campaign_timeout(&value, limit).await });
+        campaigning.map(Leadership::new)
+    }
+}
+
+impl Word<crate::MultiLock> {
+    /// Blocks until all are held, as [`lock`](crate::MultiLock::lock).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn lock(&self) -> Result<MultiGuard> {
+        self.ask("lock", |all| async move { all.lock().await }).map(MultiGuard::new)
+    }
+
+    /// Takes all if they are free now, as [`try_lock`](crate::MultiLock::try_lock).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
+        Ok(self.ask("lock", |all| async move { all.try_lock().await })?.map(MultiGuard::new))
+    }
+
+    /// Blocks for up to `limit` until all are held, as [`lock_timeout`](crate::MultiLock::lock_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn lock_timeout(&self, limit: Duration) -> Result<MultiGuard> {
+        self.ask("lock", move |all| async move { all.lock_timeout(limit).await }).map(MultiGuard::new)
+    }
+}
+
+impl Word<crate::Segmented> {
+    /// The segment of a key, as [`of`](crate::Segmented::of).
+    pub fn of(&self, key: impl AsRef<[u8]>) -> Segment {
+        self.another(self.word.of(key))
+    }
+
+    /// All segments as one, as [`all`](crate::Segmented::all).
+    pub fn all(&self) -> MultiLock {
+        self.another(self.word.all())
+    }
+
+    /// Blocks until any segment is held, as [`any`](crate::Segmented::any).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn any(&self) -> Result<Guard> {
+        self.ask("lock", |lock| async move { lock.any().await }).map(Guard::new)
+    }
+
+    /// Takes any segment that is free now, as [`try_any`](crate::Segmented::try_any).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn try_any(&self) -> Result<Option<Guard>> {
+        Ok(self.ask("lock", |lock| async move { lock.try_any().await })?.map(Guard::new))
+    }
+
+    /// Blocks for up to `limit` until any segment is held, as [`any_timeout`](crate::Segmented::any_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn any_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.ask("lock", move |lock| async move { lock.any_timeout(limit).await }).map(Guard::new)
+    }
+}
+
+impl Word<crate::Segment> {
+    /// Blocks until it is granted, as [`lock`](crate::Segment::lock).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn lock(&self) -> Result<Guard> {
+        self.ask("lock", |segment| async move { segment.lock().await }).map(Guard::new)
+    }
+
+    /// Takes it if it is free now, as [`try_lock`](crate::Segment::try_lock).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn try_lock(&self) -> Result<Option<Guard>> {
+        Ok(self.ask("lock", |segment| async move { segment.try_lock().await })?.map(Guard::new))
+    }
+
+    /// Blocks for up to `limit`, as [`lock_timeout`](crate::Segment::lock_timeout).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
+        self.ask("lock", move |segment| async move { segment.lock_timeout(limit).await }).map(Guard::new)
+    }
+}
+
+impl Word<crate::SingleFlight> {
+    /// Blocks for the value, as [`get_or_load`](crate::SingleFlight::get_or_load). `load` may block: it runs on a thread of its own.
+    ///
+    /// An interrupt ends the wait and the turn to load; what `load` is doing then goes on to its end, for nobody.
+    ///
+    /// # Panics
+    /// Where `load` panics, with the same.
+    ///
+    /// # Errors
+    /// As there, and `Interrupted` as a failure of the store.
+    pub fn get_or_load<E>(
+        &self,
+        ttl: Duration,
+        load: impl FnOnce() -> Result<Option<Vec<u8>>, E> + Send + 'static,
+    ) -> Result<Loaded, LoadError<E>>
+    where
+        E: fmt::Display + Send + 'static,
+    {
+        let on_a_thread = move || async move {
+            match tokio::task::spawn_blocking(load).await {
+                Ok(loaded) => loaded.map_err(Failed::Told),
+                Err(failed) => {
+                    Err(Failed::Panicked(failed.try_into_panic().unwrap_or_else(|error| Box::new(error))))
+                }
+            }
+        };
+        let told = self.ask("load", move |flight| async move {
+            match flight.get_or_load(ttl, on_a_thread).await {
+                Err(LoadError::Store(error)) => Err(error),
+                Err(LoadError::Loader(failed)) => Ok(Err(failed)),
+                Ok(loaded) => Ok(Ok(loaded)),
+            }
+        });
+        match told? {
+            Ok(loaded) => Ok(loaded),
+            Err(Failed::Told(error)) => Err(LoadError::Loader(error)),
+            Err(Failed::Panicked(panic)) => resume_unwind(panic),
+        }
+    }
+}
+
+/// How a loader failed on its thread.
+enum Failed<E> {
+    Told(E),
+    Panicked(Box<dyn Any + Send>),
+}
+
+impl<E: fmt::Display> fmt::Display for Failed<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Told(error) => error.fmt(f),
+            Failed::Panicked(_) => f.write_str("the loader panicked"),
+        }
+    }
+}
