@@ -4,6 +4,7 @@
 //! dependencies stay few: a newcomer compiles this before anything else.
 #![forbid(unsafe_code)]
 
+mod api;
 mod bench;
 mod servers;
 mod suites;
@@ -24,6 +25,8 @@ Chores:
   test --only A,B       only these steps (`test` brings `build` along)
   tidy                  the rules of this repository that no compiler knows: which crate and which module
                         may use which, lengths, banned calls and words, how a file opens
+  api                   whether the public API is the one that docs/api lists; --update writes it down anew.
+                        Needs cargo-public-api and a nightly toolchain, and says how to get them
   bench [options]       ratios against the server's own limit, flock and others, in release; `bench --help`
   bench --rivals        the same, with another library in the same run, which is fetched and built first
   help                  this text
@@ -38,6 +41,7 @@ Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when 
 /// What the command line asked for.
 #[derive(Debug)]
 enum Chore {
+    Api(api::Mode),
     Bench(Vec<String>),
     Help,
     Test(Vec<&'static test::Step>),
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match chore {
+        Chore::Api(mode) => api::run(&root(), mode),
         Chore::Bench(words) => bench::run(&root(), &words),
         Chore::Help => {
             print!("{USAGE}");
@@ -81,6 +86,8 @@ fn parse(words: &[String]) -> Result<Chore, String> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
+        ["api"] => Ok(Chore::Api(api::Mode::Check)),
+        ["api", "--update"] => Ok(Chore::Api(api::Mode::Update)),
         ["tidy"] => Ok(Chore::Tidy),
         ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),
         ["test", "--only", names] => test::only(names).map(Chore::Test),
@@ -88,7 +95,7 @@ fn parse(words: &[String]) -> Result<Chore, String> {
             test::only(option.trim_start_matches("--only=")).map(Chore::Test)
         }
         ["test", "--only"] => Err(format!("--only wants step names: {}.", test::names())),
-        ["test", "--only", _, surplus, ..] | ["test" | "tidy", surplus, ..] => {
+        ["test", "--only", _, surplus, ..] | ["api" | "test" | "tidy", surplus, ..] => {
             Err(format!("`{surplus}` is not an option of this chore."))
         }
         [unknown, ..] => Err(format!("There is no chore named `{unknown}`.")),
@@ -129,6 +136,13 @@ mod tests {
     fn test_runs_all_steps_in_the_order_that_the_usage_names() {
         let all = names(parsed("test"));
         assert!(USAGE.contains(&all.join(", ")), "the usage does not name {all:?} in this order");
+    }
+
+    #[test]
+    fn api_checks_unless_it_is_told_to_update() {
+        assert!(matches!(parsed("api"), Ok(Chore::Api(api::Mode::Check))));
+        assert!(matches!(parsed("api --update"), Ok(Chore::Api(api::Mode::Update))));
+        assert!(parsed("api --renew").unwrap_err().contains("--renew"));
     }
 
     #[test]

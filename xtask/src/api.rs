@@ -1,0 +1,116 @@
+//! `cargo xtask api`: the public API as a listing, in `docs/api`, one file a crate that users import.
+//!
+//! Whoever changes the API sees the change as lines of a diff. It is no step of `cargo xtask test`: the listing comes from
+//! rustdoc's JSON, which takes a nightly toolchain, and a newcomer needs none for anything else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The crates whose API is listed.
+const CRATES: &[&str] = &["leasehold", "leasehold-core"];
+/// So many differences are shown of each listing.
+const SHOWN: usize = 20;
+
+/// What is done with a listing that was made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It is compared with the one that is kept.
+    Check,
+    /// It is kept in place of the other.
+    Update,
+}
+
+/// Lists the API of each crate, and compares or keeps the listing.
+pub(crate) fn run(root: &Path, mode: Mode) -> Result<(), String> {
+    present(root)?;
+    let mut stale = Vec::new();
+    for name in CRATES {
+        let (listing, path) = (listed(root, name)?, path_of(root, name));
+        match mode {
+            Mode::Update => {
+                fs::write(&path, listing).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+            Mode::Check => {
+                let kept = fs::read_to_string(&path).unwrap_or_default();
+                let differences = differences(&kept, &listing);
+                if !differences.is_empty() {
+                    let (count, shown) = (differences.len(), differences.iter().take(SHOWN).cloned());
+                    let shown: Vec<String> = shown.collect();
+                    stale.push(format!("{name}: {count} lines differ\n{}", shown.join("\n")));
+                }
+            }
+        }
+    }
+    if stale.is_empty() {
+        return Ok(());
+    }
+    let advice = "Where the API was meant to change, renew the listings with `cargo xtask api --update`, and read their diff.";
+    Err(format!("{}\n{advice}", stale.join("\n")))
+}
+
+fn path_of(root: &Path, name: &str) -> PathBuf {
+    root.join("docs/api").join(format!("{name}.txt"))
+}
+
+/// Fails with what is missing and how to get it.
+fn present(root: &Path) -> Result<(), String> {
+    let answers = |words: &[&str]| {
+        let mut command = Command::new("cargo");
+        // Through the shim of rustup, which an inherited choice of a toolchain would keep from choosing another.
+        command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN").args(words);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let mut missing = Vec::new();
+    if !answers(&["public-api", "--version"]) {
+        missing.push("the tool: `cargo install --locked cargo-public-api`");
+    }
+    if !answers(&["+nightly", "--version"]) {
+        missing.push("a nightly toolchain, whose rustdoc the tool reads: `rustup toolchain install nightly --profile minimal`");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("The API cannot be listed; missing are\n- {}", missing.join("\n- ")))
+}
+
+/// The listing: without what the compiler derives for every type alike.
+fn listed(root: &Path, name: &str) -> Result<String, String> {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN");
+    command.args(["public-api", "--package", name, "--all-features", "-ss", "--color", "never"]);
+    let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the API of {name} could not be listed: {}\n{said}", output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("the API of {name}: {error}"))
+}
+
+/// Lines that are in one listing alone, with a sign that says in which.
+fn differences(kept: &str, listing: &str) -> Vec<String> {
+    let gone = kept.lines().filter(|line| !listing.lines().any(|other| other == *line));
+    let new = listing.lines().filter(|line| !kept.lines().any(|other| other == *line));
+    gone.map(|line| format!("- {line}")).chain(new.map(|line| format!("+ {line}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_say_what_is_gone_and_what_is_new() {
+        assert!(differences("a\nb\n", "b\na\n").is_empty());
+        assert_eq!(differences("a\nb\n", "b\nc\n"), ["- a", "+ c"]);
+    }
+
+    #[test]
+    fn each_listed_crate_has_its_listing() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for name in CRATES {
+            let listing = fs::read_to_string(path_of(root, name)).unwrap();
+            let module = format!("pub mod {}", name.replace('-', "_"));
+            assert!(listing.lines().any(|line| line == module), "{name}: it is no listing");
+        }
+    }
+}
