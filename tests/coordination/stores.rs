@@ -97,6 +97,7 @@ pub(crate) async fn memcached() -> Option<Stores> {
     Stores::of([url.clone(), format!("{url}?dialect=plain")], server)
 }
 
+/// `shedlock` stands for that of MySQL too, which differs in its statements.
 pub(crate) async fn postgres() -> Option<Stores> {
     let server = PostgresServer::start_or_skip().await?;
     let ways = ["", "?dialect=shedlock", "?method=advisory", "?method=for-update&table=locked"];
