@@ -4,52 +4,28 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Effect, FailureKind, Grade, Patience, Proof, Release, Renew, Renewal, Step};
+use leasehold_conformance::{faults, full_disk};
+use leasehold_core::{Effect, FailureKind, Grade, Patience, Proof, Release, Renew, Renewal};
+use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy};
 
 #[tokio::test]
 async fn a_restart_keeps_what_is_held_and_who_waits() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let (here, there) = (open(&server.url()).await, open(&server.url()).await);
-    let (held, next) = (claim("job", LONG), claim("job", LONG));
-    let first = hold(&*here, &held).await;
-    let waiting = {
-        let (there, next) = (there.clone(), next.clone());
-        tokio::spawn(async move { take(&*there, &next).await })
-    };
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    server.kill().unwrap();
-    assert!(matches!(renew(&*here, &held).await, Renewal::Unknown(_)), "a dead server confirms nothing");
-    server.restart(Data::Keep).await.unwrap();
-    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Renewed));
-    assert!(!waiting.is_finished());
-    assert!(matches!(release(&*here, &held).await, Release::Freed));
-    let second = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
-    assert!(second.fence > first.fence);
+    let both = [open(&server.url()).await, open(&server.url()).await];
+    let (kill, restart) = (|| server.kill().unwrap(), async || server.restart(Data::Keep).await.unwrap());
+    faults::a_restart_keeps_what_is_held_and_who_waits(both, kill, restart).await;
 }
 
 #[tokio::test]
 async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let (backend, there) = (open(&server.url()).await, open(&server.url()).await);
-    let (held, waits) = (claim("job", LONG), claim("job", LONG));
-    let first = hold(&*backend, &held).await;
-    let waiting = {
-        let (there, waits) = (there.clone(), waits.clone());
-        tokio::spawn(async move { take(&*there, &waits).await })
-    };
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    server.restart(Data::Lose).await.unwrap();
-    let second = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
-    assert!(second.fence > first.fence, "{second:?} after {first:?}");
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Lost));
-    assert!(matches!(release(&*backend, &held).await, Release::Gone), "it must spare the next holder");
-    assert!(matches!(release(&*there, &waits).await, Release::Freed));
+    let both = [open(&server.url()).await, open(&server.url()).await];
+    let lose = async || server.restart(Data::Lose).await.unwrap();
+    faults::the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(both, lose).await;
 }
 
 /// No epoch tells of a promotion. The counter follows the clock, so that it rises unless that of the new primary is behind.
@@ -162,16 +138,8 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
 async fn a_server_that_hangs_is_away_and_comes_back() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=300ms", server.url())).await;
-    let held = claim("job", LONG);
-    hold(&*backend, &held).await;
-    server.stop().unwrap();
-    let began = std::time::Instant::now();
-    assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
-    let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Unavailable);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    server.resume().unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    let (stop, resume) = (|| server.stop().unwrap(), || server.resume().unwrap());
+    faults::a_server_that_hangs_is_away_and_comes_back(&*backend, stop, resume).await;
 }
 
 /// Somebody's transaction keeps a row, so that statements of ours wait for it, and are given up.
@@ -195,27 +163,37 @@ async fn a_row_that_a_stranger_keeps_is_waited_for_inside_patience() {
     assert!(ours.fence.is_some());
 }
 
+/// The server's data lie on a disk of 200 MB, which somebody else fills.
+#[tokio::test]
+async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
+    let name = "a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold";
+    let script = "mount -t tmpfs -o size=200m,mode=1777 tmpfs \"$DIR\"";
+    let Some(dir) = inside(name, &private_mounts(), script) else { return };
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let ballast = dir.join("ballast");
+    let (held, first) = full_disk::only_newcomers_are_refused(&*backend, || fill(&ballast)).await;
+
+    // Nor is it lost where the server ends then.
+    server.kill().unwrap();
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
+    std::fs::remove_file(&ballast).unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let next = take(&*backend, &claim("held", LONG)).await;
+    assert!(next.fence > first.fence);
+    hold(&*backend, &claim("new", LONG)).await;
+}
+
 /// Batches that name the same rows in another order than single statements do, and each other's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_races_and_deadlocks_are_run_again() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("SET GLOBAL tx_isolation = 'SERIALIZABLE'").await.unwrap();
-    let inside: Arc<Vec<AtomicU32>> = Arc::new((0..2).map(|_| AtomicU32::new(0)).collect());
-    let mut tasks = Vec::new();
-    for n in 0..8 {
-        let (url, inside) = (server.url(), inside.clone());
-        tasks.push(tokio::spawn(async move {
-            let backend = open(&url).await;
-            for round in 0..10 {
-                let at = (n + round) % 2;
-                let claim = claim(&format!("r{at}"), LONG);
-                take(&*backend, &claim).await;
-                assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-                assert!(matches!(renew(&*backend, &claim).await, Renewal::Renewed));
-                inside[at].fetch_sub(1, Ordering::SeqCst);
-                assert!(matches!(release(&*backend, &claim).await, Release::Freed));
-            }
-        }));
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(open(&server.url()).await);
     }
     // A stranger that takes both rows in the other order makes deadlocks with every batch on both.
     let pair = [claim("p1", LONG), claim("p2", LONG)];
@@ -241,10 +219,7 @@ async fn lost_races_and_deadlocks_are_run_again() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::join!(stranger, renewing);
-    for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
-    }
+    tokio::join!(stranger, renewing, faults::everybody_has_a_turn(clients));
     let deadlocks = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").await.unwrap();
     assert!(!deadlocks.trim().ends_with("\t0"), "the test made no deadlock: {deadlocks}");
 }
@@ -253,59 +228,8 @@ async fn lost_races_and_deadlocks_are_run_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_waits_leave_no_row_and_no_connection() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
     let backend = open(&server.url()).await;
-    // Nobody renews it, however long this takes.
-    let held = claim("job", 60 * LONG);
-    hold(&*backend, &held).await;
-    let mut left = waits;
-    while left > 0 {
-        let some: usize = left.min(50);
-        left -= some;
-        let tasks: Vec<_> = (0..some)
-            .map(|n| {
-                let backend = backend.clone();
-                tokio::spawn(async move {
-                    let (claim, patience) = (claim("job", LONG), Patience::unlimited(clock()));
-                    let ends = patience.clone();
-                    let end = async {
-                        tokio::time::sleep(Duration::from_micros(n as u64 % 20 * 700)).await;
-                        ends.end();
-                    };
-                    // As the engine: the call that sees patience ended is the last one.
-                    let waiting = async {
-                        loop {
-                            let is_last = patience.is_ended();
-                            match backend.contend(&claim, &patience).await {
-                                Ok(Step::Granted(_)) => panic!("it is held"),
-                                Ok(Step::Busy(hint)) if !is_last => {
-                                    let pause = hint.ask_again_in.unwrap_or_default();
-                                    tokio::select! {
-                                        () = tokio::time::sleep(pause) => {}
-                                        () = patience.ended() => {}
-                                    }
-                                }
-                                Ok(Step::Busy(_)) => return,
-                                Err(failure) => {
-                                    // As the reaper does with a wait whose end is not known.
-                                    assert!(failure.is_transient(), "{failure}");
-                                    assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
-                                    return;
-                                }
-                            }
-                        }
-                    };
-                    tokio::join!(waiting, end);
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.unwrap();
-        }
-    }
-    let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
-    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
-    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    faults::cancelled_waits_leave_no_place(&backend).await;
     drop(backend);
     for tries in 0.. {
         let question =

@@ -4,49 +4,28 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Claim, Effect, FailureKind, Note, Patience, Release, Renewal, Step, Waiting};
-use leasehold_testkit::surroundings::{inside, private_mounts};
+use leasehold_conformance::{faults, full_disk};
+use leasehold_core::{Effect, FailureKind, Patience, Release, Renewal, Waiting};
+use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
 
 #[tokio::test]
 async fn a_restart_keeps_what_is_held_and_who_waits() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    let (here, there) = (open(&server.url()).await, open(&server.url()).await);
-    let (held, next) = (claim("job", LONG), claim("job", LONG));
-    let first = hold(&*here, &held).await;
-    let waiting = {
-        let (there, next) = (there.clone(), next.clone());
-        tokio::spawn(async move { take(&*there, &next).await })
-    };
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    server.kill().unwrap();
-    assert!(matches!(renew(&*here, &held).await, Renewal::Unknown(_)), "a dead server confirms nothing");
-    server.restart(Data::Keep).await.unwrap();
-    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Renewed));
-    assert!(!waiting.is_finished());
-    assert!(matches!(release(&*here, &held).await, Release::Freed));
-    let second = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
-    assert!(second.fence > first.fence);
+    let both = [open(&server.url()).await, open(&server.url()).await];
+    let (kill, restart) = (|| server.kill().unwrap(), async || server.restart(Data::Keep).await.unwrap());
+    faults::a_restart_keeps_what_is_held_and_who_waits(both, kill, restart).await;
 }
 
 #[tokio::test]
 async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    let backend = open(&server.url()).await;
-    let held = claim("job", LONG);
-    let first = hold(&*backend, &held).await;
-    server.restart(Data::Lose).await.unwrap();
-    let next = claim("job", LONG);
-    let second = take(&*backend, &next).await;
-    assert!(second.fence > first.fence, "{second:?} after {first:?}");
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Lost));
-    assert!(matches!(release(&*backend, &held).await, Release::Gone));
-    assert!(matches!(release(&*backend, &next).await, Release::Freed));
+    let both = [open(&server.url()).await, open(&server.url()).await];
+    let lose = async || server.restart(Data::Lose).await.unwrap();
+    faults::the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(both, lose).await;
 }
 
 #[tokio::test]
@@ -129,16 +108,8 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
 async fn a_server_that_hangs_is_away_and_comes_back() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=300ms", server.url())).await;
-    let held = claim("job", LONG);
-    hold(&*backend, &held).await;
-    server.stop().unwrap();
-    let began = std::time::Instant::now();
-    assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
-    let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Unavailable);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    server.resume().unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    let (stop, resume) = (|| server.stop().unwrap(), || server.resume().unwrap());
+    faults::a_server_that_hangs_is_away_and_comes_back(&*backend, stop, resume).await;
 }
 
 /// The server's data lie on a disk of 200 MB, which somebody else fills.
@@ -149,29 +120,8 @@ async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
     let Some(dir) = inside(name, &private_mounts(), script) else { return };
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
-    let (held, known) = (claim("held", LONG), claim("known", LONG));
-    let first = hold(&*backend, &held).await;
-    hold(&*backend, &known).await;
     let ballast = dir.join("ballast");
-    fill(&ballast);
-
-    // New rows need new pages sooner or later.
-    let note = Note::new(&"x".repeat(1000)).unwrap();
-    let mut refused = None;
-    for n in 0..200 {
-        let new = Claim { note: note.clone(), ..claim(&format!("new/{n}"), LONG) };
-        if let Err(failure) = look_once(&*backend, &new).await {
-            refused = Some(failure);
-            break;
-        }
-    }
-    let refused = refused.unwrap();
-    assert_eq!((refused.kind, refused.effect), (FailureKind::Unavailable, Effect::None), "{refused}");
-    assert!(refused.to_string().contains("make room on the server's disk"), "{refused}");
-    // What has a page goes on in it.
-    assert!(matches!(renew(&*backend, &held).await, Renewal::Renewed));
-    assert!(matches!(release(&*backend, &known).await, Release::Freed));
-    assert!(look_once(&*backend, &claim("held", LONG)).await.unwrap().is_none());
+    let (held, first) = full_disk::only_newcomers_are_refused(&*backend, || fill(&ballast)).await;
 
     // Where the log has no room either, the server goes down, and nothing of it is told as lost.
     drop(server.sql("SELECT pg_switch_wal(); CREATE TABLE more AS SELECT generate_series(1, 2000000)").await);
@@ -189,86 +139,24 @@ async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
     assert!(next.fence > first.fence);
 }
 
-/// Writes a file until the disk has no room.
-fn fill(path: &std::path::Path) {
-    use std::io::Write;
-    let mut file = std::fs::File::create(path).unwrap();
-    let block = vec![0; 64 * 1024];
-    for size in [block.len(), 4096] {
-        while file.write_all(&block[..size]).is_ok() {}
-    }
-}
-
 /// Everybody wants the same few names, under an isolation that fails whoever was not first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_races_are_run_again() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'").await.unwrap();
-    let inside: Arc<Vec<AtomicU32>> = Arc::new((0..2).map(|_| AtomicU32::new(0)).collect());
-    let mut tasks = Vec::new();
-    for n in 0..8 {
-        let (url, inside) = (server.url(), inside.clone());
-        tasks.push(tokio::spawn(async move {
-            let backend = open(&url).await;
-            for round in 0..10 {
-                let at = (n + round) % 2;
-                let claim = claim(&format!("r{at}"), LONG);
-                take(&*backend, &claim).await;
-                assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-                assert!(matches!(renew(&*backend, &claim).await, Renewal::Renewed));
-                inside[at].fetch_sub(1, Ordering::SeqCst);
-                assert!(matches!(release(&*backend, &claim).await, Release::Freed));
-            }
-        }));
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(open(&server.url()).await);
     }
-    for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
-    }
+    faults::everybody_has_a_turn(clients).await;
 }
 
 /// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_waits_leave_no_row_and_no_connection() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
     let backend = open(&server.url()).await;
-    // Longer than the longest campaign.
-    let held = claim("job", LONG * 60);
-    hold(&*backend, &held).await;
-    let mut left = waits;
-    while left > 0 {
-        let some: usize = left.min(50);
-        left -= some;
-        let tasks: Vec<_> = (0..some)
-            .map(|n| {
-                let backend = backend.clone();
-                tokio::spawn(async move {
-                    let patience = Patience::unlimited(clock());
-                    let (claim, ends) = (claim("job", LONG), patience.clone());
-                    let end = async {
-                        tokio::time::sleep(Duration::from_millis(n as u64 % 20)).await;
-                        ends.end();
-                    };
-                    let (step, ()) = tokio::join!(backend.contend(&claim, &patience), end);
-                    match step {
-                        Ok(Step::Granted(_)) => panic!("granted while it is held"),
-                        Ok(Step::Busy(_)) => {}
-                        Err(failure) => {
-                            // As the reaper does with a wait whose end is not known.
-                            assert!(failure.is_transient(), "{failure}");
-                            assert!(!matches!(release(&*backend, &claim).await, Release::Unknown(_)));
-                        }
-                    }
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.unwrap();
-        }
-    }
-    let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
-    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
-    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    faults::cancelled_waits_leave_no_place(&backend).await;
     drop(backend);
     for tries in 0.. {
         let question = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";

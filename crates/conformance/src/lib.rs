@@ -78,6 +78,8 @@
 mod chance;
 mod client;
 mod clock;
+pub mod faults;
+pub mod full_disk;
 pub mod hand;
 mod law;
 mod laws;

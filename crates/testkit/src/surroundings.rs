@@ -3,7 +3,9 @@
 //! The test's program starts itself again, inside a wrapper such as `unshare --mount`, with this one test. Where this
 //! machine does not allow the surroundings, the test is skipped, and says so.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::require::skip;
@@ -35,6 +37,22 @@ pub fn private_mounts() -> Vec<String> {
         wrapper.extend(["--user".to_owned(), "--map-root-user".to_owned()]);
     }
     wrapper
+}
+
+/// Writes a file until the disk has no room.
+///
+/// # Panics
+/// Where the file cannot be made.
+pub fn fill(path: &Path) {
+    let mut file = match File::create(path) {
+        Ok(file) => file,
+        Err(error) => panic!("{} cannot be made: {error}", path.display()),
+    };
+    let block = vec![0; 64 * 1024];
+    for size in [block.len(), 4096] {
+        // Ended by the disk.
+        while file.write_all(&block[..size]).is_ok() {}
+    }
 }
 
 enum Outcome {

@@ -1,0 +1,190 @@
+//! What leases in rows have to show when their server dies, forgets, hangs, or lets others be first.
+//!
+//! Ground rules: for tests only, so what must not fail panics. A server brings its faults; what is expected of a backend is
+//! written here, once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Backend, Claim, FailureKind, Grant, Patience, Release, Renewal, Step};
+use tokio::task::JoinHandle;
+
+use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take};
+
+/// What is held and who waits outlive the server, which is killed and started again with its data.
+///
+/// # Panics
+/// Where they do not.
+pub async fn a_restart_keeps_what_is_held_and_who_waits(
+    [here, there]: [Arc<dyn Backend>; 2],
+    kill: impl FnOnce(),
+    restart: impl AsyncFnOnce(),
+) {
+    let (held, next) = (claim("job", LONG), claim("job", LONG));
+    let first = hold(&*here, &held).await;
+    let waiting = wait(&there, &next).await;
+    kill();
+    assert!(matches!(renew(&*here, &held).await, Renewal::Unknown(_)), "a dead server confirms nothing");
+    restart().await;
+    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Renewed));
+    assert!(!waiting.is_finished());
+    assert!(matches!(release(&*here, &held).await, Release::Freed));
+    let second = granted(waiting).await;
+    assert!(second.fence > first.fence, "{second:?} after {first:?}");
+}
+
+/// What is held is lost with the server's data, and whoever waits has it, under a greater fence.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
+    [here, there]: [Arc<dyn Backend>; 2],
+    lose: impl AsyncFnOnce(),
+) {
+    let (held, next) = (claim("job", LONG), claim("job", LONG));
+    let first = hold(&*here, &held).await;
+    let waiting = wait(&there, &next).await;
+    lose().await;
+    let second = granted(waiting).await;
+    assert!(second.fence > first.fence, "{second:?} after {first:?}");
+    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Lost));
+    assert!(matches!(release(&*here, &held).await, Release::Gone), "it must spare the next holder");
+    assert!(matches!(release(&*there, &next).await, Release::Freed));
+}
+
+/// A server that does not answer is away, which is said by the backend's own limit of time, and what is held is held when
+/// it comes back.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn a_server_that_hangs_is_away_and_comes_back(
+    backend: &dyn Backend,
+    stop: impl FnOnce(),
+    resume: impl FnOnce(),
+) {
+    let held = claim("job", LONG);
+    hold(backend, &held).await;
+    stop();
+    let began = Instant::now();
+    assert!(matches!(renew(backend, &held).await, Renewal::Unknown(_)));
+    let looked = look_once(backend, &claim("other", LONG)).await;
+    assert!(matches!(&looked, Err(failure) if failure.kind == FailureKind::Unavailable), "{looked:?}");
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    resume();
+    assert!(matches!(renew_at_last(backend, &held).await, Renewal::Renewed));
+}
+
+/// Everybody wants the same two names, and each is inside alone.
+///
+/// # Panics
+/// Where two are.
+pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
+    let inside: Arc<[AtomicU32; 2]> = Arc::default();
+    let turns = |(n, backend): (usize, Arc<dyn Backend>)| {
+        let inside = inside.clone();
+        tokio::spawn(async move {
+            for round in 0..10 {
+                let at = (n + round) % inside.len();
+                let claim = claim(&format!("r{at}"), LONG);
+                take(&*backend, &claim).await;
+                assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                assert!(matches!(renew(&*backend, &claim).await, Renewal::Renewed));
+                inside[at].fetch_sub(1, Ordering::SeqCst);
+                assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+            }
+        })
+    };
+    let tasks: Vec<_> = clients.into_iter().enumerate().map(turns).collect();
+    for task in tasks {
+        ended(task).await;
+    }
+}
+
+/// Waits that are given up at any point leave nobody in the line; as many as `LEASEHOLD_CANCELLED` says, else a few
+/// hundred.
+///
+/// # Panics
+/// Where one is granted, or leaves a place.
+pub async fn cancelled_waits_leave_no_place(backend: &Arc<dyn Backend>) {
+    let waits = std::env::var("LEASEHOLD_CANCELLED").ok().and_then(|waits| waits.parse().ok());
+    let mut left: u64 = waits.unwrap_or(300);
+    // Longer than the longest campaign.
+    let held = claim("job", LONG * 60);
+    hold(&**backend, &held).await;
+    while left > 0 {
+        let some = left.min(50);
+        left -= some;
+        let waits: Vec<_> = (0..some)
+            .map(|n| {
+                let backend = backend.clone();
+                tokio::spawn(async move { give_up(&*backend, Duration::from_micros(n % 20 * 700)).await })
+            })
+            .collect();
+        for wait in waits {
+            ended(wait).await;
+        }
+    }
+    let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await;
+    assert!(matches!(&seen, Ok(seen) if (seen.holders.len(), seen.waiting.len()) == (1, 0)), "{seen:?}");
+    assert!(matches!(release(&**backend, &held).await, Release::Freed));
+}
+
+/// Waits as the engine does, whose call that sees patience ended is the last one.
+async fn give_up(backend: &dyn Backend, after: Duration) {
+    let (claim, patience) = (claim("job", LONG), Patience::unlimited(clock()));
+    let end = async {
+        tokio::time::sleep(after).await;
+        patience.end();
+    };
+    let waiting = async {
+        loop {
+            let is_last = patience.is_ended();
+            match backend.contend(&claim, &patience).await {
+                Ok(Step::Granted(_)) => panic!("granted while it is held"),
+                Ok(Step::Busy(_)) if is_last => return,
+                Ok(Step::Busy(hint)) => tokio::select! {
+                    () = tokio::time::sleep(hint.ask_again_in.unwrap_or_default()) => {}
+                    () = patience.ended() => {}
+                },
+                Err(failure) => {
+                    // As the reaper does with a wait whose end is not known.
+                    assert!(failure.is_transient(), "{failure}");
+                    assert!(!matches!(release(backend, &claim).await, Release::Unknown(_)));
+                    return;
+                }
+            }
+        }
+    };
+    tokio::join!(waiting, end);
+}
+
+/// Begins to wait for what is held, and comes back when it stands in the line.
+async fn wait(backend: &Arc<dyn Backend>, next: &Claim) -> JoinHandle<Grant> {
+    let waiting = {
+        let (backend, next) = (backend.clone(), next.clone());
+        tokio::spawn(async move { take(&*backend, &next).await })
+    };
+    for _ in 0..3_000 {
+        let seen = backend.inspect(&next.resource, None, &Patience::none(clock())).await;
+        if seen.is_ok_and(|seen| !seen.waiting.is_empty()) {
+            return waiting;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody ever waits for {:?}", next.resource);
+}
+
+async fn granted(waiting: JoinHandle<Grant>) -> Grant {
+    match tokio::time::timeout(LONG, waiting).await {
+        Ok(Ok(grant)) => grant,
+        other => panic!("it was not granted: {other:?}"),
+    }
+}
+
+async fn ended(task: JoinHandle<()>) {
+    match tokio::time::timeout(LONG, task).await {
+        Ok(Ok(())) => {}
+        other => panic!("it did not end well: {other:?}"),
+    }
+}

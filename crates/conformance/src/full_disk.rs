@@ -1,0 +1,42 @@
+//! What locks in rows have to show when the server's disk is full.
+//!
+//! Ground rules: for tests only, so what must not fail panics.
+
+use leasehold_core::{Backend, Claim, Effect, FailureKind, Grant, Note, Release, Renewal};
+
+use crate::hand::{LONG, claim, hold, look_once, release, renew};
+
+/// Newcomers are refused, sooner or later, and told why; what has a page goes on in it. `fill` leaves no room. Answers the
+/// claim on `held` that still holds, with its grant.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn only_newcomers_are_refused(backend: &dyn Backend, fill: impl FnOnce()) -> (Claim, Grant) {
+    let (held, known) = (claim("held", LONG), claim("known", LONG));
+    let first = hold(backend, &held).await;
+    hold(backend, &known).await;
+    fill();
+    let refused = refused(backend).await;
+    let (kind, effect) = (FailureKind::Unavailable, Effect::None);
+    assert_eq!((refused.kind, refused.effect), (kind, effect), "{refused}");
+    assert!(refused.to_string().contains("make room on the server's disk"), "{refused}");
+    assert!(matches!(renew(backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(backend, &known).await, Release::Freed));
+    assert!(matches!(look_once(backend, &claim("held", LONG)).await, Ok(None)));
+    (held, first)
+}
+
+/// New rows need new pages sooner or later.
+async fn refused(backend: &dyn Backend) -> leasehold_core::Failure {
+    let note = Note::clipped(&"x".repeat(1000));
+    for n in 0..NEWCOMERS {
+        let new = Claim { note: note.clone(), ..claim(&format!("new/{n}"), LONG) };
+        if let Err(failure) = look_once(backend, &new).await {
+            return failure;
+        }
+    }
+    panic!("the disk is full, and {NEWCOMERS} new rows have room");
+}
+
+/// Rows of a little more than their notes, which need more than any server has in reserve.
+const NEWCOMERS: usize = 2_000;
