@@ -11,13 +11,13 @@ use leasehold_core::{
 };
 
 use crate::core::{Core, Visit};
-use crate::lease::Lease;
 use crate::line::{Entry, admits, blockers};
 use crate::member::term;
 use crate::proof::EtcdProof;
-use crate::proto::{Compare, PutRequest, RangeResponse, Request, TxnRequest, TxnResponse};
+use crate::proto::{Compare, Header, PutRequest, RangeRequest, RangeResponse, Request, TxnRequest};
 use crate::refusal::Refusal;
-use crate::txn::{created_at, into_range, nothing_since, op, version_is};
+use crate::slots::{Slot, Spot, Whose};
+use crate::txn::{Erase, created_at, into_range, nothing_since, op, version_is};
 use crate::version::Watches;
 use crate::watcher::Target;
 use crate::wire::look_up;
@@ -56,9 +56,9 @@ pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> 
 
 /// What the same claim held until its ttl ended, and nobody took away yet, is not granted once more.
 async fn end_leftover(core: &Core, claim: &Claim) -> Result<(), Failure> {
-    let view = core.roster().view(claim.id, core.now());
-    if view.is_some_and(|view| view.expired) {
-        crate::ending::end(core, &[claim.id], &[core.layout.erase(claim)]).await?;
+    let view = core.roster().view(claim, core.now());
+    if let Some(view) = view.filter(|view| view.expired) {
+        crate::ending::end(core, &[claim.id], &[view.erase]).await?;
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ impl Call<'_> {
     async fn wait_for_the_key(&self, patience: &Patience) -> Result<Step, Failure> {
         let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
-            let seen = self.place(Vec::new()).await?;
+            let seen = self.place(None).await?;
             if let Some(own) = seen.own {
                 return self.granted(&seen.line[own], seen.asked_at);
             }
@@ -138,9 +138,8 @@ impl Call<'_> {
 
     /// Puts the claim's key where it is not there, and looks.
     async fn stand(&self) -> Result<Seen, Failure> {
-        let key = self.core.layout.key(self.claim);
         for _ in 0..ATTEMPTS {
-            let seen = self.place(vec![created_at(&key, 0)]).await?;
+            let seen = self.place(None).await?;
             if seen.own.is_some() {
                 return Ok(seen);
             }
@@ -159,7 +158,7 @@ impl Call<'_> {
         // At first nobody at all may be there; later, nobody may have come since the line was seen.
         let mut since = 1;
         for _ in 0..ATTEMPTS {
-            let seen = self.place(vec![nothing_since(&line, since)]).await?;
+            let seen = self.place(Some(nothing_since(&line, since))).await?;
             if let Some(own) = seen.own {
                 let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
                 return match admits(ahead, entry.share) {
@@ -182,24 +181,28 @@ impl Call<'_> {
         }
     }
 
-    /// Puts the key under conditions, and sees the line in the same transaction.
-    async fn place(&self, conditions: Vec<Compare>) -> Result<Seen, Failure> {
+    /// Puts the key where it is not there, perhaps under one more condition, and sees the line in the same transaction.
+    async fn place(&self, condition: Option<Compare>) -> Result<Seen, Failure> {
         let (core, claim) = (self.core, self.claim);
+        let spot = core.spot(claim);
+        if spot.whose == Whose::Others {
+            return self.look_for_it().await;
+        }
         let lease = self.visit.lease(claim).await.map_err(Refusal::into_failure)?;
-        let (key, line) = (core.layout.key(claim), core.layout.line(&claim.resource));
+        let all = core.layout.look_at_all(&core.layout.line(&claim.resource));
         let mark = core.layout.mark(lease.id);
+        let absent = created_at(&spot.erase.key, 0);
         let put = PutRequest {
-            key: key.clone(),
-            value: core.layout.value(claim),
+            value: core.layout.value(claim, spot.slot),
+            key: spot.erase.key,
             lease: lease.id,
             ..PutRequest::default()
         };
-        let mut request = TxnRequest { compare: conditions, ..TxnRequest::default() };
-        request.compare.extend([created_at(&key, 0), version_is(&mark, lease.mark)]);
-        request.compare.dedup();
-        request.success = vec![op(Request::Put(put)), op(Request::Range(core.layout.look_along(&line, 0)))];
-        request.failure =
-            vec![op(Request::Range(core.layout.look_along(&line, 0))), op(Request::Range(look_up(&mark)))];
+        let request = TxnRequest {
+            compare: condition.into_iter().chain([absent, version_is(&mark, lease.mark)]).collect(),
+            success: vec![op(Request::Put(put)), op(Request::Range(all.clone()))],
+            failure: vec![op(Request::Range(all)), op(Request::Range(look_up(&mark)))],
+        };
         let before = core.roster().sending(claim.id, lease.mark);
         let stepped = core.step(claim, &lease, request).await;
         match stepped {
@@ -207,13 +210,15 @@ impl Call<'_> {
                 if !answer.doubt {
                     core.roster().answered(claim.id, before);
                 }
-                let mut ranges = answer.value.responses.iter().cloned().filter_map(into_range);
+                let header = answer.value.header;
+                let mut ranges = answer.value.responses.into_iter().filter_map(into_range);
                 let found = ranges.next().unwrap_or_default();
                 if let Some(kv) = ranges.next().and_then(|found| found.kvs.first().cloned()) {
                     core.roster().marked(lease.id, kv.version);
                 }
-                let mut seen = self.read(&answer.value, found, asked_at)?;
-                self.move_in(&mut seen, &lease).await?;
+                let mut seen = self.read(header, found, asked_at)?;
+                self.join_other(&mut seen).await?;
+                self.move_in(&mut seen).await?;
                 if seen.own.is_none() && !seen.endless {
                     core.roster().absent(claim.id, asked_at);
                 }
@@ -237,10 +242,17 @@ impl Call<'_> {
     /// Looks at those ahead of a claim that stands in line, and at itself.
     async fn look(&self, place: i64) -> Result<Seen, Failure> {
         let line = self.core.layout.line(&self.claim.resource);
-        let request = TxnRequest {
-            success: vec![op(Request::Range(self.core.layout.look_along(&line, place)))],
-            ..TxnRequest::default()
-        };
+        let mut seen = self.see(self.core.layout.look_along(&line, place)).await?;
+        // Whatever is its id: another place than the one that was waited at is another claim's history.
+        let key = self.core.spot(self.claim).erase.key;
+        seen.own = seen.line.iter().position(|entry| entry.place == place && entry.key == key);
+        self.move_in(&mut seen).await?;
+        Ok(seen)
+    }
+
+    /// Sees a line as a quorum has it.
+    async fn see(&self, line: RangeRequest) -> Result<Seen, Failure> {
+        let request = TxnRequest { success: vec![op(Request::Range(line))], ..TxnRequest::default() };
         let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
         let (answer, asked_at) = self.core.step(self.claim, &lease, request).await.map_err(|refusal| {
             // Looking changes nothing, but the place in the line is still there.
@@ -248,26 +260,53 @@ impl Call<'_> {
             failure.effect = Effect::Unknown;
             failure
         })?;
-        let found = answer.value.responses.iter().cloned().find_map(into_range).unwrap_or_default();
-        let mut seen = self.read(&answer.value, found, asked_at)?;
-        // Another place than the one that was waited at is another claim's history.
-        seen.own = seen.own.filter(|own| seen.line[*own].place == place);
-        self.move_in(&mut seen, &lease).await?;
-        Ok(seen)
+        let header = answer.value.header;
+        let found = answer.value.responses.into_iter().find_map(into_range).unwrap_or_default();
+        self.read(header, found, asked_at)
     }
 
-    fn read(&self, done: &TxnResponse, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
+    fn read(&self, header: Option<Header>, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
         let line = self.core.layout.read_line(&self.claim.resource, &found.kvs)?;
-        let key = self.core.layout.key(self.claim);
-        let own = line.iter().position(|entry| entry.key == key && entry.id == self.claim.id);
-        tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(done.header), "seen");
-        let revision = done.header.map_or(0, |header| header.revision);
+        let own = line.iter().position(|entry| entry.id == self.claim.id);
+        tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(header), "seen");
+        let revision = header.map_or(0, |header| header.revision);
         Ok(Seen { line, endless: found.more, own, revision, asked_at })
     }
 
+    /// Stands where another client has put the same claim. Of two places the earlier one counts.
+    async fn join_other(&self, seen: &mut Seen) -> Result<(), Failure> {
+        let core = self.core;
+        let mine = core.spot(self.claim).erase.key;
+        // The line is in order, so what was found first is the earliest.
+        let Some(first) = seen.own.filter(|own| seen.line[*own].key != mine) else { return Ok(()) };
+        if let Some(entry) = seen.line.iter().find(|entry| entry.key == mine) {
+            let erase = Erase { key: mine.clone(), only_if: vec![created_at(&mine, entry.place)] };
+            crate::ending::end(core, &[self.claim.id], &[erase]).await?;
+            seen.line.retain(|entry| entry.key != mine);
+        }
+        // That client may use its key again: it is taken away only as long as it is this claim's.
+        let (key, place) = (seen.line[first].key.clone(), seen.line[first].place);
+        let erase = Erase { only_if: vec![created_at(&key, place)], key };
+        core.roster().move_to(self.claim, Spot { slot: Slot::Own, erase, whose: Whose::Others });
+        Ok(())
+    }
+
+    /// Looks for a claim that stood where another client had put it. If it is gone, the next try is under a key of its own.
+    async fn look_for_it(&self) -> Result<Seen, Failure> {
+        let all = self.core.layout.look_at_all(&self.core.layout.line(&self.claim.resource));
+        let mut seen = self.see(all).await?;
+        self.move_in(&mut seen).await?;
+        if seen.own.is_none() {
+            let spot = self.core.spot_in(self.claim, Slot::Own);
+            self.core.roster().move_to(self.claim, spot);
+        }
+        Ok(seen)
+    }
+
     /// Moves a key that another client of the same claim has put onto the lease that this client keeps alive.
-    async fn move_in(&self, seen: &mut Seen, lease: &Lease) -> Result<(), Failure> {
+    async fn move_in(&self, seen: &mut Seen) -> Result<(), Failure> {
         let Some(entry) = seen.own.map(|own| &seen.line[own]) else { return Ok(()) };
+        let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
         if entry.lease == lease.id {
             return Ok(());
         }
@@ -282,7 +321,7 @@ impl Call<'_> {
             success: vec![op(Request::Put(put))],
             ..TxnRequest::default()
         };
-        let moved = self.core.step(self.claim, lease, request).await.map_err(Refusal::into_failure)?;
+        let moved = self.core.step(self.claim, &lease, request).await.map_err(Refusal::into_failure)?;
         if !moved.0.value.succeeded {
             seen.own = None;
         }
@@ -308,7 +347,7 @@ impl Call<'_> {
 
     /// Gives the place up.
     async fn leave(&self, ahead: usize) -> Result<Step, Failure> {
-        let erase = self.core.layout.erase(self.claim);
+        let erase = self.core.spot(self.claim).erase;
         crate::ending::end(self.core, &[self.claim.id], &[erase]).await?;
         Ok(busy(ahead))
     }

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all, try_join_all};
-use leasehold_core::{Claim, ClaimId, Clock, Moment};
+use leasehold_core::{Claim, ClaimId, Clock, Moment, Resource};
 use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::cluster::{Answer, Cluster};
 use crate::lease::{Lease, length_for};
+use crate::line::Entry;
 use crate::member::{Kept, Line, term};
 use crate::proto::{
     DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, Request, Response,
@@ -22,7 +23,8 @@ use crate::proto::{
 };
 use crate::refusal::Refusal;
 use crate::roster::{Room, Roster};
-use crate::txn::{Erase, into_range, op};
+use crate::slots::{Slot, Spot, Whose};
+use crate::txn::{Erase, created_at, into_range, op};
 use crate::version::Watches;
 use crate::watcher::Watcher;
 use crate::wire::{Layout, look_up};
@@ -214,6 +216,40 @@ impl Core {
         true
     }
 
+    /// Where a claim stands; under its own key where this client knows nothing of it.
+    pub(crate) fn spot(&self, claim: &Claim) -> Spot {
+        let known = self.roster().spot(claim);
+        known.unwrap_or_else(|| self.spot_in(claim, Slot::Own))
+    }
+
+    pub(crate) fn spot_in(&self, claim: &Claim, slot: Slot) -> Spot {
+        let whose = if self.layout.has_slots() { Whose::Ours } else { Whose::Nobodys };
+        Spot { slot, erase: self.layout.erase(claim, slot), whose }
+    }
+
+    /// Takes a claim out of a line in which this client has no seat for it: an operator's word, or a second release.
+    ///
+    /// It may stand in a slot of another client, which only the value under that tells. Answers whether it was there.
+    pub(crate) async fn delete_from_slot(&self, claim: &Claim) -> Result<Answer<bool>, Refusal> {
+        let Some(entry) = self.line(&claim.resource).await?.into_iter().find(|entry| entry.id == claim.id)
+        else {
+            return Ok(Answer { value: false, doubt: false });
+        };
+        // Only as long as it is that claim's turn.
+        let erase = Erase { only_if: vec![created_at(&entry.key, entry.place)], key: entry.key };
+        self.delete(&[erase]).await.pop().unwrap_or(Ok(Answer { value: false, doubt: false }))
+    }
+
+    /// All that stand in a line, with their ids.
+    async fn line(&self, resource: &Resource) -> Result<Vec<Entry>, Refusal> {
+        let request = self.layout.look_at_all(&self.layout.line(resource));
+        let asked = self.cluster.ask(|line| {
+            let request = request.clone();
+            async move { line.range(request).await }
+        });
+        self.layout.read_line(resource, &asked.await?.value.kvs).map_err(Refusal::Failed)
+    }
+
     /// Moves the marks of leases on, so that requests that were sent under the old ones do nothing when they arrive.
     pub(crate) async fn move_marks(&self, leases: impl IntoIterator<Item = i64>) -> Result<(), Refusal> {
         for lease in leases {
@@ -320,7 +356,8 @@ impl<'a> Visit<'a> {
             let mut roster = core.roster();
             // A second call of the same claim may have come first meanwhile.
             if !roster.visit(claim.id) {
-                roster.seat(claim.id, core.layout.erase(claim), lease.id);
+                let slot = if core.layout.has_slots() { roster.slot(claim, fresh()) } else { Slot::Own };
+                roster.seat(claim, core.spot_in(claim, slot), lease.id);
             }
         }
         core.nudge.notify_one();
@@ -344,6 +381,13 @@ impl Drop for Visit<'_> {
         self.core.roster().leave(self.claim, now);
         self.core.nudge.notify_one();
     }
+}
+
+/// A new id for a slot, as random as those of claims.
+fn fresh() -> Option<ClaimId> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(ClaimId::from_bytes(bytes))
 }
 
 /// One server's part of a round.

@@ -1,9 +1,13 @@
 //! How claims end: keys are deleted, and requests that may still be under way are made void first.
 
+use futures_util::future::join_all;
 use leasehold_core::{Claim, ClaimId, Effect, Failure, Release};
 
+use crate::cluster::Answer;
 use crate::core::Core;
 use crate::refusal::Refusal;
+use crate::roster::View;
+use crate::slots::Slot;
 use crate::txn::Erase;
 
 /// Ends each claim, granted, waiting or of unknown outcome alike.
@@ -11,33 +15,43 @@ pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
     let now = core.now();
     let views: Vec<_> = {
         let roster = core.roster();
-        batch.iter().map(|claim| roster.view(claim.id, now)).collect()
+        batch.iter().map(|claim| roster.view(claim, now)).collect()
     };
     let doubtful = views.iter().flatten().filter(|view| view.doubt).map(|view| view.lease);
     if let Err(refusal) = settle(core, doubtful).await {
         let failure = refusal.into_failure();
         return batch.iter().map(|_| Release::Unknown(failure.clone())).collect();
     }
-    let keys: Vec<Erase> = batch.iter().map(|claim| core.layout.erase(claim)).collect();
-    let deleted = core.delete(&keys).await;
-    let mut roster = core.roster();
+    let both = || batch.iter().zip(&views);
+    let key = |(claim, view): (&&Claim, &Option<View>)| match view {
+        Some(view) => view.erase.clone(),
+        None => core.layout.erase(claim, Slot::Own),
+    };
+    let keys: Vec<Erase> = both().map(key).collect();
+    let seated: Vec<Option<ClaimId>> = both().map(|(claim, view)| view.as_ref().map(|_| claim.id)).collect();
+    let deleted = delete(core, &seated, &keys).await;
+    let deleted = both().zip(deleted).map(async |((claim, view), deleted)| match (view, deleted) {
+        (None, Ok(Answer { value: false, doubt })) if core.layout.has_slots() => {
+            let found = core.delete_from_slot(claim).await?;
+            Ok(Answer { doubt: doubt || found.doubt, ..found })
+        }
+        (_, deleted) => deleted,
+    });
+    let deleted = join_all(deleted).await;
     let mut answers = Vec::with_capacity(batch.len());
-    for ((claim, view), deleted) in batch.iter().zip(views).zip(deleted) {
+    for (view, deleted) in views.iter().zip(deleted) {
         let held = view.as_ref().is_some_and(|view| view.place.is_some() && !view.expired);
         let expired = view.as_ref().is_some_and(|view| view.expired);
         answers.push(match deleted {
             Err(refusal) => Release::Unknown(refusal.into_failure()),
-            Ok(answer) => {
-                roster.ended(claim.id, now);
-                match (answer.value, answer.doubt) {
-                    // Its time was over before it was released, whether or not its key had been swept out yet.
-                    _ if expired => Release::Gone,
-                    (true, _) => Release::Freed,
-                    // A try that was not answered may have done it, and did, unless it was lost in the same moment.
-                    (false, true) if held => Release::Freed,
-                    (false, _) => Release::Gone,
-                }
-            }
+            Ok(answer) => match (answer.value, answer.doubt) {
+                // Its time was over before it was released, whether or not its key had been swept out yet.
+                _ if expired => Release::Gone,
+                (true, _) => Release::Freed,
+                // A try that was not answered may have done it, and did, unless it was lost in the same moment.
+                (false, true) if held => Release::Freed,
+                (false, _) => Release::Gone,
+            },
         });
     }
     answers
@@ -45,18 +59,38 @@ pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
 
 /// Ends claims of this client, for good.
 pub(crate) async fn end(core: &Core, claims: &[ClaimId], keys: &[Erase]) -> Result<(), Failure> {
-    let now = core.now();
     let doubtful: Vec<i64> = {
         let roster = core.roster();
-        let views = claims.iter().filter_map(|claim| roster.view(*claim, now));
-        views.filter(|view| view.doubt).map(|view| view.lease).collect()
+        claims.iter().filter_map(|claim| roster.is_unsettled(*claim)).collect()
     };
     settle(core, doubtful.into_iter()).await.map_err(unsettled)?;
-    for (claim, deleted) in claims.iter().zip(core.delete(keys).await) {
+    let seated: Vec<Option<ClaimId>> = claims.iter().copied().map(Some).collect();
+    for deleted in delete(core, &seated, keys).await {
         deleted.map_err(unsettled)?;
-        core.roster().ended(*claim, now);
     }
     Ok(())
+}
+
+/// Deletes the keys of claims. Those that have a seat are told, before it is sent and when it is answered.
+async fn delete(
+    core: &Core,
+    seated: &[Option<ClaimId>],
+    keys: &[Erase],
+) -> Vec<Result<Answer<bool>, Refusal>> {
+    let now = core.now();
+    {
+        let mut roster = core.roster();
+        seated.iter().flatten().for_each(|claim| roster.erasing(*claim));
+    }
+    let deleted = core.delete(keys).await;
+    let mut roster = core.roster();
+    for (claim, deleted) in seated.iter().zip(&deleted) {
+        if let (Some(claim), Ok(answer)) = (claim, deleted) {
+            roster.erased(*claim, answer.doubt, now);
+        }
+    }
+    drop(roster);
+    deleted
 }
 
 async fn settle(core: &Core, doubtful: impl Iterator<Item = i64>) -> Result<(), Refusal> {

@@ -20,6 +20,7 @@ mod refusal;
 mod registers;
 mod renewing;
 mod roster;
+mod slots;
 mod tending;
 mod txn;
 mod version;

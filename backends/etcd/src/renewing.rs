@@ -46,9 +46,14 @@ pub(crate) async fn renew(core: &Core, batch: &[Renew<'_>]) -> Vec<Renewal> {
 }
 
 fn item<'a, 'b>(core: &Core, renew: &'a Renew<'b>, now: Moment) -> Item<'a, 'b> {
-    let key = core.layout.key(renew.claim);
-    let view = core.roster().view(renew.claim.id, now);
-    let proven = renew.proof.get::<EtcdProof>().filter(|proof| proof.key == key);
+    let view = core.roster().view(renew.claim, now);
+    let line = core.layout.line(&renew.claim.resource);
+    let proven = renew.proof.get::<EtcdProof>().filter(|proof| line.holds(&proof.key));
+    let key = match (&view, proven) {
+        (Some(view), _) => view.erase.key.clone(),
+        (None, Some(proof)) => proof.key.clone(),
+        (None, None) => Vec::new(),
+    };
     let (mut place, mut lease, mut answer) = (0, 0, None);
     let seated = view.is_some();
     match (view, proven) {

@@ -9,9 +9,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment};
+use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment, Resource, Share};
 
 use crate::lease::Lease;
+use crate::slots::{Slot, Slots, Spot, Whose};
 use crate::txn::Erase;
 use crate::watcher::Bell;
 
@@ -24,13 +25,15 @@ pub(crate) struct Roster {
     ends: BTreeSet<(Moment, ClaimId)>,
     /// Leases that are being opened, by length.
     opening: HashMap<u64, usize>,
+    slots: Slots,
 }
 
 /// One claim.
 #[derive(Debug)]
 struct Seat {
-    /// How its key is taken away.
-    erase: Erase,
+    resource: Resource,
+    share: Share,
+    spot: Spot,
     lease: i64,
     /// The revision that created its key, where it is granted.
     place: Option<i64>,
@@ -42,11 +45,16 @@ struct Seat {
     loss: Option<(LossTrigger, LossSignal)>,
     /// Nothing of it is on the server, and nothing is under way.
     clear: bool,
+    /// Whether its key was not there by the last answer, and no request has gone out since that could have put it there.
+    keyless: bool,
+    /// How many requests to take its key away may still be under way.
+    erasing: usize,
 }
 
 /// What a seat looks like to those who renew and release.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct View {
+    pub(crate) erase: Erase,
     pub(crate) lease: i64,
     pub(crate) place: Option<i64>,
     pub(crate) expired: bool,
@@ -73,6 +81,11 @@ pub(crate) struct Chores {
 }
 
 impl Seat {
+    /// Whether nothing that was ever sent for this claim can still touch its key: then another one may use it.
+    fn is_spotless(&self) -> bool {
+        self.keyless && self.erasing == 0 && self.doubt.is_none() && self.spot.whose == Whose::Ours
+    }
+
     /// Whether a late request could still create the key: it was sent under the present mark of a lease that lives.
     fn is_unsettled(&self, mark: Option<i64>) -> bool {
         self.doubt.is_some() && self.doubt == mark
@@ -143,15 +156,22 @@ impl Roster {
         true
     }
 
+    /// The slot for a claim that has no seat; `fresh` is a new id for one. [`Roster::seat`] has to follow.
+    pub(crate) fn slot(&mut self, claim: &Claim, fresh: Option<ClaimId>) -> Slot {
+        self.slots.take(&claim.resource, claim.share, fresh)
+    }
+
     /// Seats a claim that has no seat, with one visitor.
-    pub(crate) fn seat(&mut self, claim: ClaimId, erase: Erase, lease: i64) {
-        debug_assert!(!self.seats.contains_key(&claim), "seated twice: {claim:?}");
+    pub(crate) fn seat(&mut self, claim: &Claim, spot: Spot, lease: i64) {
+        debug_assert!(!self.seats.contains_key(&claim.id), "seated twice: {claim:?}");
         if let Some(lease) = self.leases.get_mut(&lease) {
             lease.seats += 1;
             lease.waiters += 1;
         }
         let seat = Seat {
-            erase,
+            resource: claim.resource.clone(),
+            share: claim.share,
+            spot,
             lease,
             place: None,
             until: Moment::START,
@@ -160,8 +180,22 @@ impl Roster {
             bell: None,
             loss: None,
             clear: true,
+            keyless: true,
+            erasing: 0,
         };
-        self.seats.insert(claim, seat);
+        self.seats.insert(claim.id, seat);
+    }
+
+    /// Where a claim stands; `None` where it has no seat, or one on another resource.
+    pub(crate) fn spot(&self, claim: &Claim) -> Option<Spot> {
+        self.seat_of(claim).map(|seat| seat.spot.clone())
+    }
+
+    /// The claim turned out to stand under another key.
+    pub(crate) fn move_to(&mut self, claim: &Claim, spot: Spot) {
+        if let Some(seat) = self.seats.get_mut(&claim.id) {
+            seat.spot = spot;
+        }
     }
 
     /// A visit ends. A claim that was not granted and that nobody comes back for ends soon.
@@ -200,14 +234,14 @@ impl Roster {
     /// A request that creates the key is about to be sent. Answers what [`Roster::answered`] is to be told.
     pub(crate) fn sending(&mut self, claim: ClaimId, mark: i64) -> Option<i64> {
         let seat = self.seats.get_mut(&claim)?;
-        seat.clear = false;
+        (seat.clear, seat.keyless) = (false, false);
         seat.doubt.replace(mark)
     }
 
     /// The request was answered and was sent once only.
     pub(crate) fn answered(&mut self, claim: ClaimId, before: Option<i64>) {
         if let Some(seat) = self.seats.get_mut(&claim) {
-            seat.doubt = before;
+            (seat.doubt, seat.keyless) = (before, false);
         }
     }
 
@@ -226,15 +260,31 @@ impl Roster {
         }
     }
 
-    pub(crate) fn view(&self, claim: ClaimId, now: Moment) -> Option<View> {
+    pub(crate) fn view(&self, claim: &Claim, now: Moment) -> Option<View> {
+        self.seat_of(claim).map(|seat| self.view_of(seat, now))
+    }
+
+    /// Whether a late request could still put the key of this claim.
+    pub(crate) fn is_unsettled(&self, claim: ClaimId) -> Option<i64> {
         let seat = self.seats.get(&claim)?;
         let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
-        Some(View {
+        seat.is_unsettled(mark).then_some(seat.lease)
+    }
+
+    fn seat_of(&self, claim: &Claim) -> Option<&Seat> {
+        let seat = self.seats.get(&claim.id)?;
+        (seat.resource == claim.resource && seat.share == claim.share).then_some(seat)
+    }
+
+    fn view_of(&self, seat: &Seat, now: Moment) -> View {
+        let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
+        View {
+            erase: seat.spot.erase.clone(),
             lease: seat.lease,
             place: seat.place,
             expired: seat.place.is_some() && seat.until <= now,
             doubt: seat.is_unsettled(mark),
-        })
+        }
     }
 
     /// The claim was renewed: its seat lasts for another ttl from when that was asked. Answers `false` where its end
@@ -252,8 +302,25 @@ impl Roster {
         true
     }
 
+    /// A request to take the key away is about to be sent.
+    pub(crate) fn erasing(&mut self, claim: ClaimId) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            seat.erasing += 1;
+        }
+    }
+
+    /// That request was answered: the key is not there. `repeated` where it was sent more than once.
+    pub(crate) fn erased(&mut self, claim: ClaimId, repeated: bool, now: Moment) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            seat.keyless = true;
+            // What was sent before may arrive later, so it is counted for good.
+            seat.erasing = seat.erasing.saturating_sub(usize::from(!repeated));
+        }
+        self.ended(claim, now);
+    }
+
     /// The key of the claim is gone. What may still be under way for it is not: then the claim is ended once more.
-    pub(crate) fn ended(&mut self, claim: ClaimId, now: Moment) {
+    fn ended(&mut self, claim: ClaimId, now: Moment) {
         let Some(seat) = self.seats.get_mut(&claim) else { return };
         (seat.place, seat.loss) = (None, None);
         let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
@@ -276,6 +343,9 @@ impl Roster {
 
     /// A look found that nothing of the claim is in the line, and put nothing there.
     pub(crate) fn absent(&mut self, claim: ClaimId, now: Moment) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            seat.keyless = true;
+        }
         self.lost(claim, LossCause::Gone, now);
     }
 
@@ -350,7 +420,7 @@ impl Roster {
             if let Some((trigger, _)) = seat.loss.take() {
                 trigger.fire(LossCause::Expired);
             }
-            chores.end.push((claim, seat.erase.clone()));
+            chores.end.push((claim, seat.spot.erase.clone()));
         }
         chores
     }
@@ -372,6 +442,9 @@ impl Roster {
         if let Some(lease) = self.leases.get_mut(&seat.lease) {
             lease.seats = lease.seats.saturating_sub(1);
         }
+        if seat.is_spotless() {
+            self.slots.put_back(&seat.resource, seat.share, seat.spot.slot);
+        }
     }
 }
 
@@ -391,6 +464,14 @@ mod tests {
 
     fn key(n: u8) -> Erase {
         Erase { key: vec![n], only_if: Vec::new() }
+    }
+
+    fn spot(n: u8, slot: Slot) -> Spot {
+        Spot { slot, erase: key(n), whose: Whose::Ours }
+    }
+
+    fn seat(roster: &mut Roster, n: u8, lease: i64) {
+        roster.seat(&claim(n, TEN), spot(n, Slot::Own), lease);
     }
 
     fn at(millis: u64) -> Moment {
@@ -426,7 +507,7 @@ mod tests {
                 }
                 Room::Soon => panic!("nothing is being opened"),
             };
-            roster.seat(id(n), key(n), lease);
+            seat(&mut roster, n, lease);
         }
         assert_eq!(next, MAX_LEASES as i64);
         let counts: Vec<usize> = roster.leases.values().map(|lease| lease.seats).collect();
@@ -449,7 +530,7 @@ mod tests {
     #[test]
     fn a_grant_that_nobody_renews_ends_by_its_own_ttl() {
         let mut roster = roster();
-        roster.seat(id(1), key(1), 1);
+        seat(&mut roster, 1, 1);
         roster.sending(id(1), 0);
         roster.answered(id(1), None);
         let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
@@ -457,67 +538,134 @@ mod tests {
         assert_eq!(roster.chores(at(9_999), 10).end, []);
         assert!(roster.renewed(&claim(1, TEN), at(9_000)));
         assert_eq!(roster.chores(at(18_999), 10).end, []);
-        assert!(!roster.view(id(1), at(18_999)).unwrap().expired);
-        assert!(roster.view(id(1), at(19_000)).unwrap().expired);
+        assert!(!roster.view(&claim(1, TEN), at(18_999)).unwrap().expired);
+        assert!(roster.view(&claim(1, TEN), at(19_000)).unwrap().expired);
         assert!(!roster.renewed(&claim(1, TEN), at(19_000)), "what has ended is not renewed");
         assert_eq!(roster.chores(at(19_000), 10).end, [(id(1), key(1))]);
         assert_eq!(signal.cause(), Some(LossCause::Expired));
         roster.end_later(id(1), at(20_000));
         assert_eq!(roster.chores(at(20_000), 10).end.len(), 1);
-        roster.ended(id(1), at(20_000));
-        assert_eq!(roster.view(id(1), at(20_000)), None);
+        roster.erasing(id(1));
+        roster.erased(id(1), false, at(20_000));
+        assert_eq!(roster.view(&claim(1, TEN), at(20_000)), None);
     }
 
     #[test]
     fn a_wait_that_was_dropped_ends_and_one_that_left_nothing_is_forgotten() {
         let mut roster = roster();
-        roster.seat(id(1), key(1), 1);
+        seat(&mut roster, 1, 1);
         roster.sending(id(1), 0);
         roster.leave(id(1), at(5));
         assert_eq!(roster.chores(at(2_004), 10).end, [], "it may be asked for again");
         assert_eq!(roster.chores(at(2_005), 10).end, [(id(1), key(1))]);
-        roster.seat(id(2), key(2), 1);
+        seat(&mut roster, 2, 1);
         roster.leave(id(2), at(5));
-        assert_eq!(roster.view(id(2), at(5)), None);
+        assert_eq!(roster.view(&claim(2, TEN), at(5)), None);
     }
 
     #[test]
     fn a_request_under_way_is_remembered_until_the_mark_moves() {
         let mut roster = roster();
-        roster.seat(id(1), key(1), 1);
+        seat(&mut roster, 1, 1);
         let before = roster.sending(id(1), 0);
         roster.answered(id(1), before);
-        assert!(!roster.view(id(1), at(0)).unwrap().doubt);
+        assert!(!roster.view(&claim(1, TEN), at(0)).unwrap().doubt);
         // One is not answered, the next one is: the first may still arrive.
         roster.sending(id(1), 0);
         let before = roster.sending(id(1), 0);
         roster.answered(id(1), before);
-        assert!(roster.view(id(1), at(0)).unwrap().doubt);
+        assert!(roster.view(&claim(1, TEN), at(0)).unwrap().doubt);
         roster.ended(id(1), at(0));
         assert!(!roster.is_clear(id(1)), "its key is gone, a request may still come");
         roster.marked(1, 1);
-        assert!(!roster.view(id(1), at(0)).unwrap().doubt);
+        assert!(!roster.view(&claim(1, TEN), at(0)).unwrap().doubt);
         roster.ended(id(1), at(0));
         assert!(roster.is_clear(id(1)));
+    }
+
+    /// Whether the next claim on the same name gets the slot of this one.
+    fn is_used_again(end: impl Fn(&mut Roster)) -> bool {
+        let mut roster = roster();
+        let slot = Slot::Shared(id(9));
+        roster.seat(&claim(1, TEN), spot(1, slot), 1);
+        end(&mut roster);
+        assert_eq!(roster.view(&claim(1, TEN), at(9)), None, "it has a seat still");
+        roster.slot(&claim(2, TEN), Some(id(2))) == slot
+    }
+
+    fn placed(roster: &mut Roster) {
+        let before = roster.sending(id(1), 0);
+        roster.answered(id(1), before);
+    }
+
+    #[test]
+    fn a_key_is_used_again_once_nothing_that_was_sent_can_touch_it() {
+        assert!(is_used_again(|roster| {
+            placed(roster);
+            roster.granted(id(1), 7, at(10_000));
+            roster.leave(id(1), at(5));
+            roster.erasing(id(1));
+            roster.erased(id(1), false, at(6));
+        }));
+        assert!(is_used_again(|roster| {
+            placed(roster);
+            roster.absent(id(1), at(5));
+            roster.leave(id(1), at(5));
+        }));
+        assert!(is_used_again(|roster| roster.leave(id(1), at(5))), "nothing was sent at all");
+        let two_deletes = is_used_again(|roster| {
+            placed(roster);
+            roster.leave(id(1), at(5));
+            roster.erasing(id(1));
+            roster.erasing(id(1));
+            roster.erased(id(1), false, at(6));
+        });
+        assert!(!two_deletes, "one of them may still arrive");
+        assert!(!is_used_again(|roster| {
+            placed(roster);
+            roster.leave(id(1), at(5));
+            roster.erasing(id(1));
+            roster.erased(id(1), true, at(6));
+        }));
+        assert!(!is_used_again(|roster| {
+            roster.sending(id(1), 0);
+            roster.marked(1, 1);
+            roster.leave(id(1), at(5));
+            roster.erasing(id(1));
+            roster.erased(id(1), false, at(6));
+        }));
+        assert!(!is_used_again(|roster| {
+            placed(roster);
+            roster.granted(id(1), 7, at(10_000));
+            roster.leave(id(1), at(5));
+            roster.lost(id(1), LossCause::Gone, at(6));
+        }));
+        assert!(!is_used_again(|roster| {
+            placed(roster);
+            roster.move_to(&claim(1, TEN), Spot { whose: Whose::Others, ..spot(1, Slot::Shared(id(9))) });
+            roster.leave(id(1), at(5));
+            roster.erasing(id(1));
+            roster.erased(id(1), false, at(6));
+        }));
     }
 
     #[test]
     fn a_lease_that_ended_takes_its_grants_and_rings_its_waiters() {
         let mut roster = roster();
-        roster.seat(id(1), key(1), 1);
+        seat(&mut roster, 1, 1);
         roster.sending(id(1), 0);
         let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
         roster.leave(id(1), at(5));
-        roster.seat(id(2), key(2), 1);
+        seat(&mut roster, 2, 1);
         let bell = Arc::new(Bell::default());
         roster.hang(id(2), &bell);
         roster.lease_ended(1, at(6));
         assert_eq!(signal.cause(), Some(LossCause::SessionEnded));
-        assert_eq!(roster.view(id(1), at(5)), None);
+        assert_eq!(roster.view(&claim(1, TEN), at(5)), None);
         assert!(roster.lease(1).is_none());
         roster.opened(2, 11, TEN, at(10));
         roster.reseat(id(2), 2);
-        assert_eq!(roster.view(id(2), at(10)).map(|view| view.lease), Some(2));
+        assert_eq!(roster.view(&claim(2, TEN), at(10)).map(|view| view.lease), Some(2));
         assert_eq!(roster.leases[&2].waiters, 1);
         roster.leave(id(2), at(11));
         assert_eq!((roster.leases[&2].waiters, roster.leases[&2].seats), (0, 0));
@@ -526,7 +674,7 @@ mod tests {
     #[test]
     fn leases_are_kept_while_somebody_waits_on_them() {
         let mut roster = roster();
-        roster.seat(id(1), key(1), 1);
+        seat(&mut roster, 1, 1);
         assert_eq!(roster.chores(at(3_000), 10).keep, [0i64; 0]);
         assert_eq!(roster.chores(at(3_667), 10).keep, [1]);
         assert_eq!(roster.chores(at(3_668), 10).keep, [0i64; 0], "it is being done");

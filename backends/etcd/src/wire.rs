@@ -2,11 +2,12 @@
 //!
 //! Natively a claim is the key `<prefix><name>!<id>.<weight>.<capacity>`. The share is part of the key, so that a line can be
 //! judged from its keys alone, however long the notes are. Names are escaped so that keys sort as names do: listings are plain ranges.
+//! Where the key is a slot that claims use in turn, the id in it is the slot's, and the value begins with that of the claim.
 //!
 //! In the dialect of etcd's own clients it is `<prefix><name>/<id>`, where theirs is `<name>/<lease>`. They look for whoever
 //! came first below `<name>/`, and so does this one; what has another `/` in it belongs to a longer name.
 //!
-//! The value is `<ttl in ms> <note>` in both.
+//! The value is `<ttl in ms> <note>` in both, in a slot `<id> <ttl in ms> <note>`.
 //!
 //! In the dialect of the Python clients the key is `<prefix><name>` alone, whoever holds, and the value begins with the id. There is no
 //! line: the key is put where it is not there. Nothing is hashed, so nothing collides.
@@ -17,6 +18,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Note, Resourc
 
 use crate::line::Entry;
 use crate::proto::{KeyValue, RangeRequest, order};
+use crate::slots::Slot;
 use crate::txn::{Erase, created_at, value_begins};
 
 /// Where the keys are, and how they are written.
@@ -44,35 +46,53 @@ pub(crate) struct Span {
     pub(crate) end: Vec<u8>,
 }
 
+impl Span {
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+        // No line goes up to the last key of all.
+        self.start.as_slice() <= key && key < self.end.as_slice()
+    }
+}
+
 impl Layout {
     pub(crate) fn new(prefix: &str, dialect: Dialect) -> Layout {
         Layout { prefix: prefix.to_owned(), dialect }
     }
 
-    /// The key of a claim.
-    pub(crate) fn key(&self, claim: &Claim) -> Vec<u8> {
+    /// The key of a claim in a slot.
+    pub(crate) fn key(&self, claim: &Claim, slot: Slot) -> Vec<u8> {
         let (weight, capacity) = (claim.share.weight(), claim.share.capacity());
-        let leaf = match (self.dialect, foreign_lease(claim.id)) {
+        let id = match slot {
+            Slot::Own => claim.id,
+            Slot::Shared(id) => id,
+        };
+        let leaf = match (self.dialect, foreign_lease(id)) {
             (Dialect::Etcd3, _) => String::new(),
-            (Dialect::Native, _) => format!("{}.{weight}.{capacity}", claim.id.to_hex()),
+            (Dialect::Native, _) => format!("{}.{weight}.{capacity}", id.to_hex()),
             (Dialect::Concurrency, Some(lease)) => format!("{lease:x}"),
-            (Dialect::Concurrency, None) => claim.id.to_hex(),
+            (Dialect::Concurrency, None) => id.to_hex(),
         };
         [self.head(&claim.resource).as_bytes(), leaf.as_bytes()].concat()
     }
 
     /// What is kept under it.
-    pub(crate) fn value(&self, claim: &Claim) -> Vec<u8> {
+    pub(crate) fn value(&self, claim: &Claim, slot: Slot) -> Vec<u8> {
         let value = format!("{} {}", claim.ttl.as_millis(), claim.note.as_str());
-        match self.dialect {
-            Dialect::Etcd3 => format!("{} {value}", claim.id.to_hex()).into_bytes(),
-            Dialect::Native | Dialect::Concurrency => value.into_bytes(),
+        match (self.dialect, slot) {
+            (Dialect::Etcd3, _) | (_, Slot::Shared(_)) => {
+                format!("{} {value}", claim.id.to_hex()).into_bytes()
+            }
+            (Dialect::Native | Dialect::Concurrency, Slot::Own) => value.into_bytes(),
         }
     }
 
+    /// Whether keys are used again. Others' names for theirs mean something to them.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.dialect == Dialect::Native
+    }
+
     /// How a claim ends: where the key is not its own alone, only as long as it is its own.
-    pub(crate) fn erase(&self, claim: &Claim) -> Erase {
-        let key = self.key(claim);
+    pub(crate) fn erase(&self, claim: &Claim, slot: Slot) -> Erase {
+        let key = self.key(claim, slot);
         let only_if = match (self.dialect, foreign_place(claim.id)) {
             (Dialect::Native | Dialect::Concurrency, _) => Vec::new(),
             (Dialect::Etcd3, Some(place)) => vec![created_at(&key, place)],
@@ -98,7 +118,7 @@ impl Layout {
     }
 
     /// A line in the order of creation, without those that came after `last` unless that is 0, and without its values
-    /// where the keys tell whose they are.
+    /// unless there is but one key. So it does not tell whose turn it is in a slot.
     pub(crate) fn look_along(&self, line: &Span, last: i64) -> RangeRequest {
         RangeRequest {
             key: line.start.clone(),
@@ -110,6 +130,11 @@ impl Layout {
             max_create_revision: last,
             ..RangeRequest::default()
         }
+    }
+
+    /// The whole line in the order of creation, with whatever tells whose each key is.
+    pub(crate) fn look_at_all(&self, line: &Span) -> RangeRequest {
+        RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.look_along(line, 0) }
     }
 
     /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as names do, come behind `after`.
@@ -216,14 +241,13 @@ impl Layout {
     fn read_leaf(&self, leaf: &[u8], kv: &KeyValue) -> Option<(ClaimId, Share)> {
         let text = std::str::from_utf8(leaf).ok();
         if self.dialect == Dialect::Etcd3 {
-            let own = kv.value.get(..ID_LENGTH).and_then(|id| std::str::from_utf8(id).ok());
             // What others write is a UUID, with dashes or in sixteen bytes.
-            let own = own.filter(|_| kv.value.get(ID_LENGTH) == Some(&b' ')).and_then(ClaimId::from_hex);
-            let id = own.unwrap_or_else(|| id_of_place(kv.create_revision));
+            let id = id_in(&kv.value).unwrap_or_else(|| id_of_place(kv.create_revision));
             return leaf.is_empty().then_some((id, Share::MUTEX));
         }
         if self.dialect == Dialect::Native {
-            return read_native_leaf(text?);
+            let (id, share) = read_native_leaf(text?)?;
+            return Some((id_in(&kv.value).unwrap_or(id), share));
         }
         if leaf.contains(&b'/') {
             return None;
@@ -244,6 +268,12 @@ impl Layout {
             Dialect::Etcd3 => format!("{}{}", self.prefix, resource.as_str()),
         }
     }
+}
+
+/// The id that a value begins with. A ttl is never as long.
+fn id_in(value: &[u8]) -> Option<ClaimId> {
+    let id = value.get(..ID_LENGTH).filter(|_| value.get(ID_LENGTH) == Some(&b' '))?;
+    ClaimId::from_hex(std::str::from_utf8(id).ok()?)
 }
 
 fn entry(kv: &KeyValue, id: ClaimId, share: Share) -> Entry {
@@ -395,16 +425,38 @@ mod tests {
     fn a_claim_is_written_as_a_key_that_a_person_can_read() {
         let layout = native("leasehold/");
         let claim = claim("orders/42", Share::MUTEX);
-        let key = layout.key(&claim);
+        let key = layout.key(&claim, Slot::Own);
         assert_eq!(
             String::from_utf8(key.clone()).unwrap(),
             "leasehold/orders/42!abababababababababababababababab.1.1"
         );
         assert_eq!(named(&layout, &key), Some((claim.resource.clone(), claim.share)));
-        let value = layout.value(&claim);
+        let value = layout.value(&claim, Slot::Own);
         assert_eq!(value, b"30000 host=a pid=1");
         assert_eq!(layout.read_value(claim.id, &value), (Some(claim.ttl), claim.note));
         assert_eq!(layout.read_value(claim.id, b"leader-7").0, None);
+    }
+
+    #[test]
+    fn in_a_slot_the_value_tells_whose_turn_it_is() {
+        let layout = native("p/");
+        let (claim, slot) = (claim("job", Share::MUTEX), ClaimId::from_bytes([0xcd; 16]));
+        let key = layout.key(&claim, Slot::Shared(slot));
+        assert_eq!(key, b"p/job!cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd.1.1");
+        let value = layout.value(&claim, Slot::Shared(slot));
+        assert_eq!(value, b"abababababababababababababababab 30000 host=a pid=1");
+        assert_eq!(layout.read_value(claim.id, &value), (Some(claim.ttl), claim.note.clone()));
+        let id = |value: &[u8]| {
+            let kv = KeyValue { key: key.clone(), value: value.to_vec(), ..KeyValue::default() };
+            let line = layout.read_line(&claim.resource, &[kv]).unwrap();
+            (line[0].id, line[0].share)
+        };
+        assert_eq!(id(&value), (claim.id, claim.share));
+        // Without values, and for those who know of no slots, it is a claim of the same weight.
+        assert_eq!(id(b""), (slot, claim.share));
+        for plain in ["30000 abababababababababababababababab", "30000 ", &"a".repeat(40)] {
+            assert_eq!(id(plain.as_bytes()), (slot, claim.share), "{plain}");
+        }
     }
 
     #[test]
@@ -437,7 +489,7 @@ mod tests {
     fn in_the_dialect_of_others_their_keys_are_claims_and_can_be_ended() {
         let layout = concurrency();
         let ours = claim("jobs/a", Share::MUTEX);
-        assert_eq!(layout.key(&ours), b"jobs/a/abababababababababababababababab");
+        assert_eq!(layout.key(&ours, Slot::Own), b"jobs/a/abababababababababababababababab");
         let kv = |key: &str, lease, place| KeyValue {
             key: key.into(),
             lease,
@@ -453,8 +505,8 @@ mod tests {
         let places: Vec<i64> = line.iter().map(|entry| entry.place).collect();
         assert_eq!(places, [1, 3, 9], "a longer name is another lock, anything else is ahead");
         let broken = Claim { id: line[1].id, ..ours.clone() };
-        assert_eq!(layout.key(&broken), theirs.key);
-        assert_ne!(layout.key(&Claim { id: line[0].id, ..ours.clone() }), other.key);
+        assert_eq!(layout.key(&broken, Slot::Own), theirs.key);
+        assert_ne!(layout.key(&Claim { id: line[0].id, ..ours.clone() }, Slot::Own), other.key);
         assert_eq!(line[2].id, ours.id);
         // Their value is what they wrote, ours has a ttl before the note.
         assert_eq!(layout.read_value(line[1].id, b"5 apples").0, None);
@@ -470,28 +522,34 @@ mod tests {
     fn in_the_dialect_without_lines_the_value_tells_whose_the_key_is() {
         let layout = Layout::new("/locks/", Dialect::Etcd3);
         let ours = claim("jobs/a", Share::MUTEX);
-        let key = layout.key(&ours);
+        let key = layout.key(&ours, Slot::Own);
         assert_eq!(key, b"/locks/jobs/a");
         let kv =
             |value: Vec<u8>| KeyValue { key: key.clone(), value, create_revision: 9, ..KeyValue::default() };
         let read = |kv| layout.read_line(&ours.resource, &[kv]).unwrap().remove(0);
-        let own = read(kv(layout.value(&ours)));
+        let own = read(kv(layout.value(&ours, Slot::Own)));
         assert_eq!((own.id, own.place), (ours.id, 9));
-        assert_eq!(layout.read_value(ours.id, &layout.value(&ours)), (Some(ours.ttl), ours.note.clone()));
+        assert_eq!(
+            layout.read_value(ours.id, &layout.value(&ours, Slot::Own)),
+            (Some(ours.ttl), ours.note.clone())
+        );
         let begins = format!("{} ", ours.id.to_hex());
-        assert_eq!(layout.erase(&ours).only_if[0].operand, Some(Operand::Value(begins.into_bytes())));
+        assert_eq!(
+            layout.erase(&ours, Slot::Own).only_if[0].operand,
+            Some(Operand::Value(begins.into_bytes()))
+        );
         for foreign in [&b"8dd5b27c-f9f8-11f0-b0a5-0242ac110002"[..], &[0xab; 16], &[0xff; 40], b""] {
             let theirs = read(kv(foreign.to_vec()));
             let broken = Claim { id: theirs.id, ..ours.clone() };
             assert_eq!(
-                layout.erase(&broken).only_if,
+                layout.erase(&broken, Slot::Own).only_if,
                 [created_at(&key, 9)],
                 "only as long as it is that one"
             );
             assert_eq!(layout.read_value(theirs.id, foreign).0, None);
         }
         let line = layout.line(&ours.resource);
-        let longer = layout.key(&claim("jobs/a/b", Share::MUTEX));
+        let longer = layout.key(&claim("jobs/a/b", Share::MUTEX), Slot::Own);
         assert!(line.start <= key && key < line.end && longer >= line.end);
         let listing = layout.listing("jobs/", Some(&ours.resource));
         assert!(listing.start > key && listing.start <= longer && longer < listing.end);
@@ -515,13 +573,13 @@ mod tests {
             let layout = native("p/");
             for name in [&a, &b] {
                 let claim = claim(name, Share::READER);
-                prop_assert_eq!(named(&layout, &layout.key(&claim)), Some((claim.resource, claim.share)));
+                prop_assert_eq!(named(&layout, &layout.key(&claim, Slot::Own)), Some((claim.resource, claim.share)));
             }
             let (left, right) = (claim(&b, Share::MUTEX), claim(&c, Share::MUTEX));
-            prop_assert_eq!(left.resource.cmp(&right.resource), layout.key(&left).cmp(&layout.key(&right)));
+            prop_assert_eq!(left.resource.cmp(&right.resource), layout.key(&left, Slot::Own).cmp(&layout.key(&right, Slot::Own)));
             // A line holds the claims on its own resource and no others.
             let line = layout.line(&left.resource);
-            let key = layout.key(&right);
+            let key = layout.key(&right, Slot::Own);
             prop_assert_eq!(line.start <= key && key < line.end, left.resource == right.resource);
         }
 
@@ -530,7 +588,7 @@ mod tests {
             let layout = native("p/");
             let (claim, after) = (claim(&name, Share::MUTEX), Resource::new(&after).unwrap());
             let listing = layout.listing(&prefix, Some(&after));
-            let key = layout.key(&claim);
+            let key = layout.key(&claim, Slot::Own);
             let listed = listing.start <= key && key < listing.end;
             prop_assert_eq!(listed, name.starts_with(&prefix) && claim.resource > after);
         }

@@ -7,7 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Effect, FailureKind, LossCause, Patience, Release, Renew, Renewal};
+use leasehold_core::{
+    Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Release, Renew, Renewal,
+};
 use leasehold_etcd::{EtcdBackend, EtcdConfig, EtcdProof};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
@@ -63,6 +65,151 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
         try_take(&backend, &next).await.unwrap();
         freed(&backend, &next).await;
     }
+}
+
+/// The key that a claim of a client which came back to this name stands under.
+async fn in_a_slot(server: &EtcdCluster, backend: &EtcdBackend, name: &str) -> (Claim, Grant, String) {
+    for _ in 0..2 {
+        let claim = mutex(name);
+        try_take(backend, &claim).await.unwrap();
+        freed(backend, &claim).await;
+    }
+    let claim = mutex(name);
+    let grant = try_take(backend, &claim).await.unwrap();
+    (claim, grant, only_key(server, name))
+}
+
+fn only_key(server: &EtcdCluster, name: &str) -> String {
+    let prefix = format!("leasehold/{name}!");
+    let keys = server.etcdctl(&["get", "--prefix", &prefix, "--keys-only"]).unwrap();
+    let keys: Vec<&str> = keys.split_whitespace().collect();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    keys[0].to_owned()
+}
+
+async fn holds(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
+    assert!(matches!(renew(backend, claim, grant).await, Renewal::Renewed));
+    let seen = backend.inspect(&claim.resource, None, &Patience::none(clock())).await.unwrap();
+    let ids: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+    assert_eq!((ids, seen.holders[0].fence), (vec![claim.id], grant.fence));
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_uses_one_key_again() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let (first, grant, key) = in_a_slot(&server, &backend, "job").await;
+    holds(&backend, &first, &grant).await;
+    freed(&backend, &first).await;
+    let (mut before, mut last) = (first, grant);
+    for _ in 0..20 {
+        let next = mutex("job");
+        let grant = try_take(&backend, &next).await.unwrap();
+        assert_eq!(only_key(&server, "job"), key);
+        assert!(grant.fence > last.fence);
+        holds(&backend, &next, &grant).await;
+        // Whoever had the key before has nothing to say about it.
+        assert!(matches!(release(&backend, &before).await, Release::Gone));
+        assert!(matches!(renew(&backend, &before, &last).await, Renewal::Lost));
+        assert!(try_take(&backend, &mutex("job")).await.is_none());
+        holds(&backend, &next, &grant).await;
+        freed(&backend, &next).await;
+        (before, last) = (next, grant);
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_arrives_late_spares_the_next_claim() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let url = format!("{}/?timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    for round in 0..4 {
+        let backend = connect(&url).await;
+        let name = format!("late/{round}");
+        let (claim, _, _) = in_a_slot(&server, &backend, &name).await;
+        proxy.hold(Way::ToServer);
+        freed(&backend, &claim).await;
+        let next = mutex(&name);
+        let grant = try_take(&backend, &next).await.unwrap();
+        proxy.heal().unwrap();
+        for _ in 0..20 {
+            holds(&backend, &next, &grant).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        freed(&backend, &next).await;
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_is_asked_for_late_is_not_the_next_claims() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let url = format!("{}/?timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    for round in 0..4 {
+        let backend = connect(&url).await;
+        let name = format!("late/{round}");
+        let (claim, _, _) = in_a_slot(&server, &backend, &name).await;
+        freed(&backend, &claim).await;
+        let doubtful = mutex(&name);
+        proxy.hold(Way::ToServer);
+        try_take(&backend, &doubtful).await.unwrap();
+        freed(&backend, &doubtful).await;
+        let next = mutex(&name);
+        let grant = try_take(&backend, &next).await.unwrap();
+        proxy.heal().unwrap();
+        for _ in 0..20 {
+            holds(&backend, &next, &grant).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        freed(&backend, &next).await;
+        assert_eq!(standing(&backend, &name).await, (0, 0), "a late request took the lock");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_in_a_slot_can_be_broken_and_its_successor_is_spared() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (holder, operator) = (connect(&server.url()).await, connect(&server.url()).await);
+    let (claim, grant, key) = in_a_slot(&server, &holder, "job").await;
+    let seen = operator.inspect(&claim.resource, None, &Patience::none(clock())).await.unwrap();
+    let shown = Claim { id: seen.holders[0].id, ..mutex("job") };
+    freed(&operator, &shown).await;
+    assert!(matches!(renew(&holder, &claim, &grant).await, Renewal::Lost));
+    // Lost is not ended by an own word: that key is not used again.
+    let next = mutex("job");
+    let grant = try_take(&holder, &next).await.unwrap();
+    assert_ne!(only_key(&server, "job"), key);
+    freed(&holder, &next).await;
+    let after = mutex("job");
+    let later = try_take(&holder, &after).await.unwrap();
+    assert!(later.fence > grant.fence);
+    for gone in [&shown, &next] {
+        assert!(matches!(release(&operator, gone).await, Release::Gone));
+    }
+    holds(&holder, &after, &later).await;
+}
+
+#[tokio::test]
+async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
+    let (claim, grant, key) = in_a_slot(&server, &first, "job").await;
+    for _ in 0..3 {
+        let again = try_take(&second, &claim).await.unwrap();
+        assert_eq!(again.fence, grant.fence);
+        let waited = take(&second, &claim, LONG).await.unwrap();
+        assert_eq!(waited.fence, grant.fence);
+        assert_eq!(only_key(&server, "job"), key);
+        holds(&second, &claim, &again).await;
+    }
+    freed(&second, &claim).await;
+    assert!(matches!(renew(&first, &claim, &grant).await, Renewal::Lost));
+    // Taken once more, it has a key of the client that took it.
+    let again = try_take(&second, &claim).await.unwrap();
+    assert!(again.fence > grant.fence);
+    assert_ne!(only_key(&server, "job"), key);
+    freed(&second, &claim).await;
+    assert_eq!(standing(&first, "job").await, (0, 0));
 }
 
 #[tokio::test]
