@@ -1,7 +1,8 @@
 //! The line of a resource as its children name it, and what follows from it.
 //!
 //! Pure: names go in, places and decisions come out. The sequence at the end of a name is ZooKeeper's, a signed 32-bit
-//! counter that rolls over, so an order is found among those that are there.
+//! counter. Its documentation says that it rolls over, so an order is found among those that are there; in fact it stays at its
+//! highest value, and gives that to every further node. Where two have it, nobody can tell who came first, and nobody is admitted.
 
 use leasehold_core::{ClaimId, Share};
 
@@ -25,6 +26,15 @@ pub(crate) struct Place {
     rides: bool,
 }
 
+/// Why children are no line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Unreadable {
+    /// This one may be a claim of somebody else.
+    Foreign(String),
+    /// The counter has come to its end, and these have its last value.
+    Alike(String, String),
+}
+
 /// What one that is not admitted has to watch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Blockers<'a> {
@@ -38,8 +48,8 @@ impl Line {
     /// The line that these children are.
     ///
     /// # Errors
-    /// The name that may be a claim of somebody else.
-    pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<Line, String> {
+    /// Where a name may be a claim of somebody else, or two names do not tell which was first.
+    pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<Line, Unreadable> {
         let mut places = Vec::with_capacity(names.len());
         for name in names {
             match dialect.read(&name) {
@@ -47,7 +57,7 @@ impl Line {
                     let (id, share, sequence) = (named.id, named.share, named.sequence);
                     places.push(Place { name, id, share, sequence, rides: false });
                 }
-                None if dialect.fears(&name) => return Err(name),
+                None if dialect.fears(&name) => return Err(Unreadable::Foreign(name)),
                 None => {}
             }
         }
@@ -55,7 +65,18 @@ impl Line {
         let first = Line::first(&places);
         places.rotate_left(first);
         for index in 1..places.len() {
-            places[index].rides = places[index].sequence == places[index - 1].sequence;
+            let (before, place) = (&places[index - 1], &places[index]);
+            if before.sequence != place.sequence {
+                continue;
+            }
+            // Newer versions of Curator give what a writer reads the writer's own number. ZooKeeper gives a number twice at the end only.
+            let rides = dialect == Dialect::Curator
+                && (before.share, place.share) == (Share::WRITER, Share::READER)
+                && place.sequence != i32::MAX;
+            if !rides {
+                return Err(Unreadable::Alike(before.name.clone(), place.name.clone()));
+            }
+            places[index].rides = true;
         }
         Ok(Line { places })
     }
@@ -174,6 +195,29 @@ mod tests {
     }
 
     #[test]
+    fn of_two_with_the_same_number_nobody_is_first() {
+        for sequence in [i32::MAX, 7] {
+            let alike = |n, share| name(n, share, sequence);
+            for shares in [[Share::MUTEX; 2], [Share::WRITER, Share::READER], [Share::READER; 2]] {
+                let names = vec![name(3, Share::MUTEX, 5), alike(1, shares[0]), alike(2, shares[1])];
+                let line = Line::of(Dialect::Native, names);
+                assert!(matches!(line, Err(Unreadable::Alike(..))), "{line:?}");
+            }
+            assert!(
+                Line::of(Dialect::Native, vec![name(3, Share::MUTEX, 5), alike(1, Share::MUTEX)]).is_ok()
+            );
+        }
+        // A writer of Curator's that reads as well has one number twice, but so has anybody at the end.
+        let curator = |n, share, sequence| format!("{}{sequence:010}", Dialect::Curator.stem(id(n), share));
+        for (sequence, readable) in [(7, true), (i32::MAX, false)] {
+            let both = vec![curator(1, Share::WRITER, sequence), curator(2, Share::READER, sequence)];
+            assert_eq!(Line::of(Dialect::Curator, both).is_ok(), readable, "{sequence}");
+            let mutexes = vec![curator(1, Share::MUTEX, sequence), curator(2, Share::MUTEX, sequence)];
+            assert!(Line::of(Dialect::Curator, mutexes).is_err());
+        }
+    }
+
+    #[test]
     fn a_foreign_name_is_not_read() {
         let id = id(1).to_hex();
         for foreign in [
@@ -186,7 +230,7 @@ mod tests {
             format!("{id}-1-1-9999999999"),
             format!("_c_{id}-lock-0000000001"),
         ] {
-            assert_eq!(Line::of(Dialect::Native, vec![foreign.clone()]), Err(foreign));
+            assert_eq!(Line::of(Dialect::Native, vec![foreign.clone()]), Err(Unreadable::Foreign(foreign)));
         }
     }
 
@@ -228,7 +272,7 @@ mod tests {
         let line = Line::of(Dialect::Curator, rest.to_vec()).unwrap();
         assert_eq!(line.holders(), 2);
         let lease = format!("{}-lease-0000000001", uuid(1));
-        assert_eq!(Line::of(Dialect::Curator, vec![lease.clone()]), Err(lease));
+        assert_eq!(Line::of(Dialect::Curator, vec![lease.clone()]), Err(Unreadable::Foreign(lease)));
     }
 
     fn shares() -> impl Strategy<Value = Share> {

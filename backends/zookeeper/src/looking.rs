@@ -50,7 +50,7 @@ impl Ensemble {
         for _ in 0..MAX_TRIES {
             match session.ask(limit, session.client.get_and_watch_children(&container)).await {
                 Ok((names, stat, watcher)) => {
-                    let line = self.names.line(names).map_err(|name| wire::foreign(resource, &name))?;
+                    let line = self.names.line(names).map_err(|why| wire::unreadable(resource, &why))?;
                     return Ok((version_of(&line, &stat), watcher));
                 }
                 Err(Error::NoNode) => {}

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::dialect::{Dialect, looks_like_a_claim};
-use crate::line::Line;
+use crate::line::{Line, Unreadable};
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -79,8 +79,8 @@ impl Names {
     /// The line that these children of a container are.
     ///
     /// # Errors
-    /// The child that may be a claim of somebody else.
-    pub(crate) fn line(&self, children: Vec<String>) -> Result<Line, String> {
+    /// As [`Line::of`].
+    pub(crate) fn line(&self, children: Vec<String>) -> Result<Line, Unreadable> {
         Line::of(self.dialect, children)
     }
 

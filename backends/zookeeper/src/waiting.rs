@@ -195,7 +195,7 @@ impl Ensemble {
                 session.ask(self.config.timeout, list).await.map_err(cannot_look)?.0
             }
         };
-        let line = self.names.line(names).map_err(|name| wire::foreign(&claim.resource, &name))?;
+        let line = self.names.line(names).map_err(|why| wire::unreadable(&claim.resource, &why))?;
         if let Some(number) = number
             && matches!(line.places(), [only] if only.name == own.name)
         {
@@ -298,7 +298,7 @@ impl Ensemble {
         };
         match session.ask(self.config.timeout, both).await {
             Ok((names, stat)) => {
-                let line = self.names.line(names).map_err(|name| wire::foreign(resource, &name))?;
+                let line = self.names.line(names).map_err(|why| wire::unreadable(resource, &why))?;
                 Ok(Some((line, stat)))
             }
             Err(Error::NoNode) => Ok(None),

@@ -6,6 +6,8 @@
 use leasehold_core::{Effect, Failure, FailureKind, Note, Resource};
 use zookeeper_client::Error;
 
+use crate::line::Unreadable;
+
 /// The note of a claim, from its node's data.
 pub(crate) fn read_note(data: &[u8]) -> Note {
     Note::clipped(&String::from_utf8_lossy(data))
@@ -33,12 +35,18 @@ pub(crate) fn failure(error: Error, doing: &str) -> Failure {
     Failure::new(kind, effect, format!("{doing}: {error}; {advice}")).because(error)
 }
 
-/// A child that is no claim of leasehold's stands in the container of a resource.
-pub(crate) fn foreign(resource: &Resource, child: &str) -> Failure {
-    let text = format!(
-        "the line of {resource:?} has a child «{child}» that is not written in this dialect: \
-         remove it, or take another prefix or the dialect that it is of"
-    );
+/// The children of a resource's container are no line.
+pub(crate) fn unreadable(resource: &Resource, why: &Unreadable) -> Failure {
+    let text = match why {
+        Unreadable::Foreign(child) => format!(
+            "the line of {resource:?} has a child «{child}» that is not written in this dialect: \
+             remove it, or take another prefix or the dialect that it is of"
+        ),
+        Unreadable::Alike(one, other) => format!(
+            "ZooKeeper's counter for {resource:?} has come to its end and numbers all new nodes alike, «{one}» and «{other}», \
+             so nobody can tell who was first: remove the node above them once it is empty, and it begins anew"
+        ),
+    };
     Failure::new(FailureKind::Foreign, Effect::None, text)
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, take};
 use leasehold::core::{Backend, Claim, FailureKind, Proof, Release, Renew, Renewal, Resource, Share, Step};
-use leasehold_testkit::ZooKeeperEnsemble;
+use leasehold_testkit::{ZooKeeperEnsemble, peers, require};
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
 
 /// Each release wakes whoever can be admitted and nobody else, however many wait.
@@ -309,4 +309,81 @@ async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held
     let step = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
     assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
     assert!(matches!(release(ours, &second).await, Release::Freed));
+}
+
+/// The counter of a container, near its end, by the server's own classes: nobody makes two thousand million nodes in a test.
+fn count_from(servers: &ZooKeeperEnsemble, path: &str, number: i32) {
+    let jars = ["zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "netty-handler"];
+    let jars: Vec<(String, &str)> = jars.iter().map(|jar| (format!("{jar}.jar"), "zookeeper")).collect();
+    let jars: Vec<(&str, &str)> = jars.iter().map(|(jar, package)| (jar.as_str(), *package)).collect();
+    let mut java = peers::java(&jars).unwrap();
+    java.arg(format!("{}/tests/peers/Counter.java", env!("CARGO_MANIFEST_DIR")));
+    let done = java.arg(servers.data(0)).arg(path).arg(number.to_string()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// ZooKeeper says that its counter rolls over. It does not, and what nobody can put in order is not granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_end_of_the_counter_there_is_one_holder_and_then_a_new_beginning() {
+    // Asked for first, so that nothing is started for a test that is skipped.
+    if require::or_skip("javac", peers::java(&[])).is_none() {
+        return;
+    }
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    // Long enough for the server to come back.
+    let client = backend(&format!("{}?session=60s", servers.url())).await;
+    let mut claims: Vec<Claim> = (0..6).map(|_| claim("counted", Share::MUTEX)).collect();
+    let first = claims.remove(0);
+    let mut last = hold(&client, &first).await;
+    servers.kill(0).unwrap();
+    count_from(&servers, "/leasehold/counted", i32::MAX - 2);
+    servers.restart(0).await.unwrap();
+    let client = backend(&servers.url()).await;
+    // The container is never empty, or its counter would begin anew.
+    let mut tasks = VecDeque::new();
+    for claim in claims.drain(..3) {
+        let (waiter, waiting) = (client.clone(), claim.clone());
+        tasks.push_back((claim, tokio::spawn(async move { take(&waiter, &waiting).await })));
+        stand(&client, &first.resource, tasks.len()).await;
+    }
+    assert!(matches!(release(&client, &first).await, Release::Freed));
+    while let Some((claim, task)) = tasks.pop_front() {
+        let grant = task.await.unwrap();
+        assert!(grant.fence > last.fence);
+        last = grant;
+        let early: Vec<bool> = tasks.iter().map(|(_, task)| task.is_finished()).collect();
+        assert!(!early.contains(&true), "two hold");
+        if !tasks.is_empty() {
+            assert!(matches!(release(&client, &claim).await, Release::Freed));
+            continue;
+        }
+        // It has the last number, which all others get as well.
+        for _ in 0..3 {
+            for patience in [no_patience(), endless()] {
+                match client.contend(&claims[0], &patience).await {
+                    Ok(Step::Busy(_)) => {}
+                    Ok(Step::Granted(grant)) => panic!("granted beside a holder: {grant:?}"),
+                    Err(failure) => {
+                        assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+                        assert!(failure.detail().contains("come to its end"), "{failure}");
+                    }
+                }
+                release(&client, &claims[0]).await;
+            }
+        }
+        assert!(matches!(release(&client, &claim).await, Release::Freed));
+    }
+    // Alone, one holds also with that number, and when the container was removed, lines are as before.
+    let alone = hold(&client, &claims[0]).await;
+    assert!(alone.fence > last.fence);
+    assert!(matches!(release(&client, &claims[0]).await, Release::Freed));
+    eventually(async || servers.metric(0, "zk_ephemerals_count").await.unwrap() == 0.0).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let next = hold(&client, &claims[1]).await;
+    assert!(next.fence > alone.fence);
+    let (waiter, waiting) = (client.clone(), claims[0].clone());
+    let task = tokio::spawn(async move { take(&waiter, &waiting).await });
+    stand(&client, &first.resource, 1).await;
+    assert!(matches!(release(&client, &claims[1]).await, Release::Freed));
+    assert!(task.await.unwrap().fence > next.fence);
 }

@@ -196,6 +196,11 @@ impl ZooKeeperEnsemble {
         self.ready(server).await
     }
 
+    /// Where a server keeps its transactions and snapshots.
+    pub fn data(&self, server: usize) -> PathBuf {
+        self.nodes[server].process.directory().path().join(DATA)
+    }
+
     /// The number of the server that leads, or stands alone. `None` while there is none.
     pub async fn leader(&self) -> Option<usize> {
         for server in 0..self.nodes.len() {
