@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Basis, Cell, Cells, Put, Seized, Shelf, Swap, Timekeeping};
+use leasehold_cell::{Basis, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping};
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
 
@@ -191,15 +191,18 @@ impl Cells for MySqlCells {
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
         let params = vec![prefix.into(), after.into(), prefix.into(), limit.into()];
         let rows = self.exec(&self.statements.list, params).await.map_err(Refusal::into_failure)?.rows;
-        let read_row = |row: &Row| {
-            let name: String = read(row, 0)?;
-            let resource = Resource::new(&name).map_err(|error| {
-                let text = format!("the table has a row that is not ours: {error}");
-                Failure::new(FailureKind::Foreign, Effect::None, text)
-            })?;
-            Ok((resource, cell(row)?))
+        rows.iter().map(|row| Ok((named(row)?, cell(row)?))).collect()
+    }
+
+    async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        let params = vec![after.map_or("", Resource::as_str).into(), limit.into()];
+        let rows = self.exec(&self.statements.all, params).await.map_err(Refusal::into_failure)?.rows;
+        let found = |row: &Row| {
+            let idle = u64::try_from(read::<i64>(row, 6)?).unwrap_or_default();
+            Ok(Found { at: named(row)?, cell: cell(row)?, idle: Duration::from_micros(idle) })
         };
-        rows.iter().map(read_row).collect()
+        rows.iter().map(found).collect()
     }
 
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
@@ -216,6 +219,14 @@ fn seized(put: &Put, answer: Result<Done, Refusal>) -> Result<Seized, Failure> {
         Ok(_) | Err(Refusal::LostRace) => Ok(Seized::Held(None)),
         Err(refusal) => Err(refusal.into_failure()),
     }
+}
+
+/// Whose row it is.
+fn named(row: &Row) -> Result<Resource, Failure> {
+    Resource::new(&read::<String>(row, 0)?).map_err(|error| {
+        let text = format!("the table has a row that is not ours: {error}");
+        Failure::new(FailureKind::Foreign, Effect::None, text)
+    })
 }
 
 /// Reads claims, version, counter, age and the server's clock, behind the name.

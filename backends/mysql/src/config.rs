@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_address::{
-    Credentials, Host, Parts, SHEDLOCK, TlsFiles, check_shedlock, duration_between, invalid, number_up_to,
-    sql_name,
+    Credentials, Host, Parts, SHEDLOCK, TlsFiles, check_shedlock, duration_between, invalid,
+    nothing_to_sweep, number_up_to, sql_name,
 };
 use leasehold_core::{Failure, Order};
 
@@ -221,6 +221,14 @@ impl MySqlConfig {
             }
         }
         Ok(())
+    }
+
+    /// Whether there are leases that could be swept.
+    pub(crate) fn check_sweep(&self) -> Result<(), Failure> {
+        if self.dialect == Dialect::Native && self.method == Method::Row {
+            return Ok(());
+        }
+        Err(nothing_to_sweep())
     }
 
     /// How long the server keeps a session that it does not hear of.

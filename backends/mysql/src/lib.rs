@@ -21,6 +21,7 @@ mod shedlock;
 mod sql;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_cell::{CellBackend, ShedBackend};
 use leasehold_core::{Backend, Clock, Failure};
@@ -34,7 +35,22 @@ use shedlock::ShedLock;
 pub use cells::MySqlCells;
 pub use config::MySqlConfig;
 pub use in_transaction::in_transaction_sql;
+pub use leasehold_cell::Swept;
 pub use schema::{grants, schema};
+
+/// Removes claims that are over from the rows of locks that nobody has used for so long; see [`CellBackend::sweep`]. Rows
+/// stay, because their fences must not go back.
+///
+/// # Errors
+/// `Unsupported` for other than leases in rows, else as [`connect`].
+pub async fn sweep(
+    config: MySqlConfig,
+    clock: Arc<dyn Clock>,
+    unused_for: Duration,
+) -> Result<Swept, Failure> {
+    config.check_sweep()?;
+    CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock).sweep(unused_for).await
+}
 
 /// Leases in a table of MySQL or MariaDB.
 pub type MySqlBackend = CellBackend<MySqlCells>;

@@ -21,6 +21,7 @@ pub(crate) struct Statements {
     pub(crate) read: String,
     pub(crate) swap: String,
     pub(crate) list: String,
+    pub(crate) all: String,
 }
 
 impl Statements {
@@ -36,6 +37,7 @@ impl Statements {
                 "UPDATE {table} SET claims = ?, version = ?, seq = ?, origin = IF(?, {NOW}, origin), \
                  lapses = origin + ? WHERE name = ? AND version = ? AND (NOT ? OR lapses > {NOW})"
             ),
+            all: format!("SELECT {CELL}, {NOW} - lapses FROM {table} WHERE name > ? ORDER BY name LIMIT ?"),
             // No name has the byte 255 in it, so this is behind all that begin with the prefix.
             list: format!(
                 "SELECT {CELL} FROM {table} WHERE name >= ? AND name > ? AND name < CONCAT(?, X'FF') \

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::{FailureKind, Grade, Patience, Release, Severity};
-use leasehold_mysql::{MySqlConfig, grants, schema};
+use leasehold_mysql::{MySqlConfig, grants, schema, sweep};
 use leasehold_testkit::MariaDbServer;
 
 #[tokio::test]
@@ -176,6 +176,21 @@ async fn tls_is_verified_and_a_password_is_asked_for() {
     let Some(plain) = MariaDbServer::start_or_skip().await else { return };
     let failure = connect(&format!("{}?ssl-mode=verify-identity&ca={ca}", plain.url())).await.unwrap_err();
     assert!(failure.kind == FailureKind::Unsupported && failure.detail().contains("no TLS"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let config = |options: &str| MySqlConfig::parse(&format!("{}{options}", server.url())).unwrap();
+    leasehold_conformance::sweep::what_is_over_is_emptied(&*open(&server.url()).await, async || {
+        let swept = sweep(config(""), clock(), Duration::ZERO).await.unwrap();
+        [swept.seen, swept.emptied, swept.forgotten]
+    })
+    .await;
+    for other in ["?dialect=shedlock", "?method=get-lock"] {
+        let failure = sweep(config(other), clock(), Duration::ZERO).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+    }
 }
 
 #[tokio::test]

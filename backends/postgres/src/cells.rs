@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Basis, Bells, Call, Cell, Cells, Put, Seized, Shelf, Swap, Timekeeping};
+use leasehold_cell::{Basis, Bells, Call, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping};
 use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource, Waiting};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -20,6 +20,7 @@ use crate::refusal::Refusal;
 use crate::schema;
 use crate::server::Server;
 use crate::sql::{Statements, Table};
+use crate::sweeping;
 
 /// The table of locks in one database.
 #[derive(Debug)]
@@ -265,15 +266,15 @@ impl Cells for PostgresCells {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let answer = self.look(&self.statements.list, &[&prefix, &after, &end, &limit]).await;
         let rows = answer.map_err(Refusal::into_failure)?;
-        let read_row = |row: &Row| {
-            let name: String = read(row, 0)?;
-            let resource = Resource::new(&name).map_err(|error| {
-                let text = format!("the table has a row that is not ours: {error}");
-                Failure::new(FailureKind::Foreign, Effect::None, text)
-            })?;
-            Ok((resource, cell(row, 1)?))
-        };
-        rows.iter().map(read_row).collect()
+        rows.iter().map(|row| Ok((named(row)?, cell(row, 1)?))).collect()
+    }
+
+    async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+        sweeping::all(self, after, limit).await
+    }
+
+    async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
+        sweeping::forget(self, unused).await.map(Some)
     }
 
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
@@ -297,8 +298,16 @@ fn by_name(rows: &[Row]) -> Result<HashMap<String, Cell>, Failure> {
     rows.iter().map(|row| Ok((read(row, 0)?, cell(row, 1)?))).collect()
 }
 
+/// Whose row it is.
+pub(crate) fn named(row: &Row) -> Result<Resource, Failure> {
+    Resource::new(&read::<String>(row, 0)?).map_err(|error| {
+        let text = format!("the table has a row that is not ours: {error}");
+        Failure::new(FailureKind::Foreign, Effect::None, text)
+    })
+}
+
 /// Reads claims, version, epoch, seq, age and the present epoch, from the column `at` on.
-fn cell(row: &Row, at: usize) -> Result<Cell, Failure> {
+pub(crate) fn cell(row: &Row, at: usize) -> Result<Cell, Failure> {
     let fence = fence(row, at + 2)?;
     let age = u64::try_from(read::<i64>(row, at + 4)?).unwrap_or_default();
     let epoch = unsigned(read(row, at + 5)?);
@@ -360,7 +369,7 @@ pub(crate) fn end_of(prefix: &str) -> String {
 }
 
 /// Numbers of this table are never above what PostgreSQL can hold.
-fn signed(number: u64) -> i64 {
+pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

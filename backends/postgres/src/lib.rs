@@ -16,10 +16,12 @@ mod server;
 mod session;
 mod shedlock;
 mod sql;
+mod sweeping;
 mod tls;
 mod way;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_cell::{CellBackend, ShedBackend};
 use leasehold_core::{Backend, Clock, Failure};
@@ -30,11 +32,26 @@ use session::{Advisory, ForUpdate};
 
 pub use cells::PostgresCells;
 pub use config::PostgresConfig;
+pub use leasehold_cell::Swept;
 pub use schema::{grants, schema};
 pub use session::{in_transaction, in_transaction_sql};
 
 use config::Dialect;
 use shedlock::ShedLock;
+
+/// Removes the rows of locks that nobody has used for so long; see [`CellBackend::sweep`]. Fences rise all the same: before
+/// a row goes, the epoch of all later fences is raised above the row's.
+///
+/// # Errors
+/// `Unsupported` for other than leases in rows, `Denied` without the right to `DELETE`, else as [`connect`].
+pub async fn sweep(
+    config: PostgresConfig,
+    clock: Arc<dyn Clock>,
+    unused_for: Duration,
+) -> Result<Swept, Failure> {
+    config.check_sweep()?;
+    CellBackend::new(PostgresCells::connect(config).await?, clock).sweep(unused_for).await
+}
 
 /// Leases in a table of PostgreSQL.
 pub type PostgresBackend = CellBackend<PostgresCells>;

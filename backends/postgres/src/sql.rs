@@ -218,4 +218,5 @@ pub(crate) fn epoch(names: &Names) -> String {
 
 const TIMELINE: &str = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8";
 
-const AGE: &str = "greatest((extract(epoch FROM clock_timestamp() - c.origin) * 1000000)::int8, 0)";
+pub(crate) const AGE: &str =
+    "greatest((extract(epoch FROM clock_timestamp() - c.origin) * 1000000)::int8, 0)";

@@ -4,9 +4,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use common::*;
-use leasehold_core::{Backend, Claim, FailureKind, Grade, Note, Put, Release, Resource, Severity};
-use leasehold_postgres::{PostgresConfig, grants, schema};
+use leasehold_core::{
+    Backend, Claim, FailureKind, Fence, Grade, Note, Patience, Put, Release, Renewal, Resource, Severity,
+};
+use leasehold_postgres::{PostgresConfig, grants, schema, sweep};
 use leasehold_testkit::PostgresServer;
 
 #[tokio::test]
@@ -30,7 +36,118 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     hold(&*backend, &claim).await;
     assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     write_register(&*backend).await.unwrap();
+    let failure = sweep(config.clone(), clock(), Duration::ZERO).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    assert!(failure.detail().contains("GRANT DELETE ON \"locks\".\"jobs\" TO \"app\""), "{failure}");
     assert_eq!(server.sql("SELECT name FROM locks.jobs").await.unwrap().trim(), "job");
+}
+
+/// Also where the server's clock was set back by more than a century, and where the tables were restored in another cluster.
+#[tokio::test]
+async fn a_sweep_removes_rows_and_no_fence_goes_back() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let sweep_all = async || {
+        let config = PostgresConfig::parse(&server.url()).unwrap();
+        sweep(config, clock(), Duration::ZERO).await.unwrap()
+    };
+    let (held, next) = (claim("held", LONG), claim("held", LONG));
+    let first = hold(&*backend, &held).await;
+    let waiting = {
+        let (backend, next) = (backend.clone(), next.clone());
+        tokio::spawn(async move { take(&*backend, &next).await })
+    };
+    loop {
+        let seen = backend.inspect(&resource("held"), None, &Patience::none(clock())).await.unwrap();
+        if seen.waiting.len() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let cycle = async |backend: &dyn Backend| {
+        let claim = claim("used", LONG);
+        let grant = hold(backend, &claim).await;
+        assert!(matches!(release(backend, &claim).await, Release::Freed));
+        grant.fence.unwrap()
+    };
+    cycle(&*backend).await;
+    server.sql("UPDATE leasehold SET seq = seq + 4000000000000000 WHERE name = 'used'").await.unwrap();
+    let mut highest = cycle(&*backend).await;
+    hold(&*backend, &claim("over", Duration::from_millis(200))).await;
+    tokio::time::sleep(Duration::from_millis(250)).await;
+
+    let config = PostgresConfig::parse(&server.url()).unwrap();
+    let swept = sweep(config, clock(), LONG).await.unwrap();
+    assert_eq!((swept.seen, swept.forgotten), (3, 0), "all were used a moment ago");
+    let swept = sweep_all().await;
+    assert_eq!((swept.seen, swept.emptied, swept.forgotten), (3, 0, 2));
+    assert_eq!(server.sql("SELECT name FROM leasehold").await.unwrap().trim(), "held");
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    assert!(waiting.await.unwrap().fence > first.fence);
+
+    for round in 0..3 {
+        let next = cycle(&*backend).await;
+        assert!(next > highest, "{next} after {highest}");
+        highest = next;
+        assert_eq!(sweep_all().await.forgotten, 1);
+        if round == 1 {
+            server.sql("UPDATE leasehold_meta SET system_identifier = 'of another cluster'").await.unwrap();
+            let moved = cycle(&*open(&server.url()).await).await;
+            assert!(moved > highest, "{moved} after {highest}");
+            highest = moved;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sweepers_disturb_neither_clients_nor_each_other() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let is_over = Arc::new(AtomicBool::new(false));
+    let sweepers: Vec<_> = (0..2)
+        .map(|_| {
+            let (url, is_over) = (server.url(), is_over.clone());
+            tokio::spawn(async move {
+                let mut forgotten = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    let config = PostgresConfig::parse(&url).unwrap();
+                    forgotten += sweep(config, clock(), Duration::ZERO).await.unwrap().forgotten;
+                }
+                forgotten
+            })
+        })
+        .collect();
+    let last = Arc::new(tokio::sync::Mutex::new(Fence::default()));
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            let (url, last) = (server.url(), last.clone());
+            tokio::spawn(async move {
+                let backend = open(&url).await;
+                for _ in 0..40 {
+                    let claim = claim("job", LONG);
+                    let fence = take(&*backend, &claim).await.fence.unwrap();
+                    {
+                        let mut last = last.try_lock().unwrap();
+                        assert!(fence > *last, "{fence} after {last}");
+                        *last = fence;
+                    }
+                    assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+                    // So that nobody has a use for the row now and then.
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    is_over.store(true, Ordering::SeqCst);
+    for sweeper in sweepers {
+        sweeper.await.unwrap();
+    }
+    let config = PostgresConfig::parse(&server.url()).unwrap();
+    sweep(config, clock(), Duration::ZERO).await.unwrap();
+    assert_eq!(server.sql("SELECT count(*) FROM leasehold").await.unwrap().trim(), "0");
 }
 
 #[tokio::test]

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Basis, Cell, CellBackend, Cells, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Shelf, Swap, Timekeeping,
+    Basis, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Shelf, Swap, Swept,
+    Timekeeping,
 };
 use leasehold_core::{
-    Admission, Backend, Clock, Failure, Fence, Finding, Liveness, Profile, Registers, Resource, Safety,
-    Severity, Waiting,
+    Admission, Backend, Clock, Effect, Failure, FailureKind, Fence, Finding, Liveness, Profile, Registers,
+    Resource, Safety, Severity, Waiting,
 };
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 
@@ -27,6 +28,19 @@ use crate::worker::Worker;
 /// file system; the text says what to do.
 pub async fn connect(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Arc::new(CellBackend::new(SqliteCells::open(config).await?, clock)))
+}
+
+/// Removes claims that are over from the rows of locks that nobody has used for so long; see
+/// [`CellBackend::sweep`]. Rows stay, because their fences must not go back.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn sweep(
+    config: SqliteConfig,
+    clock: Arc<dyn Clock>,
+    unused_for: Duration,
+) -> Result<Swept, Failure> {
+    CellBackend::new(SqliteCells::open(config).await?, clock).sweep(unused_for).await
 }
 
 /// The table of locks in one database.
@@ -171,6 +185,27 @@ impl Cells for SqliteCells {
             Ok(found)
         })
         .await
+    }
+
+    async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+        let after = after.map_or("", Resource::as_str).to_owned();
+        let (statements, limit) = (self.statements.clone(), i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.run(move |connection| {
+            let mut all = connection.prepare_cached(&statements.all)?;
+            let row = |row: &Row<'_>| {
+                let idle = u64::try_from(time::now().saturating_sub(row.get(5)?)).unwrap_or(0);
+                Ok((row.get::<_, String>(0)?, cell(row, 1)?, Duration::from_micros(idle)))
+            };
+            all.query_map((&after, limit), row)?.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let found = |(name, cell, idle): (String, Cell, Duration)| {
+            let at = Resource::new(&name).map_err(|error| {
+                let text = format!("the table has a row that is not ours: {error}");
+                Failure::new(FailureKind::Foreign, Effect::None, text)
+            })?;
+            Ok(Found { at, cell, idle })
+        };
+        rows.await?.into_iter().map(found).collect()
     }
 
     async fn examine(&self, _ttl: Duration) -> Vec<Finding> {

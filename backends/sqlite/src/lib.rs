@@ -11,6 +11,7 @@ mod sql;
 mod time;
 mod worker;
 
-pub use cells::{SqliteCells, connect};
+pub use cells::{SqliteCells, connect, sweep};
 pub use config::SqliteConfig;
+pub use leasehold_cell::Swept;
 pub use schema::schema;

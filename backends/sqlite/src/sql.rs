@@ -7,6 +7,7 @@ pub(crate) struct Statements {
     pub(crate) read: String,
     pub(crate) swap: String,
     pub(crate) list: String,
+    pub(crate) all: String,
 }
 
 impl Statements {
@@ -31,6 +32,9 @@ impl Statements {
                 "SELECT name, claims, version, seq, origin FROM {table} \
                  WHERE name >= ?1 AND name > ?2 AND lapses > ?3 AND claims <> '' ORDER BY name LIMIT ?4"
             ),
+            all: format!(
+                "SELECT name, claims, version, seq, origin, lapses FROM {table} WHERE name > ?1 ORDER BY name LIMIT ?2"
+            ),
         }
     }
 }
@@ -48,9 +52,9 @@ mod tests {
         let config = SqliteConfig::parse("sqlite:locks.db").unwrap();
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&schema(&config)).unwrap();
-        let Statements { seize, read, swap, list } = Statements::of(&config.table);
+        let Statements { seize, read, swap, list, all } = Statements::of(&config.table);
         // An insertion finds its row by the key, which is not worth a line to SQLite.
-        for (sql, steps) in [(seize, 0), (read, 1), (swap, 1), (list, 1)] {
+        for (sql, steps) in [(seize, 0), (read, 1), (swap, 1), (list, 1), (all, 1)] {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let parameters = vec![None::<i64>; plan.parameter_count()];
             let plan = plan.query_map(rusqlite::params_from_iter(parameters), |row| row.get(3)).unwrap();

@@ -233,6 +233,19 @@ async fn cancelled(backend: Arc<dyn Backend>, n: u64) {
 }
 
 #[tokio::test]
+async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
+    let place = Place::new();
+    let backend = place.open("").await.unwrap();
+    let config = SqliteConfig::parse(&format!("sqlite:{}", place.file().display())).unwrap();
+    leasehold_conformance::sweep::what_is_over_is_emptied(&*backend, async || {
+        let clock = Arc::new(SteadyClock::new());
+        let swept = leasehold_sqlite::sweep(config.clone(), clock, Duration::ZERO).await.unwrap();
+        [swept.seen, swept.emptied, swept.forgotten]
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_examination_tells_how_the_file_is() {
     let place = Place::new();
     let severity = async |options, topic: &str| {

@@ -1,6 +1,6 @@
 //! What the URLs of SQL databases have in common beyond those of other servers.
 
-use leasehold_core::Failure;
+use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::options::invalid;
 
@@ -32,6 +32,13 @@ pub fn check_shedlock(options: &[(String, String)]) -> Result<(), Failure> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Why rows other than those of leases are not swept.
+pub fn nothing_to_sweep() -> Failure {
+    let text = "only leases in rows are swept: locks that connections hold leave no claims behind, and rows of other dialects \
+                are for their own programs to remove";
+    Failure::new(FailureKind::Unsupported, Effect::None, text)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use leasehold_core::{Failure, Fence, Finding, Profile, Registers, Resource};
 
 use crate::Bells;
+use crate::sweeping::{Found, nothing_to_sweep};
 
 /// A store that keeps one small value per resource and changes it only if nobody else did.
 ///
@@ -61,6 +62,21 @@ pub trait Cells: Debug + Send + Sync + 'static {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure>;
+
+    /// Every cell, also those in which no claim lives, in the order of names, beginning behind `after`. Fewer than
+    /// `limit` mean that there are no more.
+    async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+        _ = (after, limit);
+        Err(nothing_to_sweep())
+    }
+
+    /// Removes those of these cells that are still what was found, and in which no claim lives; how many. The fence of a
+    /// later cell of the same resource is greater than each before, whatever becomes of any clock: a store that cannot
+    /// see to that answers `None`.
+    async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
+        _ = unused;
+        Ok(None)
+    }
 
     /// What of this store's set-up helps or hurts locks with leases of `ttl`. See
     /// [`Backend::examine`](leasehold_core::Backend::examine).

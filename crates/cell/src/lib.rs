@@ -56,6 +56,7 @@ mod renewing;
 mod shed;
 mod shelf;
 mod sightings;
+mod sweeping;
 mod turns;
 
 pub use backend::CellBackend;
@@ -65,4 +66,5 @@ pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ende
 pub use pollers::{Pollers, pause};
 pub use shed::{End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, clock_finding, shed_profile};
 pub use shelf::Shelf;
+pub use sweeping::{Found, Swept};
 pub use turns::{Turn, Turns};

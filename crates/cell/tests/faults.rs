@@ -227,3 +227,81 @@ async fn a_text_that_is_not_ours_is_left_untouched() {
     assert!(failure.to_string().contains("left untouched"), "{failure}");
     assert!(backend.list("", None, 10).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn a_sweep_takes_what_is_over_and_nothing_else() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let held = claim("a", LONG);
+    let first = try_take(&backend, &held).await.unwrap();
+    let waiting = claim("a", LONG);
+    let patience = Patience::unlimited(clock());
+    let place = tokio::time::timeout(Duration::from_millis(50), backend.contend(&waiting, &patience)).await;
+    assert!(place.is_err(), "it waits");
+    let ended = claim("b", Duration::from_millis(200));
+    let before = try_take(&backend, &ended).await.unwrap();
+    let freed = claim("c", LONG);
+    try_take(&backend, &freed).await.unwrap();
+    assert!(matches!(backend.release(&[&freed]).await[..], [Release::Freed]));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+
+    let swept = backend.sweep(LONG).await.unwrap();
+    assert_eq!((swept.seen, swept.emptied), (3, 0), "it was used a moment ago");
+    let swept = backend.sweep(Duration::ZERO).await.unwrap();
+    assert_eq!((swept.seen, swept.emptied, swept.forgotten), (3, 1, 0));
+    assert_eq!(backend.sweep(Duration::ZERO).await.unwrap().emptied, 0, "there is nothing left");
+
+    let seen = backend.inspect(&held.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting.len(), seen.fence), (1, 1, first.fence));
+    assert!(matches!(renew(&backend, &[held, ended]).await[..], [Renewal::Renewed, Renewal::Lost]));
+    let after = try_take(&backend, &claim("b", LONG)).await.unwrap();
+    assert!(after.fence > before.fence, "{after:?} after {before:?}");
+}
+
+/// Beside clients that lock one name in turns there are claims whose holders are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sweepers_disturb_neither_clients_nor_each_other() {
+    let store = Store::new();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let sweepers: Vec<_> = (0..2)
+        .map(|_| {
+            let (backend, is_over) = (store.open(TABLE, Faults::default()), is_over.clone());
+            tokio::spawn(async move {
+                let mut emptied = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    emptied += backend.sweep(Duration::ZERO).await.unwrap().emptied;
+                    tokio::task::yield_now().await;
+                }
+                emptied
+            })
+        })
+        .collect();
+    let backend = store.open(TABLE, Faults::default());
+    for n in 0..20 {
+        let left = claim(&format!("left/{n}"), Duration::from_millis(200));
+        try_take(&backend, &left).await.unwrap();
+    }
+    let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(std::sync::Mutex::new(Fence::default())));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let faults = Faults { lost_races: 50, ..Faults::default() };
+            let (backend, inside, last) = (store.open(TABLE, faults), inside.clone(), last.clone());
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    cycle(&backend, "job", &inside, &last).await;
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    is_over.store(true, Ordering::SeqCst);
+    let mut emptied = 0;
+    for sweeper in sweepers {
+        emptied += sweeper.await.unwrap();
+    }
+    emptied += backend.sweep(Duration::ZERO).await.unwrap().emptied;
+    assert_eq!(emptied, 20, "each that was left, once");
+}

@@ -39,6 +39,7 @@ pub(crate) enum Verb {
     Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
     Schema(SchemaArgs),
+    Sweep(SweepArgs),
     /// Look after the servers of a redlock:// store
     #[command(subcommand)]
     Redlock(RedlockVerb),
@@ -242,6 +243,27 @@ pub(crate) struct ElectArgs {
 pub(crate) struct SchemaArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+}
+
+/// Remove what is left of locks that nobody uses any more
+///
+/// Each name that was ever locked has a row in a database, and the row keeps the fence. Locks do not need a sweep: whoever
+/// comes next removes what is over. It is for names that nobody comes by any more; run it from time to time. On PostgreSQL
+/// it deletes their rows, and needs the right to; on MySQL, MariaDB and SQLite rows stay and are emptied. What is held or
+/// waited for is not touched, and fences rise as ever.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SWEEP_EXAMPLES)]
+pub(crate) struct SweepArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Spare what was used within this time
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30d")]
+    pub(crate) unused_for: Duration,
+
+    /// Print JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Find out what of a store's set-up helps or hurts locks
@@ -449,6 +471,11 @@ const SCHEMA_EXAMPLES: &str = "\
 Examples:
   leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app
   leasehold schema --on mysql://app@db/app | mariadb -h db -u admin";
+
+const SWEEP_EXAMPLES: &str = "\
+Examples:
+  leasehold sweep --on postgres://app@db/app
+  leasehold sweep --unused-for 7d --on sqlite:/var/lib/app/locks.db";
 
 const REARM_EXAMPLES: &str = "\
 Examples:

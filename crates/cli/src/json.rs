@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use leasehold::{Finding, Resource, Snapshot, Standing, Summary};
+use leasehold::{Finding, Resource, Snapshot, Standing, Summary, Swept};
 use serde::Serialize;
 
 use crate::text::{now, timestamp};
@@ -51,6 +51,20 @@ pub(crate) struct SummaryShape<'a> {
 pub(crate) struct BrokenShape<'a> {
     name: &'a str,
     broken: Vec<ClaimShape<'a>>,
+}
+
+/// What `sweep` has done.
+#[derive(Debug, Serialize)]
+pub(crate) struct SweptShape {
+    seen: u64,
+    emptied: u64,
+    removed: u64,
+}
+
+impl SweptShape {
+    pub(crate) fn of(swept: Swept) -> Self {
+        SweptShape { seen: swept.seen, emptied: swept.emptied, removed: swept.forgotten }
+    }
 }
 
 /// One line of `doctor`.

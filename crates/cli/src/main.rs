@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job ─▶ child, warden, terminal
-//!                                                 └▶ show, list, watch, brk, doctor, schema ─▶ describe, json, table
+//!                                                 └▶ show, list, watch, brk, doctor, schema, sweep ─▶ describe, json, table
 //! ```
 //!
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for stderr goes through
@@ -31,6 +31,7 @@ mod schema;
 mod show;
 mod signals;
 mod store;
+mod sweep;
 mod table;
 mod terminal;
 mod text;
@@ -85,6 +86,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Elect(args) => elect::elect(*args).await,
             Verb::Doctor(args) => doctor::doctor(args).await,
             Verb::Schema(args) => schema::schema(&args),
+            Verb::Sweep(args) => sweep::sweep(args).await,
             Verb::Redlock(RedlockVerb::Rearm(args)) => redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
         }

@@ -5,8 +5,9 @@
 //! goes through [`redacted`] first.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
-use leasehold::{ErrorKind, Leasehold, Note};
+use leasehold::{ErrorKind, Leasehold, Note, Swept};
 use url::Url;
 
 use crate::exit::{Exit, Problem};
@@ -85,6 +86,16 @@ impl Store {
     /// As the library's `schema`.
     pub(crate) fn schema(&self) -> Result<String, Problem> {
         leasehold::schema(&self.url).map_err(|error| {
+            Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
+        })
+    }
+
+    /// Removes what is left of locks that nobody has used for so long.
+    ///
+    /// # Errors
+    /// As the library's `sweep`.
+    pub(crate) async fn sweep(&self, unused_for: Duration) -> Result<Swept, Problem> {
+        leasehold::sweep(&self.url, unused_for).await.map_err(|error| {
             Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
         })
     }

@@ -88,6 +88,7 @@ mod referee;
 pub mod shed;
 mod stop;
 mod subject;
+pub mod sweep;
 pub mod taker;
 mod trial;
 

@@ -59,7 +59,7 @@ pub use open::ZooKeeperProof;
 pub use open::mysql;
 #[cfg(feature = "postgres")]
 pub use open::postgres;
-pub use open::schema;
+pub use open::{Swept, schema, sweep};
 pub use witness::{Event, Miss, Way, Witness};
 
 pub use leasehold_core::{

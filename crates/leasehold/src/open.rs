@@ -112,6 +112,70 @@ pub fn schema(url: &str) -> Result<String> {
     }
 }
 
+/// What [`sweep`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Rows that were looked at.
+    pub seen: u64,
+    /// Rows whose claims had ended, and were removed. The row stays, for its fence.
+    pub emptied: u64,
+    /// Rows that were removed as a whole.
+    pub forgotten: u64,
+}
+
+/// Removes what is left of locks that nobody has used for `unused_for` from the rows of the store that `url` names.
+///
+/// Claims that are over are removed by whoever comes next, so locks do not need it: it is for names that nobody comes by
+/// any more. On PostgreSQL their rows are deleted; MySQL, MariaDB and SQLite keep the rows, because nothing else keeps
+/// their fences from going back where a clock is set back, and only lose the claims.
+///
+/// # Promises
+/// Nothing that is held or waited for is touched. The next fence of each name is greater than all before. Clients and other
+/// sweepers may be at work; each step is a few short requests for some hundred rows.
+///
+/// # Cancel safety
+/// May be dropped at any point; what was swept by then stays so.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store keeps no rows of leases,
+/// [`ErrorKind::Denied`] without the right to delete, and as [`Leasehold::open`](crate::Leasehold::open).
+pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
+    match url.split(':').next().unwrap_or_default() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            let failed = |failure| Error::failed("sweep", failure);
+            let config = leasehold_postgres::PostgresConfig::parse(url).map_err(failed)?;
+            let swept = leasehold_postgres::sweep(config, Arc::new(crate::SystemClock), unused_for).await;
+            let leasehold_postgres::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
+            Ok(Swept { seen, emptied, forgotten })
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            let failed = |failure| Error::failed("sweep", failure);
+            let config = leasehold_mysql::MySqlConfig::parse(url).map_err(failed)?;
+            let swept = leasehold_mysql::sweep(config, Arc::new(crate::SystemClock), unused_for).await;
+            let leasehold_mysql::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
+            Ok(Swept { seen, emptied, forgotten })
+        }
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let failed = |failure| Error::failed("sweep", failure);
+            let config = leasehold_sqlite::SqliteConfig::parse(url).map_err(failed)?;
+            let swept = leasehold_sqlite::sweep(config, Arc::new(crate::SystemClock), unused_for).await;
+            let leasehold_sqlite::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
+            Ok(Swept { seen, emptied, forgotten })
+        }
+        scheme if SCHEMES.iter().any(|known| known.starts_with(&format!("{scheme}:"))) => {
+            _ = unused_for;
+            let text = format!(
+                "the stores of «{scheme}:» keep no rows of locks that are over: there is nothing to sweep"
+            );
+            Err(Error::new(ErrorKind::Unsupported, "sweep", text))
+        }
+        _ => Err(unknown(url)),
+    }
+}
+
 fn open_files(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = FileConfig::from_url(url).map_err(failed)?;

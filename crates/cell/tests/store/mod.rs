@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Basis, Bells, Call, Cell, CellBackend, Cells, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping,
+    Basis, Bells, Call, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Swap,
+    Timekeeping,
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{Admission, Failure, Fence, Grade, Liveness, Order, Profile, Resource, Safety, Waiting};
@@ -277,6 +278,19 @@ impl Cells for MemoryCells {
             return swaps.iter().map(|_| Err(failure.clone())).collect();
         }
         swaps.iter().map(|swap| self.answer(self.try_swap(swap))).collect()
+    }
+
+    async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+        assert!(!self.is_cache(), "a cache forgets by itself");
+        self.request().await?;
+        let rows = self.rows();
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
+        let some = rows.cells.range::<str, _>((from, Bound::Unbounded)).take(limit);
+        let found = some.map(|(name, row)| {
+            let idle = Instant::now().saturating_duration_since(row.lapses);
+            Found { at: Resource::new(name).unwrap(), cell: self.cell(row), idle }
+        });
+        Ok(found.collect())
     }
 
     async fn list(

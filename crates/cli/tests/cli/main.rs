@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "all of it is tests, which the lint does not see in helper functions")]
 
 mod support;
+mod sweep;
 
 mod counter;
 mod descriptors;

@@ -1,0 +1,24 @@
+//! `sweep`: removes what is left of locks that nobody uses any more.
+
+use std::io::Write;
+
+use crate::args::SweepArgs;
+use crate::exit::{Exit, Problem};
+use crate::json::{self, SweptShape};
+use crate::store::Store;
+
+/// # Errors
+/// As the store fails, or has no rows; of stdout.
+pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
+    let swept = Store::named(args.store.on.as_deref())?.sweep(args.unused_for).await?;
+    let mut out = std::io::stdout().lock();
+    match args.json {
+        true => json::line(&mut out, &SweptShape::of(swept))?,
+        false => writeln!(
+            out,
+            "{} rows seen, {} removed, {} kept for their fences and emptied",
+            swept.seen, swept.forgotten, swept.emptied
+        )?,
+    }
+    Ok(Exit::Done)
+}
