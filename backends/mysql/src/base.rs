@@ -58,9 +58,9 @@ impl Base {
         let config = &self.pool.config;
         let mut link = Link::dial(config).await?;
         // A statement that is not answered for longer would be taken for silence.
-        link.limit_to(config.silence / 2);
+        link.limit_to(config.sql.silence / 2);
         // The server's own settings may make it give up sooner than the holder does; here they may not.
-        let patience = config.patience_of_server().as_secs_f64().ceil();
+        let patience = config.sql.patience_of_server().as_secs_f64().ceil();
         let mut settings = format!("SET SESSION wait_timeout = {patience}");
         if self.flavour == Flavour::MariaDb {
             for kind in ["", "readonly_", "write_"] {
@@ -113,7 +113,7 @@ impl Base {
 
     /// Creates the tables that are lost, where that is allowed.
     pub(crate) async fn begin_anew(&self, failure: Failure) -> Result<(), Failure> {
-        if self.pool.config.create == Create::No {
+        if self.pool.config.sql.create == Create::No {
             return Err(failure);
         }
         tracing::warn!(%failure, "the table of holders is gone: those who look see none of before");

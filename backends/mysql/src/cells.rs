@@ -70,7 +70,7 @@ impl MySqlCells {
     }
 
     async fn begin_anew(&self, failure: Failure) -> Result<(), Refusal> {
-        if self.pool.config.create == Create::No {
+        if self.pool.config.sql.create == Create::No {
             return Err(Refusal::NoTable(failure));
         }
         if self.shelf.is_some() {

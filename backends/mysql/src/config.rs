@@ -4,13 +4,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use leasehold_address::{
-    Credentials, Host, Parts, SHEDLOCK, TlsFiles, check_shedlock, duration_between, invalid,
-    nothing_to_sweep, number_up_to, sql_name,
+    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
+    sql_name,
 };
-use leasehold_core::{Failure, Order};
+use leasehold_core::Failure;
+
+pub(crate) use leasehold_address::Create;
 
 /// One database of MySQL or MariaDB, and how leasehold uses it:
 /// `mysql://user[:password]@host[:port][,host[:port]…]/database`, or `mariadb://…`.
@@ -49,14 +50,9 @@ pub struct MySqlConfig {
     pub(crate) tls: Tls,
     pub(crate) tls_files: TlsFiles,
     pub(crate) names: Names,
-    pub(crate) create: Create,
     pub(crate) method: Method,
     pub(crate) dialect: Dialect,
-    pub(crate) silence: Duration,
-    pub(crate) transactions: usize,
-    pub(crate) order: Order,
-    pub(crate) connections: usize,
-    pub(crate) timeout: Duration,
+    pub(crate) sql: SqlOptions,
 }
 
 /// Where one server listens.
@@ -70,13 +66,6 @@ pub(crate) enum Place {
 pub(crate) enum Tls {
     Off,
     Verified,
-}
-
-/// Whether missing tables are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Create {
-    Yes,
-    No,
 }
 
 /// What holds a lock.
@@ -133,14 +122,9 @@ impl MySqlConfig {
             tls: Tls::Off,
             tls_files: TlsFiles::default(),
             names: Names { table: "leasehold".to_owned() },
-            create: Create::Yes,
             method: Method::Row,
             dialect: Dialect::Native,
-            silence: Duration::from_secs(10),
-            transactions: 20,
-            order: Order::Fifo,
-            connections: 8,
-            timeout: Duration::from_secs(5),
+            sql: SqlOptions::default(),
         };
         if !parts.is_without_host() {
             config.places = parts.hosts(PORT)?.into_iter().map(Place::Tcp).collect();
@@ -166,7 +150,7 @@ impl MySqlConfig {
     }
 
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        if self.tls_files.take(name, value) {
+        if self.tls_files.take(name, value) || self.sql.take(name, value)? {
             return Ok(());
         }
         match (name, value) {
@@ -175,30 +159,16 @@ impl MySqlConfig {
             ("method", "for-update") => self.method = Method::ForUpdate,
             ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
             ("dialect", "tooz") => self.dialect = Dialect::Tooz,
-            ("silence", value) => {
-                let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
-                self.silence = duration_between(name, value, min, max)?;
-            }
             ("ssl-mode", mode) => self.tls = read_tls(mode)?,
             ("password-file", path) => self.credentials.read_from(path),
             ("socket", path) if path.starts_with('/') => self.places.push(Place::Unix(PathBuf::from(path))),
             ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
-            ("create", "yes") => self.create = Create::Yes,
-            ("create", "no") => self.create = Create::No,
-            ("order", "fifo") => self.order = Order::Fifo,
-            ("order", "unordered") => self.order = Order::Unordered,
-            ("connections", number) => self.connections = number_up_to(name, number, 100)?,
-            ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
-            ("timeout", value) => {
-                let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
-                self.timeout = duration_between(name, value, min, max)?;
-            }
             (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
                 let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
                 return Err(invalid(format!("{known}: write {}", choices.unwrap_or_default())));
             }
             (other, _) => {
-                let known = OPTIONS.join(", ");
+                let known = [OPTIONS, &SqlOptions::NAMES].concat().join(", ");
                 return Err(invalid(format!("{other:?} is no option of mysql://; known are {known}")));
             }
         }
@@ -229,11 +199,6 @@ impl MySqlConfig {
             return Ok(());
         }
         Err(nothing_to_sweep())
-    }
-
-    /// How long the server keeps a session that it does not hear of.
-    pub(crate) fn patience_of_server(&self) -> Duration {
-        self.silence * 2
     }
 
     /// Whether each option is one of the method.
@@ -310,29 +275,14 @@ const CHOICES: &[(&str, &str)] = &[
     ("method", "method=row, method=get-lock or method=for-update"),
     ("dialect", "dialect=shedlock or dialect=tooz"),
     ("socket", "socket=/path of the server's unix socket"),
-    ("create", "create=yes or create=no"),
-    ("order", "order=fifo or order=unordered"),
 ];
-const OPTIONS: &[&str] = &[
-    "method",
-    "ssl-mode",
-    "ca",
-    "cert",
-    "key",
-    "password-file",
-    "socket",
-    "table",
-    "create",
-    "dialect",
-    "silence",
-    "transactions",
-    "order",
-    "connections",
-    "timeout",
-];
+const OPTIONS: &[&str] =
+    &["method", "ssl-mode", "ca", "cert", "key", "password-file", "socket", "table", "dialect"];
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use leasehold_core::FailureKind;
 
     use super::*;
@@ -341,7 +291,7 @@ mod tests {
     fn the_forms_of_a_url_are_read() {
         let config = MySqlConfig::parse("mariadb://me@a:1,[::1]/db?timeout=250ms&connections=3").unwrap();
         assert_eq!(config.to_string(), "mysql://me@a:1,[::1]:3306/db");
-        assert_eq!((config.timeout, config.connections), (Duration::from_millis(250), 3));
+        assert_eq!((config.sql.timeout, config.sql.connections), (Duration::from_millis(250), 3));
         assert_eq!(config.names.table(""), "`leasehold`");
 
         let config = MySqlConfig::parse("mysql://me@/d%60b?socket=/run/sock&table=Jobs&method=row").unwrap();

@@ -44,13 +44,13 @@ impl Link {
     pub(crate) async fn dial(config: &MySqlConfig) -> Result<Link, Failure> {
         let mut last = None;
         for place in &config.places {
-            let dialled = tokio::time::timeout(config.timeout, Link::dial_one(config, place)).await;
+            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, place)).await;
             match dialled {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Ok(Err(failure)) => last = Some(failure),
                 Err(_) => {
-                    let text = format!("{place} did not answer within {:?}", config.timeout);
+                    let text = format!("{place} did not answer within {:?}", config.sql.timeout);
                     last = Some(Failure::unavailable(text));
                 }
             }
@@ -62,7 +62,7 @@ impl Link {
         let login = login(config, place)?;
         let opened = Conn::new(login).await;
         let connection = opened.map_err(|error| Refusal::of_login(error, &place.to_string()))?;
-        let timeout = config.timeout;
+        let timeout = config.sql.timeout;
         let mut link = Link { connection, flavour: Flavour::MySql, timeout };
         link.greet(place).await?;
         Ok(link)

@@ -46,7 +46,7 @@ impl Sessions for ForUpdate {
     }
 
     fn room(&self) -> Room {
-        Room::One { sessions: self.base.pool.config.transactions, option: "transactions=" }
+        Room::One { sessions: self.base.pool.config.sql.transactions, option: "transactions=" }
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -117,7 +117,7 @@ impl RowSession {
         let limit = Duration::from_secs_f64(seconds + 1.0);
         let mut settings = format!("SET SESSION innodb_lock_wait_timeout = {seconds}");
         if self.base.flavour == Flavour::MariaDb {
-            let statement = limit + self.base.pool.config.timeout;
+            let statement = limit + self.base.pool.config.sql.timeout;
             settings += &format!(", max_statement_time = {}", statement.as_secs_f64());
         }
         let statements = format!(

@@ -25,7 +25,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
-        let room = Semaphore::new(config.connections);
+        let room = Semaphore::new(config.sql.connections);
         Pool { config, idle: Mutex::default(), room, clock }
     }
 

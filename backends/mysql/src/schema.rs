@@ -139,7 +139,7 @@ pub fn grants(config: &MySqlConfig) -> String {
 /// Sees to it that the tables are there, and are such that this client may use them.
 pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
     let found = match oldest_client(pool).await {
-        Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
+        Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
         Err(Refusal::NoTable(_)) => {
             create(pool).await.map_err(Refusal::into_failure)?;
             oldest_client(pool).await

@@ -53,7 +53,7 @@ impl ShedLock {
             match self.pool.run(statements).await {
                 Err(Refusal::LostRace) if tries < MAX_TRIES => before_retry(tries).await,
                 Err(Refusal::NoTable(failure))
-                    if self.pool.config.create == Create::Yes && tries < MAX_TRIES =>
+                    if self.pool.config.sql.create == Create::Yes && tries < MAX_TRIES =>
                 {
                     tracing::warn!(%failure, "ShedLock's table is gone: whatever was held is lost");
                     Columns::ensure(&self.pool).await?;

@@ -72,7 +72,7 @@ impl PostgresCells {
     /// Sends one statement. A table that is lost, with the server's data, is made anew.
     async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         match self.pool.ask(sql, params).await {
-            Err(Refusal::NoTable(failure)) if self.pool.config.create == Create::Yes => {
+            Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
                 if self.shelf.is_some() {
                     tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
                 }

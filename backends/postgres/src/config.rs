@@ -4,13 +4,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use leasehold_address::{
-    Credentials, Host, Parts, SHEDLOCK, TlsFiles, check_shedlock, duration_between, invalid,
-    nothing_to_sweep, number_up_to, sql_name,
+    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
+    sql_name,
 };
-use leasehold_core::{Failure, Order};
+use leasehold_core::Failure;
+
+pub(crate) use leasehold_address::Create;
 
 /// One PostgreSQL database, and how leasehold uses it:
 /// `postgres://[user[:password]@]host[:port][,host[:port]…][/database]`, or `postgresql://…`.
@@ -52,14 +53,9 @@ pub struct PostgresConfig {
     pub(crate) tls_files: TlsFiles,
     pub(crate) names: Names,
     pub(crate) dialect: Dialect,
-    pub(crate) create: Create,
     pub(crate) method: Method,
     pub(crate) wait: Wait,
-    pub(crate) order: Order,
-    pub(crate) silence: Duration,
-    pub(crate) transactions: usize,
-    pub(crate) connections: usize,
-    pub(crate) timeout: Duration,
+    pub(crate) sql: SqlOptions,
 }
 
 /// Where one server listens.
@@ -81,13 +77,6 @@ pub(crate) enum Tls {
 pub(crate) enum Dialect {
     Native,
     ShedLock,
-}
-
-/// Whether missing tables are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Create {
-    Yes,
-    No,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,14 +143,9 @@ impl PostgresConfig {
             tls_files: TlsFiles::default(),
             names: Names { schema: None, table: "leasehold".to_owned() },
             dialect: Dialect::Native,
-            create: Create::Yes,
             method: Method::Row,
             wait: Wait::Listen,
-            order: Order::Fifo,
-            silence: Duration::from_secs(10),
-            transactions: 20,
-            connections: 8,
-            timeout: Duration::from_secs(5),
+            sql: SqlOptions::default(),
         };
         if !parts.is_without_host() {
             config.places = parts.hosts(PORT)?.into_iter().map(Place::Tcp).collect();
@@ -189,24 +173,14 @@ impl PostgresConfig {
         Err(nothing_to_sweep())
     }
 
-    /// How long the server keeps a session that it does not hear of, at least as well as at most.
-    pub(crate) fn patience_of_server(&self) -> Duration {
-        self.silence * 2
-    }
-
     fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        if self.tls_files.take(name, value) {
+        if self.tls_files.take(name, value) || self.sql.take(name, value)? {
             return Ok(());
         }
         match (name, value) {
             ("method", "row") => self.method = Method::Row,
             ("method", "advisory") => self.method = Method::Advisory,
             ("method", "for-update") => self.method = Method::ForUpdate,
-            ("silence", value) => {
-                let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
-                self.silence = duration_between(name, value, min, max)?;
-            }
-            ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
             ("sslmode", "disable") => self.tls = Tls::Off,
             ("sslmode", "require" | "verify-ca" | "verify-full") => self.tls = Tls::Verified,
             ("sslmode", "prefer" | "allow") => {
@@ -223,17 +197,8 @@ impl PostgresConfig {
             ("schema", name) => self.names.schema = Some(sql_name("schema", name, 63)?),
             ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
             ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
-            ("create", "yes") => self.create = Create::Yes,
-            ("create", "no") => self.create = Create::No,
             ("wait", "listen") => self.wait = Wait::Listen,
             ("wait", "poll") => self.wait = Wait::Poll,
-            ("order", "fifo") => self.order = Order::Fifo,
-            ("order", "unordered") => self.order = Order::Unordered,
-            ("connections", number) => self.connections = number_up_to(name, number, 100)?,
-            ("timeout", value) => {
-                let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
-                self.timeout = duration_between(name, value, min, max)?;
-            }
             (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
                 let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
                 return Err(invalid(format!("{known}: write {}", choices.unwrap_or_default())));
@@ -241,7 +206,7 @@ impl PostgresConfig {
             (other, _) => {
                 return Err(invalid(format!(
                     "{other:?} is no option of postgres://; known are {}",
-                    OPTIONS.join(", ")
+                    [OPTIONS, &SqlOptions::NAMES].concat().join(", ")
                 )));
             }
         }
@@ -340,9 +305,7 @@ const CHOICES: &[(&str, &str)] = &[
     ("sslmode", "sslmode=verify-full or sslmode=disable"),
     ("host", "host=/folder of the server's unix socket"),
     ("dialect", "dialect=shedlock"),
-    ("create", "create=yes or create=no"),
     ("wait", "wait=listen or wait=poll"),
-    ("order", "order=fifo or order=unordered"),
 ];
 const OPTIONS: &[&str] = &[
     "method",
@@ -356,17 +319,13 @@ const OPTIONS: &[&str] = &[
     "schema",
     "table",
     "dialect",
-    "create",
     "wait",
-    "order",
-    "silence",
-    "transactions",
-    "connections",
-    "timeout",
 ];
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use leasehold_core::FailureKind;
 
     use super::*;
@@ -376,7 +335,7 @@ mod tests {
         let config =
             PostgresConfig::parse("postgresql://me@a:1,[::1]/db?timeout=250ms&connections=3").unwrap();
         assert_eq!(config.to_string(), "postgres://me@a:1,[::1]:5432/db");
-        assert_eq!((config.timeout, config.connections), (Duration::from_millis(250), 3));
+        assert_eq!((config.sql.timeout, config.sql.connections), (Duration::from_millis(250), 3));
         assert_eq!(config.names.table(""), "\"leasehold\"");
 
         let url = "postgres://me@/db?host=/run/pg&port=5433&schema=locks&table=Jobs&method=row";

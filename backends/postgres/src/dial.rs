@@ -62,13 +62,13 @@ impl Link {
     async fn dial_any(config: &PostgresConfig) -> Result<(Link, Unasked), Failure> {
         let mut last = None;
         for place in &config.places {
-            let dialled = tokio::time::timeout(config.timeout, Link::dial_one(config, place)).await;
+            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, place)).await;
             match dialled {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Ok(Err(failure)) => last = Some(failure),
                 Err(_) => {
-                    let text = format!("{place} did not answer within {:?}", config.timeout);
+                    let text = format!("{place} did not answer within {:?}", config.sql.timeout);
                     last = Some(Failure::unavailable(text));
                 }
             }
@@ -107,7 +107,7 @@ impl Link {
                 (client, drive(connection, sender, driving))
             }
         };
-        let (prepared, place, timeout) = (Mutex::default(), place.clone(), config.timeout);
+        let (prepared, place, timeout) = (Mutex::default(), place.clone(), config.sql.timeout);
         let (is_direct, version) = (false, 0);
         let mut link = Link { client, prepared, is_direct, version, place, timeout, driver, driven };
         link.greet(port).await?;

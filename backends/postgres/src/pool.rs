@@ -25,7 +25,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
-        let room = Semaphore::new(config.connections);
+        let room = Semaphore::new(config.sql.connections);
         Pool { config, idle: Mutex::default(), room }
     }
 
@@ -63,12 +63,12 @@ impl Pool {
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
-        let place = match tokio::time::timeout(self.config.timeout, self.room.acquire()).await {
+        let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
             Ok(Ok(place)) => place,
             Ok(Err(_)) | Err(_) => {
                 return Err(Failure::unavailable(format!(
                     "all {} connections to PostgreSQL were busy for {:?}: raise connections= of the URL",
-                    self.config.connections, self.config.timeout
+                    self.config.sql.connections, self.config.sql.timeout
                 )));
             }
         };
@@ -99,7 +99,7 @@ impl Pool {
     /// Gives back what was lent.
     pub(crate) fn give_back(&self, link: Link) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < self.config.connections {
+        if idle.len() < self.config.sql.connections {
             idle.push(link);
         }
     }

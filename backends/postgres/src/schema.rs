@@ -183,7 +183,7 @@ fn last_table(config: &PostgresConfig) -> String {
 /// Sees to it that the tables are there, and are such that this client may use them.
 pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
     let found = match form(pool).await {
-        Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
+        Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
         Err(Refusal::NoTable(_)) => {
             create(pool, &schema(&pool.config)).await?;
             form(pool).await

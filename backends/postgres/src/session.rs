@@ -64,7 +64,7 @@ impl Base {
     /// is made anew.
     async fn tidy(&self, link: &Link) -> Result<(), Failure> {
         match self.roll.tidy(link).await {
-            Err(Refusal::NoTable(failure)) if self.config.create == Create::Yes => {
+            Err(Refusal::NoTable(failure)) if self.config.sql.create == Create::Yes => {
                 tracing::warn!(%failure, "the table of holders is gone: whatever was held is lost");
                 schema::restore(&self.pool).await?;
                 self.roll.tidy(link).await.map_err(Refusal::into_failure)
@@ -77,7 +77,7 @@ impl Base {
     ///
     /// Its own settings may make it give up dead connections sooner than the holder does; here they may not.
     fn patience(&self, scope: &str) -> String {
-        let patience = self.config.patience_of_server();
+        let patience = self.config.sql.patience_of_server();
         let seconds = patience.as_secs_f64().ceil();
         format!(
             "SET {scope} tcp_keepalives_idle = {seconds}; SET {scope} tcp_keepalives_interval = {seconds}; \
@@ -88,7 +88,7 @@ impl Base {
 
     /// A statement that is not answered for longer would be taken for silence.
     fn limit(&self) -> Duration {
-        self.config.timeout.min(self.config.silence / 2)
+        self.config.sql.timeout.min(self.config.sql.silence / 2)
     }
 }
 

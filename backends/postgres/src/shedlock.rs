@@ -49,7 +49,7 @@ impl ShedLock {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<tokio_postgres::Row>, Failure> {
         let answer = match self.pool.look(sql, params).await {
-            Err(Refusal::NoTable(failure)) if self.pool.config.create == Create::Yes => {
+            Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
                 tracing::warn!(%failure, "ShedLock's table is gone: whatever was held is lost");
                 Columns::ensure(&self.pool).await?;
                 self.pool.look(sql, params).await
@@ -179,7 +179,7 @@ impl Columns {
     /// Looks at the table, which is created where it is missing and may be.
     async fn ensure(pool: &Pool) -> Result<Columns, Failure> {
         match Columns::look(pool).await {
-            Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
+            Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
             Err(Refusal::NoTable(_)) => crate::schema::create(pool, &schema(&pool.config)).await?,
             found => return found.map_err(Refusal::into_failure),
         }

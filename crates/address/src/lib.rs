@@ -19,7 +19,7 @@ pub use credentials::{Credentials, reveal};
 pub use host::Host;
 pub use options::{duration_between, invalid, number_up_to, plain_text};
 pub use parts::Parts;
-pub use sql::{SHEDLOCK, check_shedlock, nothing_to_sweep, sql_name};
+pub use sql::{Create, SHEDLOCK, SqlOptions, check_shedlock, nothing_to_sweep, sql_name};
 #[cfg(feature = "rustls")]
 pub use tls::{client_settings, trusted_authorities};
 pub use tls_files::{Identity, TlsFiles};

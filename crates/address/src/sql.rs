@@ -1,8 +1,83 @@
 //! What the URLs of SQL databases have in common beyond those of other servers.
 
-use leasehold_core::{Effect, Failure, FailureKind};
+use std::time::Duration;
 
-use crate::options::invalid;
+use leasehold_core::{Effect, Failure, FailureKind, Order};
+
+use crate::options::{duration_between, invalid, number_up_to};
+
+/// The options that all SQL databases with a server have, by the same names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqlOptions {
+    /// `create`: whether missing tables are made.
+    pub create: Create,
+    /// `order` of those who wait for a lease.
+    pub order: Order,
+    /// `silence`: for how long a connection that holds locks may be silent before they count as lost.
+    pub silence: Duration,
+    /// `transactions`: connections that may hold or wait for a lock of their own.
+    pub transactions: usize,
+    /// `connections` at most for everything else.
+    pub connections: usize,
+    /// `timeout`: how long to wait for a connection, and for an answer.
+    pub timeout: Duration,
+}
+
+/// Whether missing tables are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// They are.
+    Yes,
+    /// They are not.
+    No,
+}
+
+impl Default for SqlOptions {
+    fn default() -> SqlOptions {
+        SqlOptions {
+            create: Create::Yes,
+            order: Order::Fifo,
+            silence: Duration::from_secs(10),
+            transactions: 20,
+            connections: 8,
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl SqlOptions {
+    /// The names of these options.
+    pub const NAMES: [&str; 6] = ["create", "order", "silence", "transactions", "connections", "timeout"];
+
+    /// Takes an option that is one of these; `false` for all others.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to write instead.
+    pub fn take(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
+        let (second, longest) = (Duration::from_secs(1), Duration::from_secs(300));
+        match (name, value) {
+            ("create", "yes") => self.create = Create::Yes,
+            ("create", "no") => self.create = Create::No,
+            ("create", _) => return Err(invalid("create: write create=yes or create=no")),
+            ("order", "fifo") => self.order = Order::Fifo,
+            ("order", "unordered") => self.order = Order::Unordered,
+            ("order", _) => return Err(invalid("order: write order=fifo or order=unordered")),
+            ("silence", value) => self.silence = duration_between(name, value, second, longest)?,
+            ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
+            ("connections", number) => self.connections = number_up_to(name, number, 100)?,
+            ("timeout", value) => {
+                self.timeout = duration_between(name, value, Duration::from_millis(10), longest)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// How long the server keeps a session that it does not hear of, at least as well as at most.
+    pub fn patience_of_server(&self) -> Duration {
+        self.silence * 2
+    }
+}
 
 /// Passes the text of the option `name` where it can be a name in SQL: plain characters only, so that quoting it is all
 /// that there is to do before it is written into statements.
@@ -51,6 +126,43 @@ mod tests {
         for bad in ["", "1a", "a-b", "a\"", "a`", "a;", "ä", "Jobs_12"] {
             let refusal = sql_name("table", bad, 6).unwrap_err().to_string();
             assert!(refusal.contains("table: write 1 to 6 of A-Z a-z 0-9 _, no digit first"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn common_options_are_taken_and_others_left() {
+        let mut options = SqlOptions::default();
+        for (name, value) in [
+            ("create", "no"),
+            ("order", "unordered"),
+            ("silence", "3s"),
+            ("transactions", "7"),
+            ("connections", "3"),
+            ("timeout", "250ms"),
+        ] {
+            assert!(SqlOptions::NAMES.contains(&name) && options.take(name, value).unwrap(), "{name}");
+        }
+        let taken = SqlOptions {
+            create: Create::No,
+            order: Order::Unordered,
+            silence: Duration::from_secs(3),
+            transactions: 7,
+            connections: 3,
+            timeout: Duration::from_millis(250),
+        };
+        assert_eq!(options, taken);
+        assert_eq!(options.patience_of_server(), Duration::from_secs(6));
+        assert!(!options.take("table", "x").unwrap());
+        for (name, hint) in [
+            ("create", "create=yes or create=no"),
+            ("order", "order=fifo or order=unordered"),
+            ("silence", "silence"),
+            ("transactions", "1 to 1000"),
+            ("connections", "1 to 100"),
+            ("timeout", "timeout"),
+        ] {
+            let refusal = options.take(name, "0").unwrap_err().to_string();
+            assert!(refusal.contains(hint), "{refusal}");
         }
     }
 

@@ -38,7 +38,7 @@ impl Columns {
     /// Looks at the table, which is created where it is missing and may be.
     pub(super) async fn ensure(pool: &Pool) -> Result<Columns, Failure> {
         match Columns::look(pool).await {
-            Err(Refusal::NoTable(failure)) if pool.config.create == Create::No => return Err(failure),
+            Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
             Err(Refusal::NoTable(_)) => {
                 pool.run(&table(&pool.config)).await.map_err(Refusal::into_failure)?;
             }

@@ -70,7 +70,7 @@ impl Sessions for Advisory {
             "SET application_name = '{word}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
              SET default_transaction_isolation = 'read committed'; {connection}",
             word = draw_word()?,
-            patience = self.base.config.patience_of_server().as_millis(),
+            patience = self.base.config.sql.patience_of_server().as_millis(),
             limit = self.base.limit().as_millis(),
             connection = self.base.patience("SESSION"),
         );
@@ -170,7 +170,7 @@ impl Session for AdvisorySession {
                     self.put_back(ask).await?;
                     return Ok(Answer::Busy);
                 }
-                Refusal::NoTable(failure) if !is_last && self.base.config.create == Create::Yes => {
+                Refusal::NoTable(failure) if !is_last && self.base.config.sql.create == Create::Yes => {
                     tracing::warn!(%failure, "a table is gone: those who look see no holders of before");
                     self.put_back(ask).await?;
                     crate::schema::restore(&self.base.pool).await?;

@@ -48,7 +48,7 @@ impl Sessions for ForUpdate {
     }
 
     fn room(&self) -> Room {
-        Room::One { sessions: self.base.config.transactions, option: "transactions=" }
+        Room::One { sessions: self.base.config.sql.transactions, option: "transactions=" }
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -161,7 +161,7 @@ impl RowSession {
                     self.end().await?;
                     return Ok(Answer::Busy);
                 }
-                Refusal::NoTable(failure) if self.base.config.create == Create::Yes => {
+                Refusal::NoTable(failure) if self.base.config.sql.create == Create::Yes => {
                     tracing::warn!(%failure, "a table is gone: those who look see no holders of before");
                     self.end().await?;
                     crate::schema::restore(&self.base.pool).await?;
