@@ -472,10 +472,7 @@ Examples:
   leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app
   leasehold schema --on mysql://app@db/app | mariadb -h db -u admin";
 
-const SWEEP_EXAMPLES: &str = "\
-Examples:
-  leasehold sweep --on postgres://app@db/app
-  leasehold sweep --unused-for 7d --on sqlite:/var/lib/app/locks.db";
+const SWEEP_EXAMPLES: &str = "Examples:\n  leasehold sweep --on postgres://app@db/app\n  leasehold sweep --unused-for 7d --on sqlite:/var/lib/app/locks.db";
 
 const REARM_EXAMPLES: &str = "\
 Examples:
