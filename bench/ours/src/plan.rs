@@ -47,7 +47,7 @@ pub(crate) enum Group {
     Updates,
     /// etcd and ZooKeeper: hand-over beside their own recipes, 10,000 held locks, 1,000 waiters
     Consensus,
-    /// PostgreSQL, SQLite and memcached, beside their own statements
+    /// PostgreSQL, MariaDB, SQLite and memcached, beside their own statements
     Rows,
 }
 
@@ -106,7 +106,7 @@ impl Group {
             Group::Watched => "watched: with and without somebody who measures …",
             Group::Uncontended => "uncontended: etcd and ZooKeeper, acquire and release …",
             Group::Consensus => "consensus: etcd and ZooKeeper, beside their own recipes, and idle …",
-            Group::Rows => "rows: PostgreSQL, SQLite and memcached, beside their own statements …",
+            Group::Rows => "rows: PostgreSQL, MariaDB, SQLite and memcached, beside their own statements …",
             Group::Updates => "updates: compare and set beside a lock, on Redis and PostgreSQL …",
         }
     }

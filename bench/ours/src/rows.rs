@@ -1,8 +1,9 @@
-//! PostgreSQL, SQLite and memcached: what a lock costs on top of the statements that no lock can do without.
+//! PostgreSQL, MariaDB, SQLite and memcached: what a lock costs on top of the statements that no lock can do without.
 //!
 //! One server each, as the test kit starts it. Ours and the raw side write to the same server, or to files in the same
 //! folder, through the same driver.
 
+mod mariadb;
 mod memcached;
 mod postgres;
 mod sqlite;
@@ -15,6 +16,9 @@ use crate::report::{Measure, Report, Series, Target, Unit};
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     for durability in [postgres::Durability::Off, postgres::Durability::On] {
         postgres::measure(durability, plan, report).await?;
+    }
+    for durability in [mariadb::Durability::Off, mariadb::Durability::On] {
+        mariadb::measure(durability, plan, report).await?;
     }
     for durability in [sqlite::Durability::Full, sqlite::Durability::Normal] {
         sqlite::measure(durability, plan, report).await?;
