@@ -194,7 +194,8 @@ impl Roster {
     /// The claim turned out to stand under another key.
     pub(crate) fn move_to(&mut self, claim: &Claim, spot: Spot) {
         if let Some(seat) = self.seats.get_mut(&claim.id) {
-            seat.spot = spot;
+            // It may be on the server, however little of this client's is.
+            (seat.spot, seat.clear) = (spot, false);
         }
     }
 
