@@ -57,11 +57,12 @@ async fn a_sweep_removes_rows_and_no_fence_goes_back() {
         let (backend, next) = (backend.clone(), next.clone());
         tokio::spawn(async move { take(&*backend, &next).await })
     };
-    loop {
+    for tries in 0.. {
         let seen = backend.inspect(&resource("held"), None, &Patience::none(clock())).await.unwrap();
         if seen.waiting.len() == 1 {
             break;
         }
+        assert!(tries < 3_000, "nobody ever waits");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let cycle = async |backend: &dyn Backend| {
