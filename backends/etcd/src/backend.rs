@@ -97,6 +97,14 @@ impl Backend for EtcdBackend {
         (self.dialect == Dialect::Native).then_some(self)
     }
 
+    fn adopts(&self) -> bool {
+        self.dialect == Dialect::Native
+    }
+
+    fn forgo(&self, claim: &Claim) {
+        self.core.roster().forgo(claim.id);
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.accept(claim)?;
         contending::contend(&self.core, claim, patience).await

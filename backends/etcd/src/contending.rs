@@ -303,17 +303,23 @@ impl Call<'_> {
         Ok(seen)
     }
 
-    /// Moves a key that another client of the same claim has put onto the lease that this client keeps alive.
+    /// Moves a key that another client of the same claim has put onto the lease that this client keeps alive, and says who
+    /// goes on with it.
     async fn move_in(&self, seen: &mut Seen) -> Result<(), Failure> {
         let Some(entry) = seen.own.map(|own| &seen.line[own]) else { return Ok(()) };
         let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
         if entry.lease == lease.id {
             return Ok(());
         }
+        let layout = &self.core.layout;
+        let slot = match entry.key == layout.key(self.claim, Slot::Own) {
+            true => Slot::Own,
+            false => Slot::Shared(self.claim.id),
+        };
         let put = PutRequest {
             key: entry.key.clone(),
+            value: layout.value(self.claim, slot),
             lease: lease.id,
-            ignore_value: true,
             ..PutRequest::default()
         };
         let request = TxnRequest {

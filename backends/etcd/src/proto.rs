@@ -146,7 +146,7 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Operand", tags = "4, 5, 7")]
+    #[prost(oneof = "Operand", tags = "4, 5, 7, 8")]
     pub(crate) operand: Option<Operand>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
@@ -160,6 +160,8 @@ pub(crate) enum Operand {
     CreateRevision(i64),
     #[prost(bytes, tag = "7")]
     Value(Vec<u8>),
+    #[prost(int64, tag = "8")]
+    Lease(i64),
 }
 
 /// What is compared, and how.
@@ -170,6 +172,7 @@ pub(crate) mod compare {
     pub(crate) const VERSION: i32 = 0;
     pub(crate) const CREATE: i32 = 1;
     pub(crate) const VALUE: i32 = 3;
+    pub(crate) const LEASE: i32 = 4;
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -13,7 +13,7 @@ use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment,
 
 use crate::lease::Lease;
 use crate::slots::{Slot, Slots, Spot, Whose};
-use crate::txn::Erase;
+use crate::txn::{Erase, is_about_a_lease, lease_is};
 use crate::watcher::Bell;
 
 /// All seats and leases.
@@ -251,7 +251,22 @@ impl Roster {
         let seat = self.seats.get_mut(&claim)?;
         seat.place = Some(place);
         seat.until = seat.until.max(until);
+        // This client goes on with it itself.
+        seat.spot.erase.only_if.retain(|condition| !is_about_a_lease(condition));
         Some(seat.loss.get_or_insert_with(LossTrigger::new).1.clone())
+    }
+
+    /// Another client may go on with the claim, on a lease of its own: it ends here only as long as none does, and its key is
+    /// not used again.
+    pub(crate) fn forgo(&mut self, claim: ClaimId) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            let erase = &mut seat.spot.erase;
+            let on_this_lease = lease_is(&erase.key, seat.lease);
+            if !erase.only_if.contains(&on_this_lease) {
+                erase.only_if.push(on_this_lease);
+            }
+            seat.spot.whose = Whose::Nobodys;
+        }
     }
 
     /// What rings while its visitor waits.

@@ -57,6 +57,22 @@ pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
     }
 }
 
+/// That a key is attached to this lease.
+pub(crate) fn lease_is(key: &[u8], lease: i64) -> Compare {
+    Compare {
+        result: compare::EQUAL,
+        target: compare::LEASE,
+        key: key.to_vec(),
+        operand: Some(Operand::Lease(lease)),
+        range_end: Vec::new(),
+    }
+}
+
+/// Whether it is what [`lease_is`] makes.
+pub(crate) fn is_about_a_lease(condition: &Compare) -> bool {
+    condition.target == compare::LEASE
+}
+
 /// That a key's value begins so, and then has a space.
 pub(crate) fn value_begins(key: &[u8], head: &str) -> [Compare; 2] {
     // The character behind the space is the first that cannot follow.

@@ -241,6 +241,10 @@ impl Backend for RedisBackend {
         Some(self)
     }
 
+    fn adopts(&self) -> bool {
+        true
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.step(claim, patience).await
     }

@@ -78,6 +78,10 @@ impl<C: Cells> Backend for CellBackend<C> {
         self.cells.registers()
     }
 
+    fn adopts(&self) -> bool {
+        true
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.step(claim, patience).await
     }

@@ -121,6 +121,10 @@ macro_rules! __each_law {
                 a_waiting_claim_keeps_one_place: "a claim that waits stands in line once",
                 a_repeated_wait_keeps_its_place: "a claim that asks again while it waits stands where it stood",
             }
+            adoption {
+                another_client_goes_on_with_a_claim: "where it adopts: another client holds on, under the same fence",
+                what_nobody_goes_on_with_ends: "where it adopts: a claim that its client forgoes ends with its lease",
+            }
             finality {
                 a_released_claim_is_not_renewed: "a renewal after the release answers Lost and brings nothing back",
                 an_expired_claim_is_not_renewed: "a renewal after the end of the lease answers Lost",

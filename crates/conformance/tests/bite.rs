@@ -62,7 +62,7 @@ faults! {
         LeaseEndsEarly in strong breaks "profile::a_lease_lasts_for_its_ttl",
             "wake::the_end_of_a_lease_wakes_a_waiter";
         LeaseNeverEnds in strong breaks "profile::a_lease_lasts_for_its_ttl",
-            "finality::an_expired_claim_is_not_renewed";
+            "finality::an_expired_claim_is_not_renewed", "adoption::what_nobody_goes_on_with_ends";
     }
     admission {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",
@@ -75,7 +75,8 @@ faults! {
     }
     repetition {
         SecondAskIsSecondClaim in strong breaks "idempotence::a_granted_claim_asks_again",
-            "idempotence::a_repeated_claim_takes_its_weight_once";
+            "idempotence::a_repeated_claim_takes_its_weight_once",
+            "adoption::another_client_goes_on_with_a_claim";
         ReleasesForEver in strong breaks "idempotence::a_second_release_finds_it_gone";
         RenewalReplacesFence in strong breaks "idempotence::a_second_renewal_answers_the_same";
         EveryLookTakesAPlace in polling breaks "idempotence::a_waiting_claim_keeps_one_place";

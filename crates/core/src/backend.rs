@@ -43,6 +43,21 @@ pub trait Backend: Any + Debug + Send + Sync {
         None
     }
 
+    /// Whether another client goes on with a granted claim by contending for it: it is answered with the fence of the grant,
+    /// its note is seen from then on, and the end of the first client does not end the claim.
+    ///
+    /// Not where a connection or a process keeps what it holds.
+    fn adopts(&self) -> bool {
+        false
+    }
+
+    /// This client has done with a granted claim that another one may go on with. If none does, the claim ends with its
+    /// lease; if one does, nothing of this client ends it.
+    ///
+    /// Only for backends that [adopt](Backend::adopts), and only those have something to do here whose client itself ends what
+    /// it does not renew.
+    fn forgo(&self, _claim: &Claim) {}
+
     /// One step towards holding the claim.
     ///
     /// May block until `patience` ends, and returns as soon as anything changed. A poller answers at once and

@@ -38,6 +38,8 @@ pub enum LossCause {
     Closed,
     /// The process is a fork of the one that took the lock.
     Forked,
+    /// It was handed over, and is somebody else's to hold.
+    HandedOver,
 }
 
 impl fmt::Display for LossCause {
@@ -49,6 +51,7 @@ impl fmt::Display for LossCause {
             LossCause::MaxHold => "it was held for as long as max_hold allows",
             LossCause::Closed => "the client was closed",
             LossCause::Forked => "this process is a fork of the one that took it",
+            LossCause::HandedOver => "it was handed over to another process",
         })
     }
 }

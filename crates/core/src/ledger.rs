@@ -127,6 +127,8 @@ impl Ledger {
         {
             let entry = &mut self.entries[index];
             entry.until = entry.until.max(now.after(ask.lease));
+            // It may be another client that goes on with the claim: then it is that one who is seen.
+            entry.note = ask.note.clone();
             return Verdict::Granted(fence);
         }
         let index = known.unwrap_or(self.entries.len());

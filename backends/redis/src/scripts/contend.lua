@@ -69,9 +69,13 @@ local function grant_again(state, record)
   local latest = math.max(stop, state.latest)
   -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
   keep(held, latest)
-  local known_epoch, known = parse_fence(redis.call('HGET', claims, id) or '')
+  local stored = redis.call('HGET', claims, id) or ''
+  local known_epoch, known = parse_fence(stored)
   latest = math.max(latest, last_place(places))
   if not known or known == 0 then return grant(state.own, record, nil, latest) end
+  -- It may be another client that goes on with the claim: then it is that one who is seen.
+  local head, seen = string.match(stored, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
+  if head and seen ~= note then redis.call('HSET', claims, id, head .. note) end
   redis.call('ZADD', held, 'XX', stop, state.own)
   keep(claims, latest)
   return { 1, known, known_epoch }

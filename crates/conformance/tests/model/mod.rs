@@ -480,6 +480,10 @@ impl Backend for Model {
         (self.profile.admission > Admission::Exclusive).then_some(self)
     }
 
+    fn adopts(&self) -> bool {
+        matches!(self.profile.liveness, Liveness::Lease { .. })
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let store = &self.store;
         store.refuse(claim)?;

@@ -174,6 +174,14 @@ impl Backend for Fault {
         self.inner.registers().map(|_| self as &dyn Registers)
     }
 
+    fn adopts(&self) -> bool {
+        self.inner.adopts()
+    }
+
+    fn forgo(&self, claim: &Claim) {
+        self.inner.forgo(claim);
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let answer = self.pass(Verb::Contend, Some(patience)).await?;
         answer.deliver(self.inner.contend(claim, patience).await?).await

@@ -200,6 +200,10 @@ impl Backend for MemoryBackend {
         Some(self)
     }
 
+    fn adopts(&self) -> bool {
+        true
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.accept(claim)?;
         let bell = Bell::hang(self, (claim.resource.clone(), Some(claim.id)));
