@@ -13,11 +13,13 @@ mod condition;
 mod election;
 mod flight;
 mod ground;
+mod handover;
 mod latch;
 mod multi;
 mod player;
 mod quiet;
 mod rate;
+mod revocation;
 mod schedules;
 mod segmented;
 mod semaphore;
@@ -45,6 +47,8 @@ const PRIMITIVES: &[Primitive] = &[
     semaphore::PRIMITIVE,
     upgrade::PRIMITIVE,
     quiet::PRIMITIVE,
+    handover::PRIMITIVE,
+    revocation::PRIMITIVE,
 ];
 
 macro_rules! on_each_store {

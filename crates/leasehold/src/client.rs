@@ -13,7 +13,7 @@ use crate::coord::{
 };
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
-use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind};
+use crate::lock::{Lock, Mutex, RwLock, Semaphore, ask_back, kind};
 use crate::open::open_backend;
 use crate::witness::{Telling, Witness};
 
@@ -236,6 +236,29 @@ impl Leasehold {
             Some(Release::Gone) | None => Ok(false),
             Some(Release::Unknown(failure)) => Err(Error::failed("break", failure).on(&resource)),
         }
+    }
+
+    /// Asks all who hold a lock to let go, for a reason of up to 256 bytes, and tells who was asked; nobody, where nobody holds it.
+    ///
+    /// A holder that [listens](crate::Guard::revoked) hears of it, and decides what to do. For force see
+    /// [`Leasehold::break_claim`].
+    ///
+    /// # Promises
+    /// When it comes back the request stands in the store: a holder hears of it even if whoever asked is gone. It is
+    /// meant for those who hold now; who gets the lock later is not asked. Made again, it is one request.
+    ///
+    /// # Does not promise
+    /// That anybody listens, or lets go. Watch the lock with [`Leasehold::changed`], or just wait for it.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the request is made or not.
+    ///
+    /// # Errors
+    /// `Unsupported` where the store keeps no values beside its locks, `Invalid` for a reason or a name that is too long, or for more
+    /// holders than the store can note at once. Else as the server failed.
+    pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<Standing>> {
+        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
+        ask_back(&self.engine, &resource, reason).await
     }
 
     /// Ends every wait with `Closed`, marks everything held as lost and gives it back, and waits up to `limit`

@@ -50,7 +50,7 @@ pub use coord::{
 };
 pub use engine::{Owner, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
-pub use lock::{Guard, Lock, Mutex, Part, RwLock, Semaphore, Upgradable, kind};
+pub use lock::{Guard, Handover, Lock, Mutex, Part, Revocation, RwLock, Semaphore, Upgradable, kind};
 #[cfg(feature = "etcd")]
 pub use open::EtcdProof;
 #[cfg(feature = "zookeeper")]

@@ -8,6 +8,7 @@ use super::runtime::wait;
 use crate::coord::{Condition, Wakening};
 use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Handover, Revocation};
 
 /// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it gives the lock back in the background.
 ///
@@ -145,6 +146,45 @@ impl Guard {
             let text = "another thread still asks this guard something; wait when it has its answer";
             Error::new(ErrorKind::Invalid, op, text).on(guard.resource())
         })
+    }
+
+    /// Blocks until somebody asks for the lock back, for up to `limit`; `None` where nobody has by then. It stays held.
+    ///
+    /// Whoever calls it between the steps of some work gives it the time of a round trip to the store at least.
+    ///
+    /// # Errors
+    /// As [`Guard::revoked`](crate::Guard::revoked), and `Closed` in a forked process.
+    pub fn revoked_within(&self, limit: Duration) -> Result<Option<Revocation>> {
+        let revoking = self.guard.revoking();
+        match wait("revoked", async move { tokio::time::timeout(limit, revoking).await.ok() })? {
+            Some(heard) => heard,
+            None => Ok(None),
+        }
+    }
+
+    /// Calls `act` once, on a thread of leasehold, when somebody asks for the lock back, as
+    /// [`Guard::revoked`](crate::Guard::revoked). Never where it is lost or given back before. It must not block.
+    ///
+    /// # Errors
+    /// `Closed` in a forked process. Where the store cannot tell, `act` is never called; [`Guard::revoked_within`] says why.
+    pub fn on_revoked(&self, act: impl FnOnce(Revocation) + Send + 'static) -> Result<()> {
+        let revoking = self.guard.revoking();
+        wait("revoked", async move {
+            drop(tokio::spawn(async move {
+                if let Ok(Some(revocation)) = revoking.await {
+                    act(revocation);
+                }
+            }));
+        })
+    }
+
+    /// Ends holding it here, as [`Guard::hand_off`](crate::Guard::hand_off).
+    ///
+    /// # Errors
+    /// As there; `Invalid` where another thread still waits for the loss of this guard.
+    pub fn hand_off(self) -> Result<Handover> {
+        let guard = self.alone("hand_off")?;
+        wait("hand_off", guard.hand_off())?
     }
 
     /// Gives the lock back and blocks until that is confirmed.

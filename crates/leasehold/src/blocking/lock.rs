@@ -9,6 +9,7 @@ use super::runtime::wait_unless;
 use super::{Guard, Interrupt};
 use crate::engine::Owner;
 use crate::error::Result;
+use crate::lock::Handover;
 use crate::lock::kind::{Counted, Exclusive, Shared};
 
 /// A lock by name, with its settings, as [`leasehold::Lock`](crate::Lock).
@@ -158,6 +159,15 @@ impl Lock<Exclusive> {
     pub fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
         self.ask(move |lock| async move { lock.lock_timeout(limit).await }).map(Guard::new)
     }
+
+    /// Goes on with what another process handed off, as [`Mutex::take_over`](crate::Mutex::take_over).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn take_over(&self, handover: &Handover) -> Result<Guard> {
+        let handover = handover.clone();
+        self.ask(|lock| async move { lock.take_over(&handover).await }).map(Guard::new)
+    }
 }
 
 impl Lock<Shared> {
@@ -208,6 +218,15 @@ impl Lock<Shared> {
     pub fn write_timeout(&self, limit: Duration) -> Result<Guard> {
         self.ask(move |lock| async move { lock.write_timeout(limit).await }).map(Guard::new)
     }
+
+    /// Goes on with what another process handed off, as [`RwLock::take_over`](crate::RwLock::take_over).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn take_over(&self, handover: &Handover) -> Result<Guard> {
+        let handover = handover.clone();
+        self.ask(|lock| async move { lock.take_over(&handover).await }).map(Guard::new)
+    }
 }
 
 impl Lock<Counted> {
@@ -257,5 +276,14 @@ impl Lock<Counted> {
     /// As there, and `Interrupted`.
     pub fn acquire_many_timeout(&self, permits: u32, limit: Duration) -> Result<Guard> {
         self.ask(move |lock| async move { lock.acquire_many_timeout(permits, limit).await }).map(Guard::new)
+    }
+
+    /// Goes on with what another process handed off, as [`Semaphore::take_over`](crate::Semaphore::take_over).
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn take_over(&self, handover: &Handover) -> Result<Guard> {
+        let handover = handover.clone();
+        self.ask(|lock| async move { lock.take_over(&handover).await }).map(Guard::new)
     }
 }

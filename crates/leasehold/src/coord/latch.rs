@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use leasehold_core::{Moment, Resource};
 
-use super::record::{Parts, Record, foreign};
 use super::segmented::hashed;
+use crate::engine::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -12,7 +12,6 @@ mod latch;
 mod members;
 mod multi;
 mod rate;
-mod record;
 mod segmented;
 mod versioned;
 

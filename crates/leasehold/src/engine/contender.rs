@@ -123,7 +123,7 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
 }
 
 /// One question to the server.
-async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
     let span = tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
     let step = engine.backend.contend(claim, patience).instrument(span).await;
     if let Ok(Step::Busy(hint)) = &step {
@@ -133,7 +133,12 @@ async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step
 }
 
 /// Hands a grant to the keeper; `None` where it ran out before it arrived.
-fn take_charge(engine: &Arc<Engine>, want: &Want, claim: &Claim, grant: &Grant) -> Option<Arc<Held>> {
+pub(super) fn take_charge(
+    engine: &Arc<Engine>,
+    want: &Want,
+    claim: &Claim,
+    grant: &Grant,
+) -> Option<Arc<Held>> {
     let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).then_quiet(want.quiet);
     let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone(), engine.telling.clone()));
     if held.state() != State::Valid {
@@ -145,7 +150,7 @@ fn take_charge(engine: &Arc<Engine>, want: &Want, claim: &Claim, grant: &Grant) 
 }
 
 /// Ends a claim that nobody waits for any more.
-fn abandon(engine: &Arc<Engine>, claim: &Claim) {
+pub(super) fn abandon(engine: &Arc<Engine>, claim: &Claim) {
     engine.reaper.abandon(claim.clone());
 }
 
@@ -157,4 +162,4 @@ async fn pause(length: Duration, patience: &Patience) {
     }
 }
 
-const LOOKS: u32 = 3;
+pub(super) const LOOKS: u32 = 3;

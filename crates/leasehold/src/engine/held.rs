@@ -4,8 +4,8 @@
 //! that was stopped past its lease finds out before anything else. Once lost, a claim stays lost, whatever
 //! the server says later. Validity is counted from before the request, and grows only by a confirmed renewal.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, Moment, Profile, Proof};
@@ -38,6 +38,8 @@ pub(crate) struct Held {
     term: Term,
     health: watch::Sender<Health>,
     retired: AtomicBool,
+    /// Why somebody asked for it back, where this process has heard of it.
+    revoked: OnceLock<Arc<str>>,
 }
 
 /// The state and the point up to which it may be believed, changed together.
@@ -114,6 +116,7 @@ impl Held {
             term,
             health: watch::Sender::new(health),
             retired: AtomicBool::new(false),
+            revoked: OnceLock::new(),
         }
     }
 
@@ -233,6 +236,10 @@ impl Held {
 
     fn tell_loss(&self, cause: LossCause, health: Health) {
         let resource = &self.claim.resource;
+        if cause == LossCause::HandedOver {
+            // That is no loss: whoever held it wanted it so.
+            return tracing::debug!(%resource, "lock handed over");
+        }
         match cause {
             LossCause::Closed => tracing::debug!(%resource, %cause, "lock lost"),
             _ => tracing::warn!(%resource, %cause, "lock lost"),
@@ -252,6 +259,16 @@ impl Held {
     /// Says that the claim is being given back; `true` for the first who says so, who then does it.
     pub(super) fn retire(&self) -> bool {
         !self.retired.swap(true, Ordering::SeqCst)
+    }
+
+    /// This process has heard that somebody asks for it back. The first reason stays.
+    pub(crate) fn revoke(&self, reason: &str) {
+        let _ = self.revoked.set(reason.into());
+    }
+
+    /// Why somebody asked for it back, where this process has heard of it.
+    pub(crate) fn revoked(&self) -> Option<&Arc<str>> {
+        self.revoked.get()
     }
 
     /// Starts the business limit of one user of the lock.

@@ -44,6 +44,11 @@ impl Hold {
         &self.engine
     }
 
+    /// Takes the claim out of the hold, to be ended otherwise than by giving it back.
+    pub(super) fn into_held(mut self) -> Option<Arc<Held>> {
+        self.held.take()
+    }
+
     /// Ends the hold without giving anything back: the claim is somebody else's by now.
     pub(super) fn defuse(mut self) {
         self.held = None;
@@ -60,7 +65,7 @@ impl Hold {
     }
 
     /// Tells for how long it was held, unless it was lost, which was told.
-    fn tell_end(&self, held: &Held) {
+    pub(super) fn tell_end(&self, held: &Held) {
         if let Some(since) = self.since
             && !matches!(held.state(), State::Lost(_))
         {

@@ -22,8 +22,10 @@ mod keeper;
 mod looking;
 mod outage;
 mod owner;
+mod passing;
 mod queue;
 mod reaper;
+pub(crate) mod record;
 mod register;
 mod told;
 
@@ -39,9 +41,11 @@ use tokio_util::task::TaskTracker;
 use crate::error::{Error, ErrorKind, Result};
 use crate::witness::Telling;
 
+pub(crate) use held::Held;
 pub use held::State;
 pub(crate) use hold::Hold;
 pub use owner::Owner;
+pub(crate) use passing::Resumption;
 pub(crate) use reaper::Released;
 pub(crate) use register::{Change, Register, Seen};
 
@@ -240,13 +244,8 @@ impl Engine {
 
     /// Draws a new claim.
     fn claim(&self, want: &Want) -> Result<Claim> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|error| {
-            let text = format!("the operating system gives no random bytes: {error}");
-            Error::new(ErrorKind::Unavailable, "lock", text)
-        })?;
         Ok(Claim {
-            id: ClaimId::from_bytes(id),
+            id: ClaimId::from_bytes(random("lock")?),
             resource: want.resource.clone(),
             share: want.share,
             ttl: want.ttl + want.quiet,
@@ -284,6 +283,16 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("backend", &self.backend).finish_non_exhaustive()
     }
+}
+
+/// Bytes of the operating system's random source.
+pub(crate) fn random<const N: usize>(op: &'static str) -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        let text = format!("the operating system gives no random bytes: {error}");
+        Error::new(ErrorKind::Unavailable, op, text)
+    })?;
+    Ok(bytes)
 }
 
 /// The end of one caller's wait.

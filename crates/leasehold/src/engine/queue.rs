@@ -186,7 +186,8 @@ impl Lines {
     fn next_taker(engine: &Arc<Engine>, held: &Held, passed: u32, state: State) -> Option<Waiter> {
         let age = engine.clock.now().since(held.granted_at);
         let budget = passed < engine.tuning.handover_count && age < engine.tuning.handover_time;
-        if state != State::Valid || !budget {
+        // What was asked back is for others, and not for the next one here.
+        if state != State::Valid || !budget || held.revoked().is_some() {
             return None;
         }
         let mut shard = engine.lines.shard(&held.claim.resource);

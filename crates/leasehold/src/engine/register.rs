@@ -11,9 +11,9 @@ use leasehold_core::{
     Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
 };
 
-use super::Engine;
 use super::looking::EndOnDrop;
 use super::outage::{Outage, jittered};
+use super::{Engine, random};
 use crate::error::{Error, ErrorKind, Result};
 
 /// One register of the store of a client.
@@ -110,7 +110,8 @@ impl Register {
 
     /// Changes what stands there, although up to `conflicts` others do so first.
     ///
-    /// `change` is asked again each time that somebody else was first, so it must have no effect of its own.
+    /// `change` is asked again each time that somebody else was first, so it must have no effect of its own. A removal counts
+    /// as made where nothing is there any more, whoever took it away: what one of several may have must be written, not removed.
     ///
     /// # Cancel safety
     /// Of a dropped future the change may be made or not.
@@ -141,7 +142,7 @@ impl Register {
                 Change::Write(value, keep, told) => (Some(value), keep, told),
                 Change::Remove(told) => (None, None, told),
             };
-            let mark = draw().map_err(|error| error.with_op(self.op).on(&self.at))?;
+            let mark = random(self.op).map_err(|error| error.on(&self.at))?;
             let put = Put { value: value.map(|value| framed(&value, mark, &seen.marks)), keep };
             if self.told(self.write(&seen, mark, put).await)? {
                 return Ok(Updated { told, conflicts: lost });
@@ -355,15 +356,6 @@ fn unframed(found: Registered) -> Result<Seen, Failure> {
     };
     let marks = marks.chunks_exact(size_of::<Mark>()).filter_map(|mark| Mark::try_from(mark).ok()).collect();
     Ok(Seen { value: Some(value.to_vec()), stamp, left, marks })
-}
-
-fn draw() -> Result<Mark> {
-    let mut mark = Mark::default();
-    getrandom::fill(&mut mark).map_err(|error| {
-        let text = format!("the operating system gives no random bytes: {error}");
-        Error::new(ErrorKind::Unavailable, "update", text)
-    })?;
-    Ok(mark)
 }
 
 /// The pause before try number `tried`: up to 2 ms at first, up to half a second in the end. Half of it is chance.

@@ -75,7 +75,12 @@ impl Guard {
         Ok(Again::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
     }
 
-    fn hold(&self) -> &Arc<Hold> {
+    /// The hold, where nobody else has it, to be ended otherwise than by giving it back.
+    pub(super) fn into_hold(mut self) -> Option<Hold> {
+        self.hold.take().and_then(Arc::into_inner)
+    }
+
+    pub(super) fn hold(&self) -> &Arc<Hold> {
         // Invariant: `hold` is taken only by `release` and `drop`, which consume the guard.
         match &self.hold {
             Some(hold) => hold,
@@ -187,8 +192,8 @@ impl Guard {
 
     /// Leaves it to its lease: neither renewed nor given back, it ends on the server when its ttl is over. `false` where it
     /// had been given back before, or is held by somebody else as well.
-    pub(crate) fn spend(mut self) -> bool {
-        self.hold.take().and_then(Arc::into_inner).is_some_and(Hold::spend)
+    pub(crate) fn spend(self) -> bool {
+        self.into_hold().is_some_and(Hold::spend)
     }
 
     /// Gives the lock back and waits until that is confirmed; before that, until it was held

@@ -2,8 +2,11 @@
 
 mod again;
 mod guard;
+mod handover;
 mod mutex;
+mod notices;
 mod part;
+mod revocation;
 mod run;
 mod rwlock;
 mod semaphore;
@@ -18,8 +21,11 @@ use crate::engine::{Engine, Owner, Wait, Want};
 use crate::error::{Error, ErrorKind, Result};
 
 pub use guard::Guard;
+pub use handover::Handover;
 pub use mutex::Mutex;
 pub use part::Part;
+pub use revocation::Revocation;
+pub(crate) use revocation::ask_back;
 pub(crate) use run::while_held;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Exclusive;
-use super::{Guard, Lock};
+use super::{Guard, Handover, Lock};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -66,5 +66,22 @@ impl Lock<Exclusive> {
     /// As [`Mutex::lock`], and `Timeout`.
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
+    }
+
+    /// Goes on with what another process [handed off](Guard::hand_off), on the terms of this lock.
+    ///
+    /// # Promises
+    /// Of all who try with one token one succeeds. Nobody held it in between, and the fence is greater than the giver's. From
+    /// then on the note of this lock is the one that others see.
+    ///
+    /// # Cancel safety
+    /// Of a dropped future the token is used or not; what would have been got with it is given back.
+    ///
+    /// # Errors
+    /// `Lost` where the token was used before (`HandedOver`), or its time is over (`Expired`): the text says which, as far as
+    /// it can be known. `Invalid` for a token of another lock. `Unsupported` where the store cannot do it. `OutcomeUnknown` where
+    /// the store did not answer: the token may be used, and the lease then ends by itself. Else as [`Mutex::lock`].
+    pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
+        self.resume(handover, |share| share == Share::MUTEX).await
     }
 }

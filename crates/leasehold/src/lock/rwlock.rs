@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Shared;
-use super::{Guard, Lock, Upgradable};
+use super::{Guard, Handover, Lock, Upgradable};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -95,5 +95,13 @@ impl Lock<Shared> {
     /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     pub async fn write_timeout(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::WRITER, Wait::For(limit)).await
+    }
+
+    /// Goes on as the reader or the writer that another process [handed off](Guard::hand_off).
+    ///
+    /// # Errors
+    /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety.
+    pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
+        self.resume(handover, |share| share == Share::READER || share == Share::WRITER).await
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Counted;
-use super::{Guard, Lock};
+use super::{Guard, Handover, Lock};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -77,6 +77,15 @@ impl Lock<Counted> {
     /// As [`Semaphore::acquire_many`], and `Timeout`.
     pub async fn acquire_many_timeout(&self, permits: u32, limit: Duration) -> Result<Guard> {
         self.hold(self.share(permits)?, Wait::For(limit)).await
+    }
+
+    /// Goes on with the permits that another process [handed off](Guard::hand_off).
+    ///
+    /// # Errors
+    /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety; `Invalid` where the number
+    /// of all permits is another one.
+    pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
+        self.resume(handover, |share| share.capacity() == self.kind.permits).await
     }
 
     fn share(&self, permits: u32) -> Result<Share> {

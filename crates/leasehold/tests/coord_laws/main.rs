@@ -1,4 +1,4 @@
-//! The law of each word that stands on registers, on random schedules: many clients over one store, with lost and late
+//! The law of each word that stands on registers, or partly so, on random schedules: many clients over one store, with lost and late
 //! requests and answers, with waits that are dropped and clients that fall silent for good.
 //!
 //! Time is the runtime's own and stands still while anything can go on, so a schedule of minutes takes milliseconds.
@@ -10,7 +10,9 @@ mod barrier;
 mod condition;
 mod election;
 mod flight;
+mod handover;
 mod latch;
 mod rate;
+mod revocation;
 mod versioned;
 mod world;

@@ -3,8 +3,8 @@
 //! Ground rules: no time and no I/O; each change is one step of a state that is then written as a whole.
 
 use super::Passage;
-use crate::coord::record::{Parts, Record, foreign};
 use crate::engine::Register;
+use crate::engine::record::{Parts, Record, foreign};
 use crate::error::{ErrorKind, Result};
 
 /// What became of an arrival.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::coord::record::{Parts, Record, foreign};
+use crate::engine::record::{Parts, Record, foreign};
 use crate::engine::{Register, Seen};
 use crate::error::Result;
 

@@ -1,74 +1,74 @@
-//! How the words of this module write down what they agree on: numbers of fixed width, the highest byte first.
+//! How the words that stand on registers write down what they agree on: numbers of fixed width, the highest byte first.
 //!
 //! Ground rules: the first byte tells word and version, so that neither a later version nor another word of the same name is
 //! misread. What cannot be read is refused and left as it is.
 
-use crate::engine::Register;
+use super::Register;
 use crate::error::{Error, ErrorKind};
 
 /// What is being written.
-pub(super) struct Record(Vec<u8>);
+pub(crate) struct Record(Vec<u8>);
 
 impl Record {
     /// Begins a record of this kind.
-    pub(super) fn of(kind: u8) -> Record {
+    pub(crate) fn of(kind: u8) -> Record {
         Record(vec![kind])
     }
 
-    pub(super) fn byte(mut self, value: u8) -> Record {
+    pub(crate) fn byte(mut self, value: u8) -> Record {
         self.0.push(value);
         self
     }
 
-    pub(super) fn number(mut self, value: u64) -> Record {
+    pub(crate) fn number(mut self, value: u64) -> Record {
         self.0.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    pub(super) fn numbers(self, values: &[u64]) -> Record {
+    pub(crate) fn numbers(self, values: &[u64]) -> Record {
         values.iter().fold(self.number(values.len() as u64), |record, value| record.number(*value))
     }
 
-    pub(super) fn text(self, value: &[u8]) -> Record {
+    pub(crate) fn text(self, value: &[u8]) -> Record {
         let mut record = self.number(value.len() as u64);
         record.0.extend_from_slice(value);
         record
     }
 
-    pub(super) fn done(self) -> Vec<u8> {
+    pub(crate) fn done(self) -> Vec<u8> {
         self.0
     }
 }
 
 /// What is being read; each part is `None` where it is not there.
-pub(super) struct Parts<'a>(&'a [u8]);
+pub(crate) struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {
     /// The parts of a record of this kind; `None` where it is of another.
-    pub(super) fn of(kind: u8, record: &'a [u8]) -> Option<Parts<'a>> {
+    pub(crate) fn of(kind: u8, record: &'a [u8]) -> Option<Parts<'a>> {
         record.split_first().filter(|(first, _)| **first == kind).map(|(_, rest)| Parts(rest))
     }
 
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    pub(super) fn number(&mut self) -> Option<u64> {
+    pub(crate) fn number(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;
         Some(u64::from_be_bytes(*first))
     }
 
-    pub(super) fn numbers(&mut self) -> Option<Vec<u64>> {
+    pub(crate) fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = usize::try_from(self.number()?).ok()?;
         // No more are asked for than there are bytes, whatever the count says.
         (count <= self.0.len() / 8).then_some(())?;
         (0..count).map(|_| self.number()).collect()
     }
 
-    pub(super) fn text(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn text(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.number()?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -76,13 +76,13 @@ impl<'a> Parts<'a> {
     }
 
     /// Whether nothing is left.
-    pub(super) fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 /// That a register holds what this word did not write.
-pub(super) fn foreign(register: &Register, word: &str) -> Error {
+pub(crate) fn foreign(register: &Register, word: &str) -> Error {
     let text = format!(
         "what is stored under this name is no {word} that this version can read; take another name, or one version"
     );

@@ -1,0 +1,271 @@
+//! A held lock that goes on in another process.
+//!
+//! Ground rules: who may go on with it is noted beside the lock, under a number that only the token has; of all who say it one
+//! is let. It ends where it was held after it is offered and before the token is given out, so whatever step is the last one that
+//! is done, at most one holds it, and where nobody does it ends with its lease.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Fence, LossCause, Resource, Share};
+
+use super::notices::{Notices, Number, Redemption};
+use super::{Guard, Lock};
+use crate::engine::{Resumption, random};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The right to go on with a lock that somebody has held, from [`Guard::hand_off`].
+///
+/// Its text, from [`ToString`] and read by [`FromStr`], goes to another process by whatever way is private: a pipe, a file, an
+/// inherited variable.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let old = leasehold::Leasehold::open("mem:handover").await?;
+/// let guard = old.mutex("cameras/7").lock().await?;
+/// let last = guard.fence();
+/// let text = guard.hand_off().await?.to_string(); // from here on the old process holds nothing
+///
+/// let new = leasehold::Leasehold::open("mem:handover").await?; // another process, as a rule
+/// let handover: leasehold::Handover = text.parse()?;
+/// let guard = new.mutex("cameras/7").take_over(&handover).await?; // nobody was let in between
+/// assert!(guard.fence() > last);
+/// assert!(new.mutex("cameras/7").take_over(&handover).await.unwrap_err().is_lost()); // once only
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// It is good once, and for [`Handover::lasts`]: for that time nobody else is granted the lock. Of several who take it over
+/// one succeeds.
+///
+/// # Does not promise
+/// Anything to those who should not have it: whoever knows the text can take the lock over, or end it. It has no password and
+/// no address in it, and `{:?}` does not show what makes it work.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Handover {
+    resource: Resource,
+    id: ClaimId,
+    number: Number,
+    share: Share,
+    fence: Fence,
+    lasts: Duration,
+}
+
+impl Guard {
+    /// Ends holding it here, and gives out a token by which another process goes on with it, without anybody in between.
+    ///
+    /// # Promises
+    /// When it comes back this process does not hold it any more: what watched it has been told
+    /// [`LossCause::HandedOver`]. Nobody is granted the lock until it was taken over and given back, or until
+    /// [`Handover::lasts`] is over, whichever comes first: after that the lease ends as any other, and the next in line has
+    /// its turn. The fence of whoever takes it over is greater than this one, so what checks fences refuses what
+    /// this process sends after that. Wherever it is interrupted, at most one holds it.
+    ///
+    /// # Does not promise
+    /// That somebody takes it over. That what was in the way of an [upgrade](crate::Upgradable) goes with it: what is held twice
+    /// by one owner cannot be handed off.
+    ///
+    /// # Cancel safety
+    /// The lock is given back where the future is dropped.
+    ///
+    /// # Errors
+    /// `Unsupported` where a store cannot do it, before anything is sent; ask for it in time by
+    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` where its owner holds it more than once. `Lost` where it had
+    /// been lost before. Else as the store failed. After an error the lock is given back, and there is no token.
+    pub async fn hand_off(self) -> Result<Handover> {
+        let (resource, share) = (self.resource().clone(), self.share());
+        let hold = self.hold();
+        let (engine, claim) = (hold.engine().clone(), &hold.held().claim);
+        engine.passes(OFF).map_err(|error| error.on(&resource))?;
+        if Arc::strong_count(hold) > 1 {
+            return Err(held_twice(&resource));
+        }
+        self.check().map_err(|error| error.with_op(OFF))?;
+        let notices = Notices::of(&engine, &resource, OFF)?;
+        let number = random(OFF).map_err(|error| error.on(&resource))?;
+        notices.offer(&claim.id.tag(), number, claim.ttl).await.map_err(|error| error.on(&resource))?;
+        // From here on nothing waits, so it is not left half done.
+        let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
+        let passed = hold.pass_on().map_err(|cause| Error::lost(OFF, cause, &resource))?;
+        Ok(Handover { resource, id: passed.id, number, share, fence: passed.fence, lasts: passed.left })
+    }
+}
+
+impl<K> Lock<K> {
+    /// Demands that what is held can be [handed off](Guard::hand_off) to another process.
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot do it. Nothing is sent.
+    pub fn transferable(self) -> Result<Self> {
+        self.engine.passes(OFF)?;
+        Ok(self)
+    }
+
+    pub(super) async fn resume(&self, handover: &Handover, fits: impl Fn(Share) -> bool) -> Result<Guard> {
+        let resource = self.name.clone()?;
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, OVER, text).on(&resource));
+        if resource != handover.resource {
+            return invalid(format!("what was handed off is {:?}", handover.resource.as_str()));
+        }
+        if !fits(handover.share) {
+            return invalid(format!(
+                "it was held as {}, and this is a lock of another kind or size",
+                handover.share
+            ));
+        }
+        if self.owner.is_some() {
+            return invalid("it cannot be taken over in the name of an owner: ask without one".to_owned());
+        }
+        self.engine.passes(OVER).map_err(|error| error.on(&resource))?;
+        let want = self.want(handover.share).map_err(|error| error.with_op(OVER))?;
+        let notices = Notices::of(&self.engine, &resource, OVER)?;
+        let allowed = redeem(notices, handover.clone());
+        let resumption = Resumption { want, id: handover.id, after: handover.fence };
+        let hold = self.engine.resume(resumption, allowed).await?;
+        Ok(Guard::new(Arc::new(hold), self.terms()))
+    }
+}
+
+impl Handover {
+    /// What is handed over.
+    pub fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    /// How much of it.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// The fence of its last holder; that of the next one is greater.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// For how long it is good, counted from when it was handed off.
+    pub fn lasts(&self) -> Duration {
+        self.lasts
+    }
+}
+
+impl fmt::Display for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, name) = (self.id.to_hex(), self.resource.as_str());
+        // Drawn as the id of a claim is, it is written as one.
+        let number = ClaimId::from_bytes(self.number).to_hex();
+        let (weight, capacity, ms) = (self.share.weight(), self.share.capacity(), self.lasts.as_millis());
+        // The name is last, since anything may stand in it, and after its length, so that a text that was cut is noticed.
+        let length = name.len();
+        write!(f, "{HEAD}:{id}:{number}:{weight}/{capacity}:{}:{ms}:{length}:{name}", self.fence)
+    }
+}
+
+impl FromStr for Handover {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Handover> {
+        read(text).ok_or_else(|| {
+            let text = "this is no token of a lock that was handed off, or not all of it: it begins with \
+                        `leasehold-handover-1:` and ends with the name of the lock";
+            Error::new(ErrorKind::Invalid, OVER, text)
+        })
+    }
+}
+
+impl fmt::Debug for Handover {
+    /// Without what makes it work.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handover")
+            .field("resource", &self.resource)
+            .field("share", &self.share)
+            .field("fence", &self.fence)
+            .field("lasts", &self.lasts)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(text: &str) -> Option<Handover> {
+    let mut parts = text.splitn(8, ':');
+    let mut part = || parts.next();
+    (part()? == HEAD).then_some(())?;
+    let id = ClaimId::from_hex(part()?)?;
+    let number = *ClaimId::from_hex(part()?)?.as_bytes();
+    let (weight, capacity) = part()?.split_once('/')?;
+    let share = Share::permits(weight.parse().ok()?, capacity.parse().ok()?).ok()?;
+    let fence = part()?.parse().ok()?;
+    let lasts = Duration::from_millis(part()?.parse().ok()?);
+    let length: usize = part()?.parse().ok()?;
+    let name = part()?;
+    let resource = Resource::new(name).ok().filter(|_| name.len() == length)?;
+    Some(Handover { resource, id, number, share, fence, lasts })
+}
+
+/// Makes sure that nobody else goes on with it.
+async fn redeem(notices: Notices, handover: Handover) -> Result<()> {
+    let (tag, resource) = (handover.id.tag(), &handover.resource);
+    let redeemed = notices.redeem(&tag, handover.number).await.map_err(|error| error.on(resource))?;
+    if redeemed == Redemption::Redeemed {
+        return Ok(());
+    }
+    let (cause, text) = match notices.is_held(&tag).await? {
+        true => (LossCause::HandedOver, "it was taken over with this token before, and a token is good once"),
+        false => (
+            LossCause::Expired,
+            "nothing is on offer under this token any more: it was taken over and given back since, or its time \
+             ended; ask for the lock as everybody does",
+        ),
+    };
+    Err(Error::new(ErrorKind::Lost(cause), OVER, text).on(resource))
+}
+
+fn held_twice(resource: &Resource) -> Error {
+    let text = "its owner holds it more than once; give the others back first";
+    Error::new(ErrorKind::Invalid, OFF, text).on(resource)
+}
+
+/// The kind of text, and its version.
+const HEAD: &str = "leasehold-handover-1";
+const OFF: &str = "hand_off";
+const OVER: &str = "take_over";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handover(name: &str) -> Handover {
+        Handover {
+            resource: Resource::new(name).unwrap(),
+            id: ClaimId::from_bytes([1; 16]),
+            number: [255; 16],
+            share: Share::permits(2, 5).unwrap(),
+            fence: Fence::new(3, 42, 1),
+            lasts: Duration::from_millis(19_998),
+        }
+    }
+
+    #[test]
+    fn the_text_reads_back_whole_or_not_at_all() {
+        for name in ["a", "orders/42", "a:b:c", ":", "ä ö:/ü"] {
+            let (given, text) = (handover(name), handover(name).to_string());
+            assert_eq!(text.parse::<Handover>().unwrap(), given, "{text}");
+            for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+                assert_eq!(text[..end].parse::<Handover>().unwrap_err().kind(), ErrorKind::Invalid);
+            }
+            assert!(format!("{text}!").parse::<Handover>().is_err());
+            assert!(text.replacen("-1:", "-2:", 1).parse::<Handover>().is_err());
+            assert!(text.replacen("2/5", "6/5", 1).parse::<Handover>().is_err());
+        }
+    }
+
+    #[test]
+    fn debug_output_does_not_give_the_secret_away() {
+        let (shown, given) = (format!("{:?}", handover("orders")), handover("orders"));
+        assert!(shown.contains("orders") && !shown.contains(&given.id.to_hex()), "{shown}");
+        assert!(!shown.contains("255") && !shown.contains("ffff"), "{shown}");
+    }
+}

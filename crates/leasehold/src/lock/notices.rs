@@ -1,0 +1,273 @@
+//! What is between those who hold a resource and others: who may go on with a claim, and who was asked to let go.
+//!
+//! Ground rules: one register a resource, beside its lock and only there once somebody used it. Each notice is about one
+//! claim, by its public tag, so that whoever holds later is not meant. What is about claims that have ended goes with the next
+//! change. A claim that is handed on is asked for nothing: what its last holder was asked for is taken away in the same step
+//! in which it is offered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Resource, Snapshot};
+
+use crate::engine::record::{Parts, Record, foreign};
+use crate::engine::{Change, Engine, Register, Seen, random};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The notices of one resource.
+#[derive(Clone, Debug)]
+pub(super) struct Notices {
+    engine: Arc<Engine>,
+    resource: Resource,
+    register: Register,
+}
+
+/// What is noted of one claim.
+#[derive(Clone, Debug, PartialEq)]
+struct Notice {
+    tag: String,
+    /// Whoever says this number may go on with it.
+    number: Option<Number>,
+    /// What its holder was asked for.
+    revoked: Option<Request>,
+}
+
+/// That somebody lets go.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Request {
+    /// Tells it from others of the same reason.
+    mark: Mark,
+    pub(super) reason: String,
+}
+
+type Mark = [u8; 8];
+
+/// Drawn at random for each hand-over.
+pub(super) type Number = [u8; 16];
+
+/// What became of the wish to go on with a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Redemption {
+    /// It was granted, once and for all.
+    Redeemed,
+    /// Nothing is, or nothing is any more, on offer under this number.
+    Unknown,
+}
+
+impl Notices {
+    /// # Errors
+    /// `Unsupported` where the store keeps no values, `Invalid` where the name is too long to put another one beside it.
+    pub(super) fn of(engine: &Arc<Engine>, resource: &Resource, op: &'static str) -> Result<Notices> {
+        let at = Resource::new(&format!("{resource}!notices"))
+            .map_err(|error| Error::from(error).with_op(op).on(resource))?;
+        let register = Register::open(engine, at, op).map_err(|error| error.on(resource))?;
+        Ok(Notices { engine: engine.clone(), resource: resource.clone(), register })
+    }
+
+    /// Offers the claim to whoever says `number`.
+    pub(super) async fn offer(&self, tag: &str, number: Number, ttl: Duration) -> Result<()> {
+        let (dead, _) = self.dead().await?;
+        self.change(ttl, |notices| {
+            notices.retain(|notice| notice.tag != tag && !dead.contains(&notice.tag));
+            notices.push(Notice { tag: tag.to_owned(), number: Some(number), revoked: None });
+        })
+        .await
+    }
+
+    /// Takes the offer. Of all who try one succeeds.
+    pub(super) async fn redeem(&self, tag: &str, number: Number) -> Result<Redemption> {
+        // What is written says who was first, also where the answer is lost. To take it away would not: it is gone for all
+        // alike. So that is left to a second step.
+        let redeemed = self.register.update_seen(CONFLICTS, |seen| {
+            let mut notices = self.read(seen)?;
+            let Some(notice) = notices.iter_mut().find(|notice| is_offered(notice, tag, number)) else {
+                return Ok(Change::Leave(Redemption::Unknown));
+            };
+            notice.number = None;
+            retain_open(&mut notices);
+            self.write(&notices, seen, Duration::ZERO, Redemption::Redeemed)
+        });
+        let redeemed = redeemed.await?.told;
+        if redeemed == Redemption::Redeemed {
+            let notices = self.clone();
+            // What stays where this fails goes with the next change.
+            self.engine.spawn(async move { drop(notices.change(Duration::ZERO, |_| {}).await) });
+        }
+        Ok(redeemed)
+    }
+
+    /// Whether this claim holds.
+    pub(super) async fn is_held(&self, tag: &str) -> Result<bool> {
+        let snapshot = self.engine.look(&self.resource, None, Duration::ZERO).await?;
+        Ok(snapshot.holders.iter().any(|standing| standing.id.tag() == tag))
+    }
+
+    /// Asks all who hold to let go, and tells how the resource stood.
+    pub(super) async fn revoke(&self, reason: &str) -> Result<Snapshot> {
+        let (dead, snapshot) = self.dead().await?;
+        if snapshot.holders.is_empty() {
+            return Ok(snapshot);
+        }
+        let request = Request { mark: random("revoke")?, reason: reason.to_owned() };
+        self.change(Duration::ZERO, |notices| {
+            notices.retain(|notice| !dead.contains(&notice.tag));
+            for tag in snapshot.holders.iter().map(|standing| standing.id.tag()) {
+                match notices.iter_mut().find(|notice| notice.tag == tag) {
+                    Some(notice) => notice.revoked = Some(request.clone()),
+                    None => notices.push(Notice { tag, number: None, revoked: Some(request.clone()) }),
+                }
+            }
+        })
+        .await?;
+        Ok(snapshot)
+    }
+
+    /// What is noted now.
+    pub(super) async fn look(&self) -> Result<Seen> {
+        self.register.read().await
+    }
+
+    /// The same, as soon as it is something else than `seen`, or after `limit`.
+    pub(super) async fn changed(&self, seen: &Seen, limit: Duration) -> Result<Seen> {
+        self.register.changed(&seen.stamp, limit).await
+    }
+
+    /// What the holder of this claim is asked for.
+    pub(super) fn request(&self, seen: &Seen, tag: &str) -> Result<Option<Request>> {
+        let notices = self.read(seen)?;
+        Ok(notices.into_iter().find(|notice| notice.tag == tag).and_then(|notice| notice.revoked))
+    }
+
+    /// The holder of this claim has heard of this request.
+    pub(super) async fn heard(&self, tag: &str, request: &Request) -> Result<()> {
+        self.change(Duration::ZERO, |notices| {
+            let meant = |notice: &&mut Notice| notice.tag == tag && notice.revoked.as_ref() == Some(request);
+            let about = notices.iter_mut().filter(meant);
+            about.for_each(|notice| notice.revoked = None);
+        })
+        .await
+    }
+
+    /// Claims that are noted and have ended, and how the resource stands.
+    ///
+    /// It is looked at after what is noted was read: what is noted was granted before, so whoever does not hold has ended.
+    async fn dead(&self) -> Result<(Vec<String>, Snapshot)> {
+        let noted = self.read(&self.register.read().await?)?;
+        let snapshot = self.engine.look(&self.resource, None, Duration::ZERO).await?;
+        let live: Vec<String> = snapshot.holders.iter().map(|standing| standing.id.tag()).collect();
+        let dead = noted.into_iter().map(|notice| notice.tag).filter(|tag| !live.contains(tag)).collect();
+        Ok((dead, snapshot))
+    }
+
+    /// Makes a change that made twice is the same as made once.
+    async fn change(&self, keep: Duration, edit: impl Fn(&mut Vec<Notice>)) -> Result<()> {
+        let changing = self.register.ensure_seen(|seen| {
+            let before = self.read(seen)?;
+            let mut notices = before.clone();
+            edit(&mut notices);
+            retain_open(&mut notices);
+            if notices.is_empty() && seen.value.is_some() {
+                return Ok(Change::Remove(()));
+            }
+            match notices == before {
+                true => Ok(Change::Leave(())),
+                false => self.write(&notices, seen, keep, ()),
+            }
+        });
+        changing.await
+    }
+
+    fn write<T>(&self, notices: &[Notice], seen: &Seen, keep: Duration, told: T) -> Result<Change<T>> {
+        let value = written(notices);
+        if value.len() > self.register.room() {
+            let text = format!(
+                "{} claims are offered or asked back at once, and this store has no room to note so many",
+                notices.len()
+            );
+            return Err(self.register.error(ErrorKind::Invalid, text));
+        }
+        // Where the store forgets by itself, what was noted about a name that is never used again does not stay.
+        let keep = keep.saturating_mul(2).max(KEEP).max(seen.left.unwrap_or_default());
+        Ok(Change::Write(value, self.register.forgets().then_some(keep), told))
+    }
+
+    fn read(&self, seen: &Seen) -> Result<Vec<Notice>> {
+        match &seen.value {
+            None => Ok(Vec::new()),
+            Some(value) => read(value).ok_or_else(|| foreign(&self.register, "list of notices")),
+        }
+    }
+}
+
+/// What says nothing any more is not kept.
+fn retain_open(notices: &mut Vec<Notice>) {
+    notices.retain(|notice| notice.number.is_some() || notice.revoked.is_some());
+}
+
+fn is_offered(notice: &Notice, tag: &str, number: Number) -> bool {
+    notice.tag == tag && notice.number == Some(number)
+}
+
+fn written(notices: &[Notice]) -> Vec<u8> {
+    let record = Record::of(KIND).number(notices.len() as u64);
+    let record = notices.iter().fold(record, |record, notice| {
+        let number = notice.number.as_ref().map_or(&[][..], |number| number);
+        let record = record.text(notice.tag.as_bytes()).text(number);
+        match &notice.revoked {
+            Some(Request { mark, reason }) => record.byte(1).text(mark).text(reason.as_bytes()),
+            None => record.byte(0),
+        }
+    });
+    record.done()
+}
+
+fn read(value: &[u8]) -> Option<Vec<Notice>> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let mut parts = Parts::of(KIND, value)?;
+    let count = usize::try_from(parts.number()?).ok().filter(|count| *count <= value.len())?;
+    let mut notices = Vec::with_capacity(count);
+    for _ in 0..count {
+        let tag = text(parts.text()?)?;
+        let number = match parts.text()? {
+            [] => None,
+            bytes => Some(Number::try_from(bytes).ok()?),
+        };
+        let revoked = match parts.byte()? {
+            0 => None,
+            1 => {
+                let mark = Mark::try_from(parts.text()?).ok()?;
+                Some(Request { mark, reason: text(parts.text()?)? })
+            }
+            _ => return None,
+        };
+        notices.push(Notice { tag, number, revoked });
+    }
+    parts.is_read().then_some(notices)
+}
+
+/// The kind of record, and its version.
+const KIND: u8 = 0x6e;
+/// So many others may be first before the wish to go on with a claim is given up.
+const CONFLICTS: u32 = 1_000;
+/// What is noted is kept for so long at least, and by stores that forget nothing until the next change.
+const KEEP: Duration = Duration::from_secs(86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_are_read_as_they_were_written_and_nothing_else_is() {
+        let request = |reason: &str| Some(Request { mark: [9; 8], reason: reason.to_owned() });
+        let notices = vec![
+            Notice { tag: "a".repeat(32), number: Some([7; 16]), revoked: None },
+            Notice { tag: "b".repeat(32), number: None, revoked: request("") },
+            Notice { tag: "c".repeat(32), number: Some([0; 16]), revoked: request("drain “a”\n") },
+        ];
+        let value = written(&notices);
+        assert_eq!(read(&value), Some(notices));
+        (0..value.len()).for_each(|length| assert_eq!(read(&value[..length]), None));
+        assert_eq!(read(&[&value[..], b"!"].concat()), None);
+        assert_eq!(read(&Record::of(KIND).number(u64::MAX).done()), None);
+    }
+}

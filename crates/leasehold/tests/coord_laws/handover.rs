@@ -1,0 +1,362 @@
+//! A lock that goes from process to process is never free in between and never held twice, and each token is good once.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::fenced::FenceGate;
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Fence, Guard, Handover, Leasehold, LossCause, Note, Owner};
+use tokio::time::Instant;
+
+use crate::world::{Chance, Client, World, on_schedules};
+
+/// What all of one schedule see: who holds, which fences there were, and which token is out.
+#[derive(Debug, Default)]
+struct Ring {
+    inside: Mutex<Inside>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// Who holds, as far as nobody has taken the guard to end it.
+    guards: Vec<Arc<Mutex<Option<Guard>>>>,
+    last: Fence,
+    /// Up to when nobody but its taker is let in.
+    token: Option<Instant>,
+}
+
+/// How often what happened, over all schedules.
+#[derive(Debug, Default)]
+struct Counts {
+    handed_off: AtomicU64,
+    taken_over: AtomicU64,
+    used_before: AtomicU64,
+    expired: AtomicU64,
+    unclear: AtomicU64,
+}
+
+fn one(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::SeqCst);
+}
+
+type Slot = Arc<Mutex<Option<Guard>>>;
+
+impl Ring {
+    /// Somebody is granted: nobody else may hold, the fence is the greatest, and no token of others is out.
+    fn granted(&self, guard: Guard, by_token: bool) -> Slot {
+        let mut inside = self.inside.lock().unwrap();
+        for other in &inside.guards {
+            let other = other.lock().unwrap();
+            let valid = other.as_ref().filter(|other| other.check().is_ok());
+            assert!(valid.is_none(), "two hold: {valid:?} and {guard:?}");
+        }
+        let fence = guard.fence().unwrap();
+        assert!(fence > inside.last, "{fence} after {}", inside.last);
+        inside.last = fence;
+        if !by_token {
+            let out = inside.token.filter(|until| Instant::now() < *until);
+            assert!(out.is_none(), "granted to a stranger while a token is out");
+        }
+        inside.token = None;
+        let slot = Arc::new(Mutex::new(Some(guard)));
+        inside.guards.push(slot.clone());
+        slot
+    }
+
+    /// A guard has become a token.
+    fn handed_off(&self, handover: &Handover) {
+        let mut inside = self.inside.lock().unwrap();
+        assert_eq!(inside.last, handover.fence(), "somebody was let in while it was handed off");
+        inside.token = Some(Instant::now() + handover.lasts());
+        one(&self.counts.handed_off);
+    }
+}
+
+/// Takes locks without any token.
+async fn strange(client: Client, ring: Arc<Ring>, mut chance: Chance) {
+    for _ in 0..4 {
+        tokio::time::sleep(chance.ms(200)).await;
+        let mutex = client.locks.mutex("baton").ttl(TTL);
+        if let Ok(guard) = mutex.lock_timeout(chance.ms(1500)).await {
+            let slot = ring.granted(guard, false);
+            tokio::time::sleep(chance.ms(40)).await;
+            let guard = slot.lock().unwrap().take();
+            drop(guard);
+        }
+    }
+}
+
+/// Holds for a while, and then hands off, gives back, or dies; several want the token.
+async fn run(ring: Arc<Ring>, mut runners: Vec<Client>, mut slot: Slot, mut chance: Chance) {
+    while let Some(runner) = runners.pop() {
+        tokio::time::sleep(chance.ms(60)).await;
+        let Some(guard) = slot.lock().unwrap().take() else { return };
+        let dies = chance.below(8) == 0;
+        let handing = guard.hand_off();
+        let patience = if dies { chance.ms(30) } else { LONG };
+        let Ok(Ok(handover)) = tokio::time::timeout(patience, handing).await else {
+            if dies {
+                runner.falls_silent();
+            }
+            return;
+        };
+        ring.handed_off(&handover);
+        if chance.below(8) == 0 {
+            return; // The token is lost on the way.
+        }
+        let text = handover.to_string();
+        let all_late = chance.below(8) == 0;
+        let takers = (0..2).map(|number| {
+            let (client, ring, text) = (runner.clone(), ring.clone(), text.clone());
+            // One of them is the next process, the other one somebody with a copy of the token, sometimes much later.
+            let late = all_late || chance.below(8) == 0;
+            let wait = if late { chance.ms(1_000) } else { chance.ms(40) };
+            let dies = (chance.below(8) == 0).then(|| chance.ms(30));
+            tokio::spawn(async move {
+                tokio::time::sleep(wait).await;
+                let handover: Handover = text.parse().unwrap();
+                let mutex =
+                    client.locks.mutex("baton").ttl(TTL).note(Note::new(&number.to_string()).unwrap());
+                let taking = mutex.take_over(&handover);
+                let taken = match tokio::time::timeout(dies.unwrap_or(LONG), taking).await {
+                    Ok(taken) => taken,
+                    Err(_) => {
+                        client.falls_silent();
+                        return None;
+                    }
+                };
+                match taken {
+                    Ok(guard) => {
+                        assert!(guard.fence().unwrap() > handover.fence());
+                        one(&ring.counts.taken_over);
+                        Some(ring.granted(guard, true))
+                    }
+                    Err(error) => {
+                        one(match error.kind() {
+                            ErrorKind::Lost(LossCause::HandedOver) => &ring.counts.used_before,
+                            ErrorKind::Lost(LossCause::Expired) => &ring.counts.expired,
+                            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => &ring.counts.unclear,
+                            kind => panic!("{kind:?}: {error}"),
+                        });
+                        None
+                    }
+                }
+            })
+        });
+        let mut taken = Vec::new();
+        for taker in takers.collect::<Vec<_>>() {
+            taken.extend(taker.await.unwrap());
+        }
+        assert!(taken.len() <= 1, "one token was used {} times", taken.len());
+        match taken.pop() {
+            Some(next) => slot = next,
+            None => return,
+        }
+    }
+    let guard = slot.lock().unwrap().take();
+    drop(guard);
+}
+
+async fn schedule(mut world: World, counts: Arc<Counts>) {
+    let ring = Arc::new(Ring { counts, ..Ring::default() });
+    let others: Vec<_> = (0..1 + world.chance.below(3))
+        .map(|_| tokio::spawn(strange(world.client(), ring.clone(), world.chance.fork())))
+        .collect();
+    let first = world.client();
+    let runners = (0..1 + world.chance.below(4)).map(|_| world.client()).collect();
+    if let Ok(guard) = first.locks.mutex("baton").ttl(TTL).lock_timeout(LONG).await {
+        let slot = ring.granted(guard, false);
+        run(ring.clone(), runners, slot, world.chance.fork()).await;
+    }
+    for other in others {
+        other.await.unwrap();
+    }
+    // Whatever became of the token, the line goes on.
+    let last = world.calm_client();
+    let guard = last.locks.mutex("baton").ttl(TTL).lock_timeout(LONG).await.unwrap();
+    drop(ring.granted(guard, false));
+}
+
+/// Givers are stopped and cut off in the middle, takers race, come late and die, and the wire loses what it can: never do
+/// two hold, nobody is let in while a token is out, no token is good twice, and fences rise.
+#[test]
+fn a_lock_that_goes_on_elsewhere_is_held_by_one() {
+    let counts = Arc::new(Counts::default());
+    on_schedules(|world| schedule(world, counts.clone()));
+    println!("{counts:?}");
+    if std::env::var_os("LEASEHOLD_SCHEDULES").is_none() {
+        let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        let seen = [&counts.handed_off, &counts.taken_over, &counts.used_before, &counts.expired].map(of);
+        assert!(seen.iter().all(|count| *count > 10), "the schedules are too tame: {counts:?}");
+    }
+}
+
+fn clients() -> (Client, Client, Client) {
+    let mut world = World::at_once();
+    (world.calm_client(), world.calm_client(), world.calm_client())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_one_goes_on_before_those_who_wait_and_what_the_last_one_writes_is_refused() {
+    let (old, new, other) = clients();
+    let gate = FenceGate::new(0);
+    let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
+    let before = gate.open(guard.fence()).unwrap();
+    let waiting = tokio::spawn({
+        let locks = other.locks.clone();
+        async move { locks.mutex("m").lock().await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let handover = guard.hand_off().await.unwrap();
+    let note = Note::new("the next one").unwrap();
+    let guard = new.locks.mutex("m").ttl(TTL).note(note).take_over(&handover).await.unwrap();
+    let after = gate.open(guard.fence()).unwrap();
+    assert_eq!(before.access(|value| *value += 1).unwrap_err().seen, guard.fence().unwrap());
+    after.access(|value| *value += 1).unwrap();
+    // It is renewed by the new one, and seen as his.
+    tokio::time::sleep(TTL * 5).await;
+    guard.check().unwrap();
+    let seen = other.locks.inspect("m").await.unwrap();
+    assert_eq!(seen.holders.iter().map(|one| one.note.as_str()).collect::<Vec<_>>(), ["the next one"]);
+    assert!(!waiting.is_finished());
+    let again = other.locks.mutex("m").take_over(&handover).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Lost(LossCause::HandedOver), "{again}");
+    guard.release().await.unwrap();
+    let next = waiting.await.unwrap();
+    assert!(next.fence() > Some(handover.fence()));
+    let late = other.locks.mutex("m").take_over(&handover).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Lost(LossCause::Expired), "{late}");
+    next.check().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_takes_over_ends_with_its_lease() {
+    let (old, new, other) = clients();
+    let handover = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().hand_off().await.unwrap();
+    assert!(handover.lasts() <= TTL && handover.lasts() > TTL / 2, "{handover:?}");
+    let began = Instant::now();
+    let next = other.locks.mutex("m").ttl(TTL).lock().await.unwrap();
+    assert!(began.elapsed() >= handover.lasts(), "granted after {:?}", began.elapsed());
+    let error = new.locks.mutex("m").take_over(&handover).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    next.check().unwrap();
+    next.release().await.unwrap();
+    // Nor is it brought back where nobody else has it.
+    assert!(new.locks.mutex("m").take_over(&handover).await.unwrap_err().is_lost());
+    assert!(other.locks.mutex("m").try_lock().await.unwrap().is_some());
+}
+
+/// Whoever watches it in the process that hands it off is told before there is a token.
+#[tokio::test(start_paused = true)]
+async fn it_ends_here_before_it_can_begin_there() {
+    let (old, _, _) = clients();
+    let owner = Owner::new();
+    let mutex = old.locks.mutex("m").owner(&owner);
+    let (guard, twice) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
+    let error = guard.hand_off().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    twice.check().unwrap();
+    let next = old.locks.mutex("m");
+    let waiting = tokio::spawn(async move { next.lock().await.unwrap() });
+    tokio::task::yield_now().await;
+    let handover = twice.hand_off().await.unwrap();
+    // The next task of the same process is nobody special: it waits until the lease ends.
+    tokio::time::sleep(handover.lasts() - Duration::from_millis(1)).await;
+    assert!(!waiting.is_finished());
+    assert!(waiting.await.unwrap().fence() > Some(handover.fence()));
+}
+
+/// Dropped at any point, a hand-over leaves the lock given back, and a take-over leaves it given back or where it was.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_half_leaves_nothing_behind() {
+    for polls in 0..12 {
+        let (old, new, other) = clients();
+        let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
+        let handover = {
+            let mut handing = Box::pin(guard.hand_off());
+            polled(polls, &mut handing).await
+        };
+        let Some(handover) = handover else {
+            drop(other.locks.mutex("m").lock_timeout(TTL / 2).await.unwrap());
+            continue;
+        };
+        let handover = handover.unwrap();
+        for polls in 0..12 {
+            let mutex = new.locks.mutex("m").ttl(TTL);
+            let mut taking = Box::pin(mutex.take_over(&handover));
+            if let Some(taken) = polled(polls, &mut taking).await {
+                drop(taken);
+                break;
+            }
+        }
+        drop(other.locks.mutex("m").lock_timeout(TTL * 2).await.unwrap());
+    }
+}
+
+/// Polls so often, and lets everything else go on in between.
+async fn polled<T>(polls: u32, future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    for _ in 0..polls {
+        if let std::task::Poll::Ready(done) = futures_util::poll!(&mut *future) {
+            return Some(done);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_and_permits_go_on_beside_others() {
+    let (old, new, other) = clients();
+    let beside = other.locks.rwlock("r").read().await.unwrap();
+    let reader = old.locks.rwlock("r").read().await.unwrap().hand_off().await.unwrap();
+    let reader = new.locks.rwlock("r").take_over(&reader).await.unwrap();
+    beside.release().await.unwrap();
+    assert!(other.locks.rwlock("r").try_write().await.unwrap().is_none());
+    drop(reader);
+    let two = old.locks.semaphore("s", 3).acquire_many(2).await.unwrap().hand_off().await.unwrap();
+    let third = other.locks.semaphore("s", 3).try_acquire().await.unwrap().unwrap();
+    assert!(other.locks.semaphore("s", 3).try_acquire().await.unwrap().is_none());
+    let two = new.locks.semaphore("s", 3).take_over(&two).await.unwrap();
+    assert_eq!(two.share().weight(), 2);
+    assert!(other.locks.semaphore("s", 3).try_acquire().await.unwrap().is_none());
+    drop((two, third));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_another_lock_is_refused_and_stays_good() {
+    let (old, new, _) = clients();
+    let handover = old.locks.semaphore("s", 3).acquire().await.unwrap().hand_off().await.unwrap();
+    let owner = Owner::new();
+    let calls = new.calls(Verb::Swap);
+    for wrong in [
+        new.locks.mutex("s").take_over(&handover).await,
+        new.locks.semaphore("s", 4).take_over(&handover).await,
+        new.locks.semaphore("t", 3).take_over(&handover).await,
+        new.locks.semaphore("s", 3).owner(&owner).take_over(&handover).await,
+    ] {
+        assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(new.calls(Verb::Swap), calls);
+    let elsewhere = Leasehold::open("mem:").await.unwrap();
+    let error = elsewhere.semaphore("s", 3).take_over(&handover).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    new.locks.semaphore("s", 3).take_over(&handover).await.unwrap().release().await.unwrap();
+}
+
+/// A giver that was stopped past its lease, in the middle of it, has lost, and gives out nothing.
+#[tokio::test(start_paused = true)]
+async fn a_giver_that_was_stopped_has_lost() {
+    let (old, _, other) = clients();
+    let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
+    old.fault(Verb::Renew, Mode::Hang);
+    old.fault(Verb::Swap, Mode::LateReply(TTL * 2));
+    let error = guard.hand_off().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    other.locks.mutex("m").lock().await.unwrap().check().unwrap();
+}
+
+const TTL: Duration = Duration::from_millis(400);
+const LONG: Duration = Duration::from_secs(60);

@@ -1,0 +1,184 @@
+//! Who holds when a lock is asked back hears of it, and nobody else does.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Leasehold, Revocation};
+
+use crate::world::{Chance, Client, World, on_half_of_them};
+
+fn clients() -> (Client, Client) {
+    let mut world = World::at_once();
+    (world.calm_client(), world.calm_client())
+}
+
+fn reason(heard: leasehold::Result<Revocation>) -> String {
+    heard.unwrap().reason
+}
+
+/// Holders come and go and listen, and are asked back by many, some of whom die over it: each hears of what was asked while it
+/// held, and of nothing else.
+#[test]
+fn those_who_hold_hear_and_no_others() {
+    let heard_of = Arc::new(AtomicU64::new(0));
+    on_half_of_them(|mut world| {
+        let heard_of = heard_of.clone();
+        async move {
+            // For whom each request was meant.
+            let meant = Meant::default();
+            let askers: Vec<_> = (0..2)
+                .map(|asker| {
+                    let client = world.client();
+                    tokio::spawn(ask(client, asker, meant.clone(), world.chance.fork()))
+                })
+                .collect();
+            let holders: Vec<_> = (0..3)
+                .map(|_| {
+                    let (client, meant) = (world.client(), meant.clone());
+                    let (heard_of, mut chance) = (heard_of.clone(), world.chance.fork());
+                    tokio::spawn(async move {
+                        for _ in 0..4 {
+                            let mutex = client.locks.mutex("m").ttl(Duration::from_millis(400));
+                            let Ok(guard) = mutex.lock_timeout(Duration::from_secs(20)).await else {
+                                continue;
+                            };
+                            match tokio::time::timeout(chance.ms(200), guard.revoked()).await {
+                                Ok(Ok(revocation)) => {
+                                    heard_of.fetch_add(1, Ordering::SeqCst);
+                                    // Not known yet where whoever asked was not answered before it was heard.
+                                    if let Some(meant) = meant.lock().unwrap().get(&revocation.reason) {
+                                        assert!(
+                                            meant.contains(&guard.tag()),
+                                            "{meant:?}, not {}",
+                                            guard.tag()
+                                        );
+                                    }
+                                }
+                                Ok(Err(error)) => assert!(error.is_lost(), "{error}"),
+                                Err(_) => {}
+                            }
+                            drop(guard);
+                        }
+                    })
+                })
+                .collect();
+            for task in askers.into_iter().chain(holders) {
+                task.await.unwrap();
+            }
+            // What was asked before is not for whoever holds now.
+            let (late, asker) = (world.calm_client(), world.calm_client());
+            let guard = late.locks.mutex("m").lock_timeout(Duration::from_secs(60)).await.unwrap();
+            let early = tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await;
+            assert!(early.is_err(), "{early:?}");
+            let asked = asker.locks.revoke("m", "now").await.unwrap();
+            assert_eq!(asked.iter().map(|one| one.id.tag()).collect::<Vec<_>>(), [guard.tag()]);
+            assert_eq!(reason(guard.revoked().await), "now");
+        }
+    });
+    let heard_of = heard_of.load(Ordering::SeqCst);
+    println!("{heard_of} requests were heard");
+    assert!(heard_of > 0, "nobody ever heard");
+}
+
+async fn ask(client: Client, asker: u32, meant: Meant, mut chance: Chance) {
+    for number in 0..6 {
+        tokio::time::sleep(chance.ms(150)).await;
+        let reason = format!("{asker}/{number}");
+        match tokio::time::timeout(chance.ms(100), client.locks.revoke("m", &reason)).await {
+            Ok(Ok(asked)) => {
+                let tags = asked.iter().map(|one| one.id.tag()).collect();
+                meant.lock().unwrap().insert(reason, tags);
+            }
+            Ok(Err(_)) => {}
+            Err(_) if chance.below(3) == 0 => return client.falls_silent(),
+            Err(_) => {}
+        }
+    }
+}
+
+type Meant = Arc<Mutex<HashMap<String, Vec<String>>>>;
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_whoever_listens_later_and_outlives_whoever_made_it() {
+    let (holder, asker) = clients();
+    let guard = holder.locks.mutex("m").lock().await.unwrap();
+    assert_eq!(asker.locks.revoke("m", "first").await.unwrap().len(), 1);
+    asker.falls_silent();
+    assert_eq!(reason(guard.revoked().await), "first");
+    assert_eq!(reason(guard.revoked().await), "first", "asked again it says the same");
+    guard.check().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_holders_are_asked_and_whoever_comes_later_is_not() {
+    let (one, two) = clients();
+    let held = [&one, &two].map(|client| client.locks.semaphore("s", 3));
+    let guards = [held[0].acquire().await.unwrap(), held[1].acquire().await.unwrap()];
+    assert_eq!(two.locks.revoke("s", "all of you").await.unwrap().len(), 2);
+    let late = held[0].acquire().await.unwrap();
+    for guard in &guards {
+        assert_eq!(reason(guard.revoked().await), "all of you");
+    }
+    assert!(tokio::time::timeout(Duration::from_secs(5), late.revoked()).await.is_err());
+}
+
+/// What the giver was asked for is not asked of whoever goes on; what was asked while the token was out is.
+#[tokio::test(start_paused = true)]
+async fn who_takes_over_is_not_asked_for_what_the_last_one_was() {
+    let (old, new) = clients();
+    let guard = old.locks.mutex("m").lock().await.unwrap();
+    new.locks.revoke("m", "of the old one").await.unwrap();
+    let handover = guard.hand_off().await.unwrap();
+    let guard = new.locks.mutex("m").take_over(&handover).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await.is_err());
+    let handover = guard.hand_off().await.unwrap();
+    new.locks.revoke("m", "of the next one").await.unwrap();
+    let guard = old.locks.mutex("m").take_over(&handover).await.unwrap();
+    assert_eq!(reason(guard.revoked().await), "of the next one");
+}
+
+/// What was asked back is not handed to the next task of the same process.
+#[tokio::test(start_paused = true)]
+async fn others_get_their_turn() {
+    let (holder, other) = clients();
+    let guard = holder.locks.mutex("m").lock().await.unwrap();
+    let elsewhere = tokio::spawn(async move { other.locks.mutex("m").lock().await.unwrap().fence() });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let here = holder.locks.mutex("m");
+    let here = tokio::spawn(async move { here.lock().await.unwrap().fence() });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    holder.locks.revoke("m", "for others").await.unwrap();
+    guard.revoked().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(elsewhere.await.unwrap() < here.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_listen_asks_for_nothing_and_who_lost_is_told() {
+    let (holder, asker) = clients();
+    let mutex = holder.locks.mutex("m").ttl(Duration::from_millis(400));
+    let guard = mutex.lock().await.unwrap();
+    asker.locks.revoke("m", "unheard").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((holder.calls(Verb::Read), holder.calls(Verb::Swap)), (0, 0));
+    asker.locks.inspect("m").await.unwrap();
+    guard.release().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let listening = tokio::time::timeout(Duration::from_secs(60), guard.revoked());
+    holder.fault(Verb::Renew, Mode::Hang);
+    assert!(listening.await.unwrap().unwrap_err().is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_where_nobody_holds_and_long_reasons_are_refused() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    assert_eq!(locks.revoke("m", "why").await.unwrap(), []);
+    let error = locks.revoke("m", &"x".repeat(257)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let error = locks.revoke(&"x".repeat(510), "why").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
