@@ -35,6 +35,7 @@ pub(crate) enum Verb {
     /// Print a line for every change of a lock, until interrupted
     #[command(after_help = WATCH_EXAMPLES)]
     Watch(LookArgs),
+    Revoke(RevokeArgs),
     Break(BreakArgs),
     Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
@@ -116,6 +117,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(crate) grace: Duration,
 
+    /// What the command is sent when somebody asks for the lock back, with `leasehold revoke`
+    ///
+    /// It is a request: the lock stays held until the command ends, and a command that does nothing about it goes on.
+    #[arg(long, value_name = "SIGNAL", value_enum, default_value_t = OnRevoke::Ignore)]
+    pub(crate) on_revoke: OnRevoke,
+
     /// Hold the lock no longer than this; then it counts as lost
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,
@@ -168,6 +175,28 @@ pub(crate) struct ListArgs {
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+}
+
+/// Ask those who hold a lock to let go
+///
+/// A holder that listens hears of it and decides for itself; the lock is not taken away. Who holds it later is not asked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = REVOKE_EXAMPLES)]
+pub(crate) struct RevokeArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Why, up to 256 bytes: holders are told
+    #[arg(long, value_name = "TEXT", default_value = "no reason given")]
+    pub(crate) reason: String,
+
+    /// Print JSON instead: who was asked
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Name of the lock
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
 }
 
 /// Take a lock away from those who hold it
@@ -318,6 +347,19 @@ pub(crate) enum OnLost {
     Ignore,
 }
 
+/// What the command is sent when the lock is asked back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnRevoke {
+    /// Nothing: requests are not listened to
+    Ignore,
+    Term,
+    Int,
+    Hup,
+    Quit,
+    Usr1,
+    Usr2,
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
 }
@@ -358,6 +400,7 @@ Examples:
                                                 at most three at a time
   leasehold show nightly                        who holds it, who waits
   leasehold ls --json                           all locks, for a program
+  leasehold revoke nightly                      ask its holder to let go
   leasehold break nightly                       take it away from its holder
   leasehold doctor --on redis://db              what of its set-up hurts locks
 
@@ -367,7 +410,8 @@ Environment:
 
 Exit codes:
   0    done; with `run`, the command's own code
-  1    `break` found nothing to break; `doctor` found a risk
+  1    `break` found nothing to break, `revoke` nobody to ask; `doctor` found
+       a risk
   64   the command line cannot be understood
   69   the store cannot be reached
   74   the output cannot be written
@@ -443,6 +487,16 @@ Examples:
   leasehold watch --json nightly | jq --unbuffered -r .state
 
 The first line says how it stands now. Ctrl-C ends it.";
+
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  leasehold revoke nightly
+  leasehold revoke --reason 'db1 goes down at 5' --on redis://db nightly
+  leasehold run --on-revoke term nightly -- ./report.sh
+                                                a holder that listens
+
+Exits with 0 where somebody was asked, with 1 where nobody holds it. For force
+see `leasehold break`.";
 
 const BREAK_EXAMPLES: &str = "\
 Examples:

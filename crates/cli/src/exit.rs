@@ -16,7 +16,7 @@ use crate::terminal::{Terminal, is_interactive};
 pub(crate) enum Exit {
     /// All is done.
     Done,
-    /// `break` broke nothing.
+    /// `break` broke nothing; `revoke` asked nobody.
     NothingBroken,
     /// `doctor` found something that will hurt one day.
     RiskFound,

@@ -4,10 +4,12 @@
 //! stopped past its lease acts on the loss before anything else. It acts first and speaks afterwards. Nothing in here
 //! waits for anything but the next event.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use leasehold::core::{Clock, LossCause, Moment};
-use leasehold::{Guard, State, SystemClock};
+use leasehold::{Guard, Revocation, State, SystemClock};
 use rustix::process::{Pid, Signal, kill_current_process_group};
 
 use crate::child::{Change, Child, Ending};
@@ -58,9 +60,12 @@ impl Outcome {
     }
 }
 
+type Listening<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Revocation>> + 'a>>;
+
 /// What wakes it up.
 enum Event {
     Lost,
+    Revoked(leasehold::Result<Revocation>),
     Heard(Heard),
     Time,
 }
@@ -97,6 +102,7 @@ impl<'a> Job<'a> {
 
     /// Attends to the command until it has ended.
     pub(crate) async fn attend(mut self, child: Child, signals: &mut Signals) -> Outcome {
+        let mut listening = self.listening();
         let ending = loop {
             self.look();
             match child.change() {
@@ -108,9 +114,14 @@ impl<'a> Job<'a> {
                 None => {}
             }
             self.tell_warden();
-            let event = self.event(signals).await;
+            let event = self.event(signals, &mut listening).await;
             self.look();
             match event {
+                Event::Revoked(heard) => {
+                    // It is listened to once: the lock is asked back, or it cannot be heard.
+                    listening = None;
+                    self.revoked(heard);
+                }
                 Event::Heard(Heard::Sent(signal)) => self.warden.signal(signal),
                 Event::Heard(Heard::Continued) => self.resume(),
                 Event::Heard(Heard::Child) | Event::Lost | Event::Time => {}
@@ -119,7 +130,35 @@ impl<'a> Job<'a> {
         self.finish(ending).await
     }
 
-    async fn event(&self, signals: &mut Signals) -> Event {
+    /// The request to let go, where it is listened to.
+    fn listening(&self) -> Option<Listening<'a>> {
+        let guard = self.guard.filter(|_| self.request.on_revoke.is_some())?;
+        Some(Box::pin(guard.revoked()))
+    }
+
+    fn revoked(&self, heard: leasehold::Result<Revocation>) {
+        let name = visible(self.request.name.as_str());
+        match (heard, self.request.on_revoke) {
+            (Ok(revocation), Some(signal)) => {
+                self.warden.signal(signal);
+                let reason = visible(&revocation.reason);
+                self.voice.say(&format!("{name} is asked back: {reason}; the command is told by a signal"));
+            }
+            // A loss is told as one.
+            (Err(error), _) if !error.is_lost() => {
+                self.voice.say(&format!("{error}: nobody hears whether {name} is asked back"));
+            }
+            _ => {}
+        }
+    }
+
+    async fn event(&self, signals: &mut Signals, listening: &mut Option<Listening<'a>>) -> Event {
+        let revoked = async {
+            match listening {
+                Some(listening) => listening.await,
+                None => std::future::pending().await,
+            }
+        };
         let lost = async {
             match self.guard.filter(|_| !self.lost) {
                 Some(guard) => drop(guard.lost().await),
@@ -130,6 +169,7 @@ impl<'a> Job<'a> {
             biased;
             () = lost => Event::Lost,
             heard = signals.next() => Event::Heard(heard),
+            heard = revoked => Event::Revoked(heard),
             () = tokio::time::sleep(self.pause()) => Event::Time,
         }
     }

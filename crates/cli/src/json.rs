@@ -67,6 +67,13 @@ impl SweptShape {
     }
 }
 
+/// Whom `revoke` has asked.
+#[derive(Debug, Serialize)]
+pub(crate) struct RevokedShape<'a> {
+    name: &'a str,
+    asked: Vec<ClaimShape<'a>>,
+}
+
 /// One line of `doctor`.
 #[derive(Debug, Serialize)]
 pub(crate) struct FindingShape<'a> {
@@ -135,6 +142,12 @@ impl<'a> BrokenShape<'a> {
     }
 }
 
+impl<'a> RevokedShape<'a> {
+    pub(crate) fn of(name: &'a Resource, asked: &'a [Standing]) -> Self {
+        RevokedShape { name: name.as_str(), asked: asked.iter().map(ClaimShape::of).collect() }
+    }
+}
+
 /// Writes one line.
 ///
 /// # Errors
@@ -187,16 +200,18 @@ mod tests {
         let mut out = Vec::new();
         line(&mut out, &LockShape::of(&snapshot)).unwrap();
         line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
+        line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
         let summary = Summary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
         let finding = Finding::new("order", Severity::Good, "in line").meaning("fair");
         line(&mut out, &FindingShape::of(&finding)).unwrap();
         let expected = format!(
-            "{}\n{}\n{}\n{}\n",
+            "{}\n{}\n{}\n{}\n{}\n",
             format_args!(
                 r#"{{"name":"n","state":"held","fence":"00000000000000000042","holders":[{held}],"waiting":[{waits}]}}"#
             ),
             format_args!(r#"{{"name":"n","broken":[{held}]}}"#),
+            format_args!(r#"{{"name":"n","asked":[{held}]}}"#),
             r#"{"name":"n","holders":1,"waiting":2}"#,
             r#"{"topic":"order","severity":"good","found":"in line","meaning":"fair","advice":""}"#,
         );

@@ -26,6 +26,7 @@ mod progress;
 mod redlock;
 mod reentry;
 mod request;
+mod revoke;
 mod run;
 mod schema;
 mod show;
@@ -82,6 +83,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Show(args) => show::show(args).await,
             Verb::Ls(args) => list::list(args).await,
             Verb::Watch(args) => watch::watch(args).await,
+            Verb::Revoke(args) => revoke::revoke(args).await,
             Verb::Break(args) => brk::break_lock(args).await,
             Verb::Elect(args) => elect::elect(*args).await,
             Verb::Doctor(args) => doctor::doctor(args).await,

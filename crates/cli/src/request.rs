@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use leasehold::{Guard, Leasehold, Lock, Note, Resource, Result, Share};
 
-use crate::args::{ElectArgs, OnLost, RunArgs};
+use rustix::process::Signal;
+
+use crate::args::{ElectArgs, OnLost, OnRevoke, RunArgs};
 use crate::exit::{Exit, Problem};
 use crate::program::Program;
 use crate::store::Store;
@@ -20,6 +22,8 @@ pub(crate) struct Request {
     pub(crate) terms: Terms,
     pub(crate) note: Note,
     pub(crate) on_lost: Loss,
+    /// What the command is sent when the lock is asked back; `None` where nobody listens.
+    pub(crate) on_revoke: Option<Signal>,
     pub(crate) at_least: Duration,
     pub(crate) program: Program,
     pub(crate) after: After,
@@ -93,6 +97,15 @@ impl Request {
                 OnLost::Kill => Loss::Kill,
                 OnLost::Ignore => Loss::Ignore,
             },
+            on_revoke: match args.on_revoke {
+                OnRevoke::Ignore => None,
+                OnRevoke::Term => Some(Signal::TERM),
+                OnRevoke::Int => Some(Signal::INT),
+                OnRevoke::Hup => Some(Signal::HUP),
+                OnRevoke::Quit => Some(Signal::QUIT),
+                OnRevoke::Usr1 => Some(Signal::USR1),
+                OnRevoke::Usr2 => Some(Signal::USR2),
+            },
             at_least: args.at_least.unwrap_or_default(),
             program,
             after: After::Release,
@@ -118,6 +131,7 @@ impl Request {
             terms: Terms { ttl: args.ttl, max_hold: None },
             note: args.value.clone().unwrap_or_else(|| own_note(&program)),
             on_lost: Loss::Term(args.grace),
+            on_revoke: None,
             at_least: Duration::ZERO,
             program,
             after,
@@ -131,24 +145,26 @@ impl Request {
     pub(crate) async fn take(&self, locks: &Leasehold) -> Result<Option<Guard>> {
         let name = self.name.as_str();
         match (self.kind, self.patience) {
-            (Kind::Exclusive, Patience::None) => self.with_terms(locks.mutex(name)).try_lock().await,
+            (Kind::Exclusive, Patience::None) => self.with_terms(locks.mutex(name))?.try_lock().await,
             (Kind::Exclusive, Patience::Limit(limit)) => {
-                self.with_terms(locks.mutex(name)).lock_timeout(limit).await.map(Some)
+                self.with_terms(locks.mutex(name))?.lock_timeout(limit).await.map(Some)
             }
-            (Kind::Exclusive, Patience::Forever) => self.with_terms(locks.mutex(name)).lock().await.map(Some),
-            (Kind::Shared, Patience::None) => self.with_terms(locks.rwlock(name)).try_read().await,
+            (Kind::Exclusive, Patience::Forever) => {
+                self.with_terms(locks.mutex(name))?.lock().await.map(Some)
+            }
+            (Kind::Shared, Patience::None) => self.with_terms(locks.rwlock(name))?.try_read().await,
             (Kind::Shared, Patience::Limit(limit)) => {
-                self.with_terms(locks.rwlock(name)).read_timeout(limit).await.map(Some)
+                self.with_terms(locks.rwlock(name))?.read_timeout(limit).await.map(Some)
             }
-            (Kind::Shared, Patience::Forever) => self.with_terms(locks.rwlock(name)).read().await.map(Some),
+            (Kind::Shared, Patience::Forever) => self.with_terms(locks.rwlock(name))?.read().await.map(Some),
             (Kind::Permits(permits), Patience::None) => {
-                self.with_terms(locks.semaphore(name, permits)).try_acquire().await
+                self.with_terms(locks.semaphore(name, permits))?.try_acquire().await
             }
             (Kind::Permits(permits), Patience::Limit(limit)) => {
-                self.with_terms(locks.semaphore(name, permits)).acquire_timeout(limit).await.map(Some)
+                self.with_terms(locks.semaphore(name, permits))?.acquire_timeout(limit).await.map(Some)
             }
             (Kind::Permits(permits), Patience::Forever) => {
-                self.with_terms(locks.semaphore(name, permits)).acquire().await.map(Some)
+                self.with_terms(locks.semaphore(name, permits))?.acquire().await.map(Some)
             }
         }
     }
@@ -165,14 +181,15 @@ impl Request {
         }
     }
 
-    fn with_terms<K>(&self, mut lock: Lock<K>) -> Lock<K> {
+    fn with_terms<K>(&self, mut lock: Lock<K>) -> Result<Lock<K>> {
         if let Some(ttl) = self.terms.ttl {
             lock = lock.ttl(ttl);
         }
         if let Some(limit) = self.terms.max_hold {
             lock = lock.max_hold(limit);
         }
-        lock
+        // Better now than when the request would not be heard.
+        if self.on_revoke.is_some() { lock.revocable() } else { Ok(lock) }
     }
 }
 

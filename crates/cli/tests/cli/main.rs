@@ -21,6 +21,7 @@ mod loss;
 mod nested;
 mod redis;
 mod redlock;
+mod revoke;
 mod schema;
 mod secrets;
 mod signals;

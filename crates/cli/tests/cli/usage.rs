@@ -67,6 +67,7 @@ fn help_and_version_are_no_errors_and_teach() {
         (&["ls", "--help"], &["--json", "Examples:"]),
         (&["watch", "--help"], &["--json", "Examples:"]),
         (&["break", "--help"], &["--yes", "fence", "Examples:"]),
+        (&["revoke", "--help"], &["--reason", "--on-revoke", "Examples:"]),
         (&["completions", "--help"], &["bash", "Examples:"]),
     ] {
         let ended = place.end(args).expect(0);

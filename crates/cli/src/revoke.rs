@@ -1,0 +1,36 @@
+//! `revoke`: asks those who hold a lock to let go.
+
+use std::io::{self, Write};
+
+use leasehold::Note;
+
+use crate::args::RevokeArgs;
+use crate::describe::who;
+use crate::exit::{Exit, Problem};
+use crate::json::{self, RevokedShape};
+use crate::store::Store;
+use crate::text::visible;
+use crate::voice::complain;
+
+/// # Errors
+/// As the store fails; usage, for a reason that is too long; of stdout.
+pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
+    let locks = Store::named(args.store.on.as_deref())?.open(Note::default()).await?;
+    let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
+    let name = visible(args.name.as_str());
+    let mut out = io::stdout().lock();
+    if args.json {
+        json::line(&mut out, &RevokedShape::of(&args.name, &asked))?;
+    } else {
+        for standing in &asked {
+            writeln!(out, "{name}: asked: {}", who(standing))?;
+        }
+    }
+    if asked.is_empty() {
+        if !args.json {
+            complain(&format!("{name} is free: there is nobody to ask"));
+        }
+        return Ok(Exit::NothingBroken);
+    }
+    Ok(Exit::Done)
+}
