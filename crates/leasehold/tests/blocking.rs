@@ -143,6 +143,39 @@ fn a_loss_is_told_to_those_who_block_and_to_those_who_asked_to_be_called() {
 }
 
 #[test]
+fn a_request_to_let_go_is_looked_for_waited_for_and_called_out() {
+    let locks = memory();
+    let guard = locks.mutex("job").revocable().unwrap().lock().unwrap();
+    assert_eq!(guard.revoked_within(Duration::from_millis(5)).unwrap(), None);
+    let (told, hears) = mpsc::channel();
+    guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
+    assert_eq!(locks.revoke("job", "please").unwrap().len(), 1);
+    assert_eq!(guard.revoked_within(SOON).unwrap().unwrap().reason, "please");
+    assert_eq!(hears.recv_timeout(SOON).unwrap(), "please");
+    guard.release().unwrap();
+
+    let (told, hears) = mpsc::channel();
+    let guard = locks.mutex("other").lock().unwrap();
+    guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
+    guard.release().unwrap();
+    assert_eq!(hears.recv_timeout(SOON).unwrap_err(), mpsc::RecvTimeoutError::Disconnected, "given back");
+}
+
+#[test]
+fn a_thread_goes_on_with_what_another_has_handed_off() {
+    let locks = memory();
+    let guard = locks.mutex("job").transferable().unwrap().lock().unwrap();
+    let fence = guard.fence();
+    let handover = guard.hand_off().unwrap();
+    assert!(locks.mutex("job").try_lock().unwrap().is_none());
+    let guard = thread::scope(|scope| scope.spawn(|| locks.mutex("job").take_over(&handover)).join());
+    let guard = guard.unwrap().unwrap();
+    assert!(guard.fence() > fence);
+    assert!(locks.mutex("job").take_over(&handover).unwrap_err().is_lost());
+    guard.release().unwrap();
+}
+
+#[test]
 fn it_works_inside_runtimes_of_both_kinds_and_panics_in_none() {
     let use_it = || {
         let locks = memory();

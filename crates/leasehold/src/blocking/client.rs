@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use leasehold_core::{Profile, Resource, Snapshot, Summary};
+use leasehold_core::{Profile, Resource, Snapshot, Standing, Summary};
 
 use super::lock::{Lock, Mutex, RwLock, Semaphore};
 use super::runtime::wait;
@@ -109,6 +109,15 @@ impl Leasehold {
     pub fn inspect(&self, name: &str) -> Result<Snapshot> {
         let (client, name) = (self.client.clone(), name.to_owned());
         wait("inspect", async move { client.inspect(&name).await })?
+    }
+
+    /// Asks all who hold a lock to let go, and tells who was asked, as [`Leasehold::revoke`](crate::Leasehold::revoke).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn revoke(&self, name: &str, reason: &str) -> Result<Vec<Standing>> {
+        let (client, name, reason) = (self.client.clone(), name.to_owned(), reason.to_owned());
+        wait("revoke", async move { client.revoke(&name, &reason).await })?
     }
 
     /// Up to `limit` resources that are held or waited for.

@@ -123,6 +123,22 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         Ok(Lock { lock: self.lock.kept(safety)?, ..self })
     }
 
+    /// As [`Lock::transferable`](crate::Lock::transferable).
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it.
+    pub fn transferable(self) -> Result<Self> {
+        Ok(Lock { lock: self.lock.transferable()?, ..self })
+    }
+
+    /// As [`Lock::revocable`](crate::Lock::revocable).
+    ///
+    /// # Errors
+    /// `Unsupported` where this connection cannot give it.
+    pub fn revocable(self) -> Result<Self> {
+        Ok(Lock { lock: self.lock.revocable()?, ..self })
+    }
+
     /// Asks, in the name of this thread where the lock is reentrant, and blocks for the answer.
     fn ask<T, F>(&self, how: impl FnOnce(crate::lock::Lock<K>) -> F) -> Result<T>
     where

@@ -113,7 +113,6 @@ fn word(cause: LossCause) -> &'static str {
         LossCause::MaxHold => "max_hold",
         LossCause::Closed => "closed",
         LossCause::Forked => "forked",
-        LossCause::HandedOver => "handed_over",
         _ => "other",
     }
 }
