@@ -164,6 +164,7 @@ fn profile(safety: Safety, fencing: Grade, dialect: Dialect) -> Profile {
         granularity: Duration::ZERO,
         overrun: OVERRUN,
         renew_batch_max: RENEW_BATCH_MAX,
+        note_max: leasehold_core::Note::MAX_BYTES,
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) fn profile(admission: Admission, order: Order, place_ttl: Duration) -
         granularity: TICK,
         overrun: Duration::ZERO,
         renew_batch_max: BATCH_MAX,
+        note_max: leasehold_core::Note::MAX_BYTES,
     }
 }
 

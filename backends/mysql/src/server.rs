@@ -48,6 +48,7 @@ impl Server {
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         }
     }
 
@@ -69,6 +70,7 @@ impl Server {
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         }
     }
 

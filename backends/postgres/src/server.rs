@@ -72,6 +72,7 @@ impl Server {
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         }
     }
 
@@ -98,6 +99,7 @@ impl Server {
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         }
     }
 

@@ -113,6 +113,7 @@ impl Server {
             granularity: Duration::from_millis(2),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         }
     }
 

@@ -74,6 +74,7 @@ impl SqliteCells {
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         };
         let cells = |table: &str, shelf| {
             let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());

@@ -145,6 +145,7 @@ fn profile(session_timeout: Duration, dialect: Dialect) -> Profile {
         granularity: Duration::ZERO,
         overrun: Duration::ZERO,
         renew_batch_max: LOOKS_MAX,
+        note_max: leasehold_core::Note::MAX_BYTES,
     }
 }
 

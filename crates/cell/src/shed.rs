@@ -131,6 +131,8 @@ pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
         granularity: Duration::from_millis(1),
         overrun: Duration::ZERO,
         renew_batch_max: BATCH_MAX,
+        // Of the narrowest column an id leaves no room that could be promised.
+        note_max: 0,
     }
 }
 

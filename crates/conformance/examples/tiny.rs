@@ -154,6 +154,7 @@ impl Default for Shared {
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: 100,
+            note_max: leasehold_core::Note::MAX_BYTES,
         };
         Shared { profile, clock: SteadyClock::new(), lines: Mutex::default() }
     }

@@ -13,6 +13,7 @@
 mod backend;
 mod claim;
 mod clock;
+pub mod deadlock;
 mod failure;
 mod fence;
 mod finding;

@@ -33,6 +33,8 @@ pub struct Profile {
     pub overrun: Duration,
     /// The most claims that one `renew` call sends to the server in one request.
     pub renew_batch_max: usize,
+    /// How many bytes of a holder's note others are shown for sure; what is longer may be cut off.
+    pub note_max: usize,
 }
 
 /// Which shares a backend can admit.
@@ -154,6 +156,14 @@ impl Profile {
         self.demand("safety", safety, self.safety)
     }
 
+    /// Whether others are shown so many bytes of a holder's note at least.
+    ///
+    /// # Errors
+    /// [`Unmet`] says what was asked and what there is.
+    pub fn shows(&self, bytes: usize) -> Result<(), Unmet> {
+        self.demand("bytes of a note:", bytes, self.note_max)
+    }
+
     fn demand<T: PartialOrd + fmt::Debug>(
         &self,
         what: &'static str,
@@ -198,6 +208,7 @@ mod tests {
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: 1,
+            note_max: 100,
         }
     }
 
@@ -218,6 +229,7 @@ mod tests {
         assert!(weak().orders(Order::Fifo).is_err());
         assert!(weak().fences(Grade::BestEffort).is_ok());
         assert!(weak().keeps(Safety::Strict).is_err());
+        assert!(weak().shows(100).is_ok() && weak().shows(101).is_err());
         let error = weak().fences(Grade::Strict).unwrap_err().to_string();
         assert_eq!(error, "the weak backend cannot give fencing Strict: on this connection it is BestEffort");
     }

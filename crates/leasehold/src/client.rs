@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{
     Backend, Claim, Clock, Note, Profile, Release, Resource, Snapshot, Standing, Summary, Version,
 };
@@ -210,6 +211,22 @@ impl Leasehold {
     /// As the server failed.
     pub async fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
         self.backend().list(prefix, after, limit).await.map_err(|failure| Error::failed("list", failure))
+    }
+
+    /// Who waits for each other so that none of them can ever go on: two looks at the store, a quarter of a second apart,
+    /// have to find the same.
+    ///
+    /// # Promises
+    /// As [`Lock::detect_deadlocks`]: no false alarm. Nothing on the store is changed.
+    ///
+    /// # Does not promise
+    /// To see more than those waits that say [`Lock::detect_deadlocks`]. Of those who wait behind a deadlock, and of a
+    /// deadlock that waits for another one, it tells nothing.
+    ///
+    /// # Errors
+    /// `Unsupported` where the store does not show whole notes; nothing is sent. Else as the server failed.
+    pub async fn deadlocks(&self) -> Result<Vec<Deadlock>> {
+        self.engine.deadlocks().await
     }
 
     /// Ends somebody else's claim, as seen in a [`Snapshot`]. For operators.

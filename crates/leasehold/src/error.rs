@@ -63,7 +63,7 @@ pub enum ErrorKind {
     Denied,
     /// The client was closed.
     Closed,
-    /// The owner waits for itself.
+    /// Those who wait for each other would wait for ever, or an owner for itself.
     Deadlock,
     /// Another thread ended the wait. Nothing is held.
     Interrupted,
@@ -116,7 +116,7 @@ impl Error {
         self.kind
     }
 
-    /// What was being done: `open`, `lock`, `release`, `check`, `run`, `inspect`, `list`, `break`.
+    /// What was being done: `open`, `lock`, `release`, `check`, `run`, `inspect`, `list`, `deadlocks`, `break`.
     pub fn op(&self) -> &'static str {
         self.op
     }

@@ -62,6 +62,7 @@ pub use open::postgres;
 pub use open::{Swept, schema, sweep};
 pub use witness::{Event, Miss, Way, Witness};
 
+pub use leasehold_core::deadlock::{Blocked, Deadlock};
 pub use leasehold_core::{
     Admission, Backend, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile, Resource,
     Safety, Severity, Share, Snapshot, Standing, Summary, Version, Waiting,

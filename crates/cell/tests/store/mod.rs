@@ -107,6 +107,7 @@ impl Store {
             granularity: Duration::from_millis(2),
             overrun: Duration::ZERO,
             renew_batch_max: 100,
+            note_max: leasehold_core::Note::MAX_BYTES,
         };
         let cells =
             MemoryCells { store: Arc::clone(self), profile, timekeeping: kind.timekeeping, bells, faults };

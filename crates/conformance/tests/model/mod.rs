@@ -71,6 +71,7 @@ pub fn strong() -> Profile {
         granularity: Duration::ZERO,
         overrun: Duration::ZERO,
         renew_batch_max: 64,
+        note_max: leasehold_core::Note::MAX_BYTES,
     }
 }
 

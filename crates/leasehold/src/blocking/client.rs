@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{Profile, Resource, Snapshot, Standing, Summary};
 
 use super::lock::{Lock, Mutex, RwLock, Semaphore};
@@ -127,6 +128,15 @@ impl Leasehold {
     pub fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
         let (client, prefix, after) = (self.client.clone(), prefix.to_owned(), after.cloned());
         wait("list", async move { client.list(&prefix, after.as_ref(), limit).await })?
+    }
+
+    /// Who waits for each other so that none of them can ever go on.
+    ///
+    /// # Errors
+    /// As [`Leasehold::deadlocks`](crate::Leasehold::deadlocks).
+    pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
+        let client = self.client.clone();
+        wait("deadlocks", async move { client.deadlocks().await })?
     }
 
     /// Ends every wait, gives everything back, and waits up to `limit` for the answers. `true` where all were answered.

@@ -70,6 +70,12 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         self.map(|lock| lock.priority(priority))
     }
 
+    /// As [`Lock::detect_deadlocks`](crate::Lock::detect_deadlocks), between threads where the lock is [`Lock::reentrant`].
+    #[must_use]
+    pub fn detect_deadlocks(self, after: Duration) -> Self {
+        self.map(|lock| lock.detect_deadlocks(after))
+    }
+
     /// As [`Lock::note`](crate::Lock::note).
     #[must_use]
     pub fn note(self, note: Note) -> Self {

@@ -24,6 +24,7 @@ pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience)
         Ok(claim) => claim,
         Err(error) => return Lines::ended(&engine, &want, Some(error)),
     };
+    engine.lines.contends_as(&want.resource, claim.id);
     match pursue(&engine, &want, &claim, &patience).await {
         Ok(Some(held)) => Lines::granted(&engine, &want, held),
         Ok(None) => Lines::ended(&engine, &want, None),

@@ -54,6 +54,12 @@ impl Hold {
         self.held = None;
     }
 
+    /// The same, of whose end nobody is told: it is of no user.
+    pub(super) fn untold(mut self) -> Hold {
+        self.since = None;
+        self
+    }
+
     /// Whether it was there before `moment`, as far as that is remembered.
     pub(super) fn is_older_than(&self, moment: Moment) -> bool {
         self.since.is_some_and(|since| since < moment)

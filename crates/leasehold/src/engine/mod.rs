@@ -16,10 +16,12 @@
 
 mod beside;
 mod contender;
+mod graph;
 mod held;
 mod hold;
 mod keeper;
 mod looking;
+mod lookout;
 mod outage;
 mod owner;
 mod passing;
@@ -119,6 +121,15 @@ pub(crate) enum Wait {
     Forever,
 }
 
+/// How one acquisition waits, beside how long.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Who of this client comes first.
+    pub(crate) priority: i32,
+    /// After how long an owner looks whether he can ever be granted it.
+    pub(crate) looks_after: Option<Duration>,
+}
+
 /// The machinery of one client.
 pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
@@ -189,7 +200,7 @@ impl Engine {
         want: Want,
         owner: Option<&Owner>,
         wait: Wait,
-        priority: i32,
+        manner: Manner,
     ) -> Result<Option<Arc<Hold>>> {
         if self.closed.is_cancelled() {
             return Err(Error::closed("lock").on(&want.resource));
@@ -197,9 +208,15 @@ impl Engine {
         let deadline = Deadline::of(wait, &self.clock);
         let (resource, share) = (want.resource.clone(), want.share);
         told::told(self, &resource, share, async {
-            match owner {
-                None => Ok(self.acquire_unowned(want, deadline, priority).await?.map(Arc::new)),
-                Some(owner) => self.owners.acquire(self, owner, want, deadline, priority).await,
+            let Manner { priority, looks_after } = manner;
+            let Some(owner) = owner else {
+                return Ok(self.acquire_unowned(want, deadline, priority).await?.map(Arc::new));
+            };
+            let watched = looks_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
+            let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
+            match watched {
+                None => acquiring.await,
+                Some((after, want)) => lookout::watched(self, owner, &want, after, acquiring).await,
             }
         })
         .await

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use leasehold_core::Resource;
+use leasehold_core::deadlock::{HOLDS_MAX, Tag};
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::held::State;
 use super::hold::Hold;
 use super::{Deadline, Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +54,8 @@ impl Owner {
 #[derive(Default)]
 pub(super) struct Owners {
     slots: Mutex<HashMap<(u64, Resource), Arc<Slot>>>,
+    /// The same by owner. A slot cannot be asked without being in the way of one who tries it.
+    held: Mutex<HashMap<u64, Vec<Weak<Hold>>>>,
 }
 
 /// What one owner holds of one resource; locked while he asks for it, so that two of his tasks share one claim.
@@ -90,8 +94,35 @@ impl Owners {
         let hold = engine.acquire_unowned(want, deadline, priority).await?.map(Arc::new);
         if let Some(hold) = &hold {
             *held = Arc::downgrade(hold);
+            self.note(owner, hold);
         }
         Ok(hold)
+    }
+
+    fn note(&self, owner: &Owner, hold: &Arc<Hold>) {
+        let is_there = |hold: &Weak<Hold>| hold.strong_count() > 0;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.len() >= SWEEP_AT && held.len().is_power_of_two() {
+            held.retain(|_, holds| holds.iter().any(is_there));
+        }
+        let holds = held.entry(*owner.0).or_default();
+        holds.retain(is_there);
+        holds.push(Arc::downgrade(hold));
+    }
+
+    /// What an owner holds now, as far as an announcement names it.
+    pub(super) fn holds(&self, owner: &Owner) -> Vec<Tag> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let holds: Vec<Arc<Hold>> =
+            held.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
+        // A hold whose last handle is dropped here gives itself back, and must not find the lock taken.
+        drop(held);
+        let is_held = |hold: &&Arc<Hold>| !matches!(hold.held().state(), State::Lost(_));
+        let mut tags: Vec<Tag> =
+            holds.iter().filter(is_held).map(|hold| Tag::of(hold.held().claim.id)).collect();
+        tags.sort_unstable();
+        tags.truncate(HOLDS_MAX);
+        tags
     }
 
     fn slot(&self, owner: &Owner, resource: &Resource) -> Arc<Slot> {

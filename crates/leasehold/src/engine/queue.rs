@@ -54,6 +54,8 @@ struct Waiter {
 /// The one claim of this process that stands on the server's line.
 struct Contending {
     want: Want,
+    /// Under which claim, once that is drawn.
+    id: Option<ClaimId>,
     patience: Patience,
 }
 
@@ -94,6 +96,23 @@ impl Lines {
     /// Whether what this process holds leaves room for another claim.
     pub(super) fn admits(&self, want: &Want) -> bool {
         self.shard(&want.resource).get(&want.resource).is_none_or(|line| line.fits(want.share))
+    }
+
+    /// Under which claim the one of this process stands in the server's line.
+    pub(super) fn contends_as(&self, resource: &Resource, id: ClaimId) {
+        if let Some(contending) =
+            self.shard(resource).get_mut(resource).and_then(|line| line.contending.as_mut())
+        {
+            contending.id = Some(id);
+        }
+    }
+
+    /// The claim that stands in the server's line for whoever wants just this; `None` where he may be granted it past that
+    /// claim, by another task of this process.
+    pub(super) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
+        let shard = self.shard(&want.resource);
+        let line = shard.get(&want.resource).filter(|line| line.held.is_empty())?;
+        line.contending.as_ref().filter(|contending| contending.want == *want)?.id
     }
 
     /// A claim was granted to a task that stood in no line.
@@ -272,7 +291,7 @@ impl Line {
             return None;
         }
         let patience = Patience::unlimited(engine.clock.clone());
-        self.contending = Some(Contending { want: want.clone(), patience: patience.clone() });
+        self.contending = Some(Contending { want: want.clone(), id: None, patience: patience.clone() });
         Some((want, patience))
     }
 

@@ -230,6 +230,7 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
         granularity: old.granularity.max(new.granularity),
         overrun: old.overrun.max(new.overrun),
         renew_batch_max: old.renew_batch_max.min(new.renew_batch_max),
+        note_max: old.note_max.min(new.note_max),
     })
 }
 

@@ -89,6 +89,7 @@ impl Quorum {
             granularity: Duration::from_millis(2),
             overrun: Duration::ZERO,
             renew_batch_max: keeping::RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         };
         Ok(Quorum { seats, arming, crowd: Crowd::default(), profile })
     }

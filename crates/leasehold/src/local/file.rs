@@ -289,6 +289,7 @@ fn profile(medium: Medium) -> Profile {
         granularity: Duration::ZERO,
         overrun: Duration::ZERO,
         renew_batch_max: RENEW_BATCH_MAX,
+        note_max: leasehold_core::Note::MAX_BYTES,
     }
 }
 

@@ -91,6 +91,7 @@ impl MemoryBackend {
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
         };
         MemoryBackend { profile, clock, store: Mutex::new(Store::default()), registers: Slots::default() }
     }

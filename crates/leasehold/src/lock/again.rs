@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_core::Claim;
 
 use super::Guard;
-use crate::engine::{Engine, Owner, Wait, Want};
+use crate::engine::{Engine, Manner, Owner, Wait, Want};
 use crate::error::{Error, Result};
 
 /// What a lock was asked for with, besides what its claim says.
@@ -15,7 +15,7 @@ pub(crate) struct Terms {
     pub(super) max_hold: Option<Duration>,
     pub(super) at_least: Duration,
     pub(super) quiet: Duration,
-    pub(super) priority: i32,
+    pub(super) manner: Manner,
     pub(super) owner: Option<Owner>,
 }
 
@@ -47,7 +47,7 @@ impl Again {
     /// A dropped future leaves nothing behind.
     pub(crate) async fn lock(&self) -> Result<Guard> {
         let owner = self.terms.owner.as_ref();
-        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.priority).await? {
+        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.manner).await? {
             Some(hold) => Ok(Guard::new(hold, self.terms.clone())),
             None => Err(Error::timeout(Duration::ZERO, &self.want.resource)),
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use leasehold_core::{Grade, Liveness, Note, Order, Resource, Safety, Share, Snapshot, Version};
 
-use crate::engine::{Engine, Owner, Wait, Want};
+use crate::engine::{Engine, Manner, Owner, Wait, Want};
 use crate::error::{Error, ErrorKind, Result};
 
 pub use guard::Guard;
@@ -65,7 +65,7 @@ pub struct Lock<K> {
     max_hold: Option<Duration>,
     at_least: Duration,
     quiet: Duration,
-    priority: i32,
+    manner: Manner,
     note: Note,
     owner: Option<Owner>,
 }
@@ -85,7 +85,7 @@ impl<K> Lock<K> {
             max_hold: None,
             at_least: Duration::ZERO,
             quiet: Duration::ZERO,
-            priority: 0,
+            manner: Manner::default(),
             note,
             owner: None,
         }
@@ -157,7 +157,7 @@ impl<K> Lock<K> {
     /// place of one who stands there already. Where some with a greater number always wait, the others never get it.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
+        self.manner.priority = priority;
         self
     }
 
@@ -172,6 +172,68 @@ impl<K> Lock<K> {
     #[must_use]
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
+        self
+    }
+
+    /// Whoever has waited for `after` looks whether he waits for ever: where owners wait for each other in a circle, one of
+    /// them is told `Deadlock`, with who holds what and who waits for what. Nobody looks unless it is set; a second suits most.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::{ErrorKind, Leasehold, Owner};
+    /// # use std::time::Duration;
+    /// # let patient = Duration::from_millis(50);
+    /// let locks = Leasehold::open("mem:").await?;
+    /// let (ann, ben) = (Owner::new(), Owner::new());
+    /// let lock = |name: &str, owner| locks.mutex(name).owner(owner).detect_deadlocks(patient);
+    /// let has_ann = lock("from", &ann).lock().await?;
+    /// let has_ben = lock("to", &ben).lock().await?;
+    /// let ben_waits = async {
+    ///     let refused = lock("from", &ben).lock().await;
+    ///     drop(has_ben); // so that the other can go on
+    ///     refused
+    /// };
+    /// let ann_waits = async {
+    ///     let refused = lock("to", &ann).lock().await;
+    ///     drop(has_ann);
+    ///     refused
+    /// };
+    /// let both = tokio::join!(ann_waits, ben_waits);
+    /// let refused = both.0.err().or(both.1.err()).unwrap();
+    /// assert_eq!(refused.kind(), ErrorKind::Deadlock);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Promises
+    /// No false alarm, as long as an owner is one thread of control: whoever is told waits in a circle of owners, of which none
+    /// can go on before another has. Counted permits and readers are counted: where another can still let go of enough,
+    /// that is no deadlock; a reader behind a writer, where the store grants in order, waits for whom the writer waits. One of each circle is told, whoever was the last to begin to wait, as far as that can be told; nothing is
+    /// taken from those who hold, and the others go on as soon as he lets go of what he holds. [`Leasehold::deadlocks`](crate::Leasehold::deadlocks)
+    /// sees the same from outside. A process that dies is out of the circle when its leases end.
+    ///
+    /// # Does not promise
+    /// That each deadlock is found. All in the circle must say this, and be on one store: who holds without an owner, or does not say
+    /// it when he waits, counts as one who goes on. Of each owner 16 locks are known, those of this client, and of a store 256 waits. A wait with a limit
+    /// counts until its limit is over.
+    ///
+    /// # Cost
+    /// Nothing for an owner who holds nothing else, or who waits for less than `after`. Who holds and waits takes one more lock, named
+    /// `leasehold!waits/…`, whose note says so, and looks at these and at what is waited for: once, again after a
+    /// second or less, and at last every 5 s: a listing and two looks for each wait of the store. When the wait ends it withdraws that before it comes back: a
+    /// round trip, and where the server does not answer up to the ttl or 10 s, also beyond the limit of the wait.
+    ///
+    /// # Cancel safety
+    /// As that of the wait. What was announced is withdrawn in the background; until then the owner counts as one who waits.
+    ///
+    /// # Errors
+    /// When it is locked: `Deadlock`; nothing is held that was not before. Before anything is sent: `Unsupported` where the store does
+    /// not show whole notes to others; `Invalid` without an [`Lock::owner`]. `Denied` and `Unsupported` where the store does not let
+    /// this client list.
+    #[must_use]
+    pub fn detect_deadlocks(mut self, after: Duration) -> Self {
+        self.manner.looks_after = Some(after);
         self
     }
 
@@ -220,7 +282,7 @@ impl<K> Lock<K> {
 
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
         let want = self.want(share)?;
-        let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.priority).await?;
+        let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.manner).await?;
         Ok(hold.map(|hold| Guard::new(hold, self.terms())))
     }
 
@@ -229,7 +291,7 @@ impl<K> Lock<K> {
             max_hold: self.max_hold,
             at_least: self.at_least,
             quiet: self.quiet,
-            priority: self.priority,
+            manner: self.manner,
             owner: self.owner.clone(),
         }
     }
@@ -246,7 +308,7 @@ impl<K> Lock<K> {
         Lock {
             ttl: self.ttl,
             quiet: self.quiet,
-            priority: self.priority,
+            manner: Manner { looks_after: None, ..self.manner },
             ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
         }
     }
@@ -262,6 +324,9 @@ impl<K> Lock<K> {
             };
             Error::new(ErrorKind::Unsupported, "lock", text).on(&resource)
         })?;
+        if self.manner.looks_after.is_some() {
+            self.engine.announces_waits("lock").map_err(|error| error.on(&resource))?;
+        }
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
         let name = profile.name;
         match profile.liveness {
@@ -293,6 +358,12 @@ impl<K> Lock<K> {
         }
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
             return invalid("a max_hold of zero leaves no time to hold it".to_owned());
+        }
+        if self.manner.looks_after.is_some() && self.owner.is_none() {
+            return invalid(
+                "a deadlock is one of owners, and here nobody says who asks: add an `owner`, one for each thread of control"
+                    .to_owned(),
+            );
         }
         Ok(Want {
             resource,

@@ -19,7 +19,7 @@ pub struct Part {
 
 impl Part {
     fn of<K>(lock: &Lock<K>, share: Result<Share>) -> Part {
-        let Lock { engine, name, ttl, max_hold, at_least, quiet, priority, note, owner, .. } = lock;
+        let Lock { engine, name, ttl, max_hold, at_least, quiet, manner, note, owner, .. } = lock;
         let lock = Lock {
             engine: engine.clone(),
             name: name.clone(),
@@ -28,7 +28,7 @@ impl Part {
             max_hold: *max_hold,
             at_least: *at_least,
             quiet: *quiet,
-            priority: *priority,
+            manner: *manner,
             note: note.clone(),
             owner: owner.clone(),
         };

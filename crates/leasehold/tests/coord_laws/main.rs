@@ -1,4 +1,4 @@
-//! The law of each word that stands on registers, or partly so, on random schedules: many clients over one store, with lost and late
+//! The law of each word that stands on registers, or partly so, and of who is told of a deadlock, on random schedules: many clients over one store, with lost and late
 //! requests and answers, with waits that are dropped and clients that fall silent for good.
 //!
 //! Time is the runtime's own and stands still while anything can go on, so a schedule of minutes takes milliseconds.
@@ -8,6 +8,7 @@
 
 mod barrier;
 mod condition;
+mod deadlock;
 mod election;
 mod flight;
 mod handover;

@@ -58,6 +58,7 @@ impl Server {
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
             renew_batch_max: 1_000,
+            note_max: leasehold_core::Note::MAX_BYTES,
         };
         SessionBackend::new(
             MemorySessions { server: self.clone(), profile, room },

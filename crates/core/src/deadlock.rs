@@ -1,0 +1,200 @@
+//! Who waits for whom, and who of them can never go on: the graph of waits as pure code.
+//!
+//! Ground rules: what is known of a wait is what its [`Announced`] says, and what is known of a resource is its
+//! [`Snapshot`]. Whoever holds and is not known to wait counts as one who goes on and lets go. Whoever waits ahead in a line
+//! counts as one who stays until it is his turn. No I/O and no clock.
+
+mod announced;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+pub use announced::{Announced, HOLDS_MAX, PREFIX, SLOTS, Tag, slot};
+
+use crate::{ClaimId, Resource, Share, Snapshot};
+
+/// Waits of which each can only go on after another of them has: without help none ever does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deadlock {
+    /// Who waits: first the one who is to give up, then each behind one who waits for it, as far as that goes.
+    pub waits: Vec<Blocked>,
+}
+
+/// One wait of a [`Deadlock`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocked {
+    /// The claim by which the wait is announced. Whoever has it can end that announcement, so it is not printed.
+    pub id: ClaimId,
+    /// Who waits, in the words of his note.
+    pub who: String,
+    /// What he waits for.
+    pub resource: Resource,
+    /// How much of it.
+    pub share: Share,
+    /// What he holds of that which others in here wait for.
+    pub holds: Vec<Resource>,
+}
+
+/// Looks for waits that can never end by themselves, among those that are announced and in the lines that they wait in.
+///
+/// Each is found by itself: of those who wait behind a deadlock, without being waited for in it, none is named. A line that
+/// is not given counts as one that moves.
+pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
+    let graph = Graph::of(waits, lines);
+    let reached: Vec<HashSet<usize>> = (0..waits.len()).map(|wait| graph.reached_from(wait)).collect();
+    let mut found = Vec::new();
+    let mut named: HashSet<usize> = HashSet::new();
+    for wait in 0..waits.len() {
+        let among = &reached[wait];
+        // A knot: from each of them one comes to all of them, and to nobody else.
+        if named.contains(&wait) || !among.contains(&wait) || among.iter().any(|one| reached[*one] != *among)
+        {
+            continue;
+        }
+        named.extend(among);
+        found.push(Deadlock { waits: graph.told(among) });
+    }
+    found
+}
+
+/// Who of the waits stands in whose way.
+struct Graph<'a> {
+    waits: &'a [Announced],
+    lines: HashMap<&'a Resource, &'a Snapshot>,
+    /// Whose claims they are, as far as their owners wait.
+    owners: HashMap<Tag, Vec<usize>>,
+    /// For each wait those that would have to end before it; of one that may go on by itself, none.
+    behind: Vec<Vec<usize>>,
+}
+
+impl<'a> Graph<'a> {
+    fn of(waits: &'a [Announced], lines: &'a [Snapshot]) -> Self {
+        let mut owners: HashMap<Tag, Vec<usize>> = HashMap::new();
+        for (index, wait) in waits.iter().enumerate() {
+            for tag in &wait.holds {
+                owners.entry(*tag).or_default().push(index);
+            }
+        }
+        let lines = lines.iter().map(|line| (&line.resource, line)).collect();
+        let mut graph = Graph { waits, lines, owners, behind: Vec::new() };
+        graph.behind = graph.settle();
+        graph
+    }
+
+    /// Lets all go who can, and those who can then, until nobody is left who can.
+    fn settle(&self) -> Vec<Vec<usize>> {
+        let mut stuck = vec![true; self.waits.len()];
+        // Each round but the last lets somebody go.
+        loop {
+            let behind: Vec<Vec<usize>> =
+                (0..self.waits.len()).map(|wait| self.in_the_way_of(wait, &stuck)).collect();
+            let mut moved = false;
+            for (stuck, behind) in stuck.iter_mut().zip(&behind) {
+                moved |= *stuck && behind.is_empty();
+                *stuck &= !behind.is_empty();
+            }
+            if !moved {
+                return behind;
+            }
+        }
+    }
+
+    /// Whose waits would have to end before this one can, given who can never go on; none where it does without that.
+    fn in_the_way_of(&self, wait: usize, stuck: &[bool]) -> Vec<usize> {
+        let Announced { resource, share, asks, .. } = &self.waits[wait];
+        let Some(line) = self.lines.get(resource).filter(|_| stuck[wait]) else { return Vec::new() };
+        let mut load = Load::default();
+        let mut behind = Vec::new();
+        for holder in &line.holders {
+            let owners = self.owners.get(&Tag::of(holder.id)).map(Vec::as_slice).unwrap_or_default();
+            // An owner who waits in several places may let go as soon as one of these waits ends.
+            if !owners.is_empty() && owners.iter().all(|owner| stuck[*owner]) {
+                load.add(holder.share);
+                behind.extend(owners);
+            }
+        }
+        // Those ahead in the line whose turn never comes stay in the way, too, and for the same reason.
+        let place = asks.and_then(|asks| line.waiting.iter().position(|one| Tag::of(one.id) == asks));
+        for ahead in &line.waiting[..place.unwrap_or_default()] {
+            if !load.admits(ahead.share) {
+                load.add(ahead.share);
+            }
+        }
+        if load.admits(*share) { Vec::new() } else { behind }
+    }
+
+    fn reached_from(&self, wait: usize) -> HashSet<usize> {
+        let mut reached = HashSet::new();
+        let mut open = self.behind[wait].clone();
+        while let Some(next) = open.pop() {
+            if reached.insert(next) {
+                open.extend(&self.behind[next]);
+            }
+        }
+        reached
+    }
+
+    /// These waits in the order in which they are told: whoever is to give up, and each behind whom it waits for.
+    fn told(&self, among: &HashSet<usize>) -> Vec<Blocked> {
+        let mut left: Vec<usize> = among.iter().copied().collect();
+        // Whoever was the last to say that it waits; all who look see the same.
+        left.sort_by_key(|wait| (self.waits[*wait].number, Tag::of(self.waits[*wait].id)));
+        let mut told = Vec::with_capacity(left.len());
+        let mut next = None;
+        while !left.is_empty() {
+            let place = next.and_then(|wait| left.iter().position(|one| *one == wait));
+            let wait = left.remove(place.unwrap_or(left.len() - 1));
+            next = self.behind[wait].iter().copied().find(|one| left.contains(one));
+            told.push(self.blocked(wait, among));
+        }
+        told
+    }
+
+    fn blocked(&self, wait: usize, among: &HashSet<usize>) -> Blocked {
+        let Announced { id, who, resource, share, holds, .. } = &self.waits[wait];
+        let wanted: HashSet<&Resource> = among.iter().map(|one| &self.waits[*one].resource).collect();
+        let held = |line: &&Snapshot| line.holders.iter().any(|holder| holds.contains(&Tag::of(holder.id)));
+        let lines = wanted.into_iter().filter_map(|resource| self.lines.get(resource).copied());
+        let mut holds: Vec<Resource> = lines.filter(held).map(|line| line.resource.clone()).collect();
+        holds.sort();
+        Blocked { id: *id, who: who.clone(), resource: resource.clone(), share: *share, holds }
+    }
+}
+
+/// What stays in the way, by the rule of admission.
+struct Load {
+    weight: u64,
+    capacity: u32,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Load { weight: 0, capacity: u32::MAX }
+    }
+}
+
+impl Load {
+    fn add(&mut self, share: Share) {
+        self.weight += u64::from(share.weight());
+        self.capacity = self.capacity.min(share.capacity());
+    }
+
+    fn admits(&self, share: Share) -> bool {
+        self.weight + u64::from(share.weight()) <= u64::from(self.capacity.min(share.capacity()))
+    }
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, wait) in self.waits.iter().enumerate() {
+            let holds: Vec<&str> = wait.holds.iter().map(Resource::as_str).collect();
+            let comma = if index == 0 { "" } else { "; " };
+            let Blocked { who, resource, share, .. } = wait;
+            write!(f, "{comma}«{who}» holds {} and waits for {resource} ({share})", holds.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

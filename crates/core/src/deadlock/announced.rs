@@ -1,0 +1,177 @@
+//! How a wait is announced: as a claim of its own, whose note says who waits for what, and what he holds meanwhile.
+//!
+//! Ground rules: the announcement lives and dies with the process that made it, as every claim does. Claims are named by
+//! the beginning of their public tags, since the ids are secrets. Text that is not an announcement is nobody's wait.
+
+use std::fmt;
+
+use crate::{ClaimId, InvalidResource, Note, Resource, Share, Standing};
+
+/// One wait, as its announcement says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Announced {
+    /// Where it is announced.
+    pub slot: Resource,
+    /// The claim that announces it: another wait has another one.
+    pub id: ClaimId,
+    /// Greater than those of all that were announced when this one was.
+    pub number: u64,
+    /// What is waited for.
+    pub resource: Resource,
+    /// How much of it.
+    pub share: Share,
+    /// The claim that stands in the line for it, where it is in the way of those behind it and behind those ahead.
+    pub asks: Option<Tag>,
+    /// What whoever waits holds meanwhile, [`HOLDS_MAX`] claims at most.
+    pub holds: Vec<Tag>,
+    /// Who waits.
+    pub who: String,
+}
+
+/// The beginning of a claim's public tag: enough to tell the claims of one store apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(u64);
+
+impl Tag {
+    /// Of this claim.
+    pub fn of(id: ClaimId) -> Tag {
+        let tag = id.tag();
+        // Invariant: a tag has 32 hexadecimal digits.
+        debug_assert!(tag.len() == 32, "a tag of {} digits", tag.len());
+        Tag(tag.get(..DIGITS).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or_default())
+    }
+
+    fn read(text: &str) -> Option<Tag> {
+        let is_tag = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u64::from_str_radix(text, 16).ok().filter(|_| is_tag).map(Tag)
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// One of the places where waits are announced.
+///
+/// # Errors
+/// Not for numbers below [`SLOTS`].
+pub fn slot(number: u32) -> Result<Resource, InvalidResource> {
+    Resource::new(&format!("{PREFIX}{number:03}"))
+}
+
+impl Announced {
+    /// What the claim says that stands for it.
+    pub fn to_note(&self) -> Note {
+        let Announced { number, resource, share, who, .. } = self;
+        let asks = self.asks.map_or_else(|| NONE.to_owned(), |asks| asks.to_string());
+        let mut holds: Vec<String> = self.holds.iter().take(HOLDS_MAX).map(Tag::to_string).collect();
+        if holds.is_empty() {
+            holds.push(NONE.to_owned());
+        }
+        let (weight, capacity, holds) = (share.weight(), share.capacity(), holds.join(","));
+        let length = resource.as_str().len();
+        Note::clipped(&format!(
+            "{WORD} {number} {weight}/{capacity} {asks} {holds} {length} {resource} {who}"
+        ))
+    }
+
+    /// Reads the claim that holds `slot`; `None` where it announces nothing.
+    pub fn read(slot: &Resource, standing: &Standing) -> Option<Announced> {
+        let text = standing.note.as_str().strip_prefix(WORD)?.strip_prefix(' ')?;
+        let mut words = text.splitn(6, ' ');
+        let number = words.next()?.parse().ok()?;
+        let (weight, capacity) = words.next()?.split_once('/')?;
+        let share = Share::permits(weight.parse().ok()?, capacity.parse().ok()?).ok()?;
+        let asks = match words.next()? {
+            NONE => None,
+            asks => Some(Tag::read(asks)?),
+        };
+        let holds: Option<Vec<Tag>> = match words.next()? {
+            NONE => Some(Vec::new()),
+            holds => holds.split(',').map(Tag::read).collect(),
+        };
+        let length: usize = words.next()?.parse().ok()?;
+        let (resource, who) = words.next()?.split_at_checked(length)?;
+        Some(Announced {
+            slot: slot.clone(),
+            id: standing.id,
+            number,
+            resource: Resource::new(resource).ok()?,
+            share,
+            asks,
+            holds: holds?,
+            who: who.strip_prefix(' ')?.to_owned(),
+        })
+    }
+}
+
+/// With what the names of the places begin where waits are announced.
+pub const PREFIX: &str = "leasehold!waits/";
+/// How many waits can be announced at a time. Always the same names, because a name may stay behind as a fence for ever.
+pub const SLOTS: u32 = 256;
+/// How many of the claims that somebody holds an announcement names: as many as fit beside the longest name of a resource.
+pub const HOLDS_MAX: usize = 16;
+/// How an announcement begins, with the version of what follows.
+const WORD: &str = "waits1";
+/// Where nothing is named.
+const NONE: &str = "-";
+const DIGITS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn standing(id: ClaimId, note: Note) -> Standing {
+        let remaining = Some(Duration::from_secs(1));
+        Standing { id, share: Share::MUTEX, fence: None, since_unix_ms: None, remaining, note }
+    }
+
+    #[test]
+    fn the_longest_announcement_leaves_room_to_say_who() {
+        let resource = Resource::new(&"x".repeat(Resource::MAX_BYTES)).unwrap();
+        let id = ClaimId::from_bytes([1; 16]);
+        let holds = (0..30).map(|n| Tag::of(ClaimId::from_bytes([n; 16]))).collect();
+        let (slot, share) = (slot(SLOTS - 1).unwrap(), Share::WRITER);
+        let (who, asks) = ("h".repeat(1024), Some(Tag::of(id)));
+        let wait = Announced { slot, id, number: u64::MAX, resource, share, asks, holds, who };
+        let read = Announced::read(&wait.slot, &standing(id, wait.to_note())).unwrap();
+        assert_eq!((&read.resource, read.share, read.number), (&wait.resource, wait.share, wait.number));
+        assert_eq!(read.holds, wait.holds[..HOLDS_MAX]);
+        assert!(read.who.len() > 100, "{}", read.who.len());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_announced_reads_back(
+            name in "\\PC{1,60}", who in ".{0,40}", number: u64, weight in 1u32..9, held in 0u8..16, asks: bool,
+        ) {
+            let id = ClaimId::from_bytes([7; 16]);
+            let holds = (0..held).map(|n| Tag::of(ClaimId::from_bytes([n; 16]))).collect();
+            let resource = Resource::new(&name).unwrap();
+            let share = Share::permits(weight, 8 + weight).unwrap();
+            let asks = asks.then(|| Tag::of(id));
+            let wait = Announced { slot: slot(3).unwrap(), id, number, resource, share, asks, holds, who };
+            prop_assert_eq!(Announced::read(&wait.slot, &standing(id, wait.to_note())), Some(wait));
+        }
+
+        #[test]
+        fn no_text_panics(text in "(waits1 )?([0-9/a-f,é-]{1,16} ){0,6}.{0,9}") {
+            let id = ClaimId::from_bytes([7; 16]);
+            if let Some(read) = Announced::read(&slot(0).unwrap(), &standing(id, Note::clipped(&text))) {
+                prop_assert!(!read.resource.as_str().is_empty());
+            }
+        }
+    }
+}

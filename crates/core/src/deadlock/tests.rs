@@ -1,0 +1,149 @@
+use super::*;
+use crate::{Note, Standing, Version};
+
+/// Claim `n`, and the wait `n`.
+fn id(n: u8) -> ClaimId {
+    ClaimId::from_bytes([n; 16])
+}
+
+fn name(text: &str) -> Resource {
+    Resource::new(text).unwrap()
+}
+
+fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
+    let standing = |(claim, share): &(u8, Share)| Standing {
+        id: id(*claim),
+        share: *share,
+        fence: None,
+        since_unix_ms: None,
+        remaining: None,
+        note: Note::default(),
+    };
+    let holders = holders.iter().map(standing).collect();
+    let version = Version(String::new());
+    Snapshot { resource: name(resource), version, holders, waiting: Vec::new(), fence: None }
+}
+
+/// Who waits is called as the number of the wait.
+fn wait(number: u8, resource: &str, share: Share, holds: &[u8]) -> Announced {
+    Announced {
+        slot: slot(u32::from(number)).unwrap(),
+        id: id(100 + number),
+        number: u64::from(number),
+        resource: name(resource),
+        share,
+        asks: None,
+        holds: holds.iter().map(|claim| Tag::of(id(*claim))).collect(),
+        who: number.to_string(),
+    }
+}
+
+fn who(found: &[Deadlock]) -> Vec<Vec<&str>> {
+    found.iter().map(|deadlock| deadlock.waits.iter().map(|wait| wait.who.as_str()).collect()).collect()
+}
+
+const MUTEX: Share = Share::MUTEX;
+const READER: Share = Share::READER;
+const WRITER: Share = Share::WRITER;
+
+#[test]
+fn a_circle_is_found_and_told_from_whoever_closed_it() {
+    let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
+    let waits = [wait(7, "b", MUTEX, &[1]), wait(9, "c", MUTEX, &[2]), wait(8, "a", MUTEX, &[3])];
+    let found = find(&waits, &lines);
+    assert_eq!(who(&found), [["9", "8", "7"]]);
+    assert_eq!(found[0].waits[0].holds, [name("b")]);
+    let text = "«9» holds b and waits for c (mutex); «8» holds c and waits for a (mutex); «7» holds a and waits for b (mutex)";
+    assert_eq!(found[0].to_string(), text);
+}
+
+#[test]
+fn a_chain_is_no_circle_and_neither_is_one_that_ends_at_somebody_unknown() {
+    let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)])];
+    assert_eq!(find(&[wait(1, "b", MUTEX, &[1])], &lines), []);
+    assert_eq!(find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[5])], &lines), []);
+    // Without a look at one of the lines nothing can be said.
+    let circle = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2])];
+    assert_eq!(find(&circle, &lines[..1]), []);
+    assert_eq!(find(&circle, &lines).len(), 1);
+    assert_eq!(find(&circle[..1], &lines), []);
+}
+
+#[test]
+fn those_who_only_wait_behind_a_circle_are_not_of_it() {
+    let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
+    let circle = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2])];
+    let behind = wait(3, "a", MUTEX, &[3]);
+    assert_eq!(who(&find(&[&circle[..], &[behind]].concat(), &lines)), [["2", "1"]]);
+}
+
+#[test]
+fn readers_are_in_the_way_of_a_writer_and_not_of_readers() {
+    let lines = [line("a", &[(1, READER), (2, READER)]), line("b", &[(3, MUTEX)])];
+    assert_eq!(find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", READER, &[3])], &lines), []);
+    assert_eq!(
+        who(&find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", WRITER, &[3])], &lines)),
+        [["2", "1"]],
+        "that another reader lets go does not help"
+    );
+    assert_eq!(who(&find(&[wait(1, "a", WRITER, &[1]), wait(2, "a", WRITER, &[2])], &lines)), [["2", "1"]]);
+}
+
+#[test]
+fn a_reader_behind_a_writer_waits_for_whom_the_writer_waits() {
+    let mut read = line("a", &[(1, READER)]);
+    let queue = line("a", &[(8, WRITER), (9, READER)]);
+    read.waiting = queue.holders;
+    let lines = [read, line("b", &[(2, MUTEX)])];
+    let in_line = Announced { asks: Some(Tag::of(id(9))), ..wait(2, "a", READER, &[2]) };
+    let waits = [wait(1, "b", MUTEX, &[1]), in_line.clone()];
+    assert_eq!(who(&find(&waits, &lines)), [["2", "1"]]);
+    let passes = Announced { asks: None, ..in_line.clone() };
+    assert_eq!(
+        find(&[waits[0].clone(), passes], &lines),
+        [],
+        "where the writer can be passed, it is no deadlock"
+    );
+    let ahead = Announced { asks: Some(Tag::of(id(8))), ..in_line };
+    assert_eq!(find(&[waits[0].clone(), ahead], &lines), [], "and neither if it stood ahead of the writer");
+}
+
+#[test]
+fn permits_are_stuck_only_when_no_other_can_come_free() {
+    let two = |weight| Share::permits(weight, 2).unwrap();
+    let lines = [line("s", &[(1, two(1)), (2, two(1))]), line("a", &[(3, MUTEX)])];
+    let waits = [wait(1, "s", two(1), &[3]), wait(2, "a", MUTEX, &[1])];
+    assert_eq!(find(&waits, &lines), [], "the other permit comes free");
+    let both = [waits[0].clone(), waits[1].clone(), wait(3, "a", MUTEX, &[2])];
+    assert_eq!(find(&both, &lines).first().map(|found| found.waits.len()), Some(3));
+    let whole = [wait(1, "s", two(2), &[3]), wait(2, "a", MUTEX, &[1])];
+    assert_eq!(who(&find(&whole, &lines)), [["2", "1"]], "both permits are asked for");
+}
+
+#[test]
+fn an_owner_who_waits_twice_is_stuck_only_where_both_are() {
+    let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
+    let one = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2]), wait(3, "c", MUTEX, &[1])];
+    assert_eq!(find(&one, &lines), [], "c comes free, and then perhaps a");
+    let both = [one[0].clone(), one[1].clone(), wait(3, "b", MUTEX, &[1])];
+    assert_eq!(who(&find(&both, &lines)), [["3", "2", "1"]]);
+}
+
+#[test]
+fn separate_deadlocks_are_told_apart() {
+    let lines = [
+        line("a", &[(1, MUTEX)]),
+        line("b", &[(2, MUTEX)]),
+        line("c", &[(3, MUTEX)]),
+        line("d", &[(4, MUTEX)]),
+        line("e", &[(5, MUTEX)]),
+    ];
+    let waits = [
+        wait(1, "b", MUTEX, &[1]),
+        wait(2, "a", MUTEX, &[2]),
+        wait(3, "d", MUTEX, &[3]),
+        wait(4, "c", MUTEX, &[4]),
+        wait(5, "e", MUTEX, &[5]),
+    ];
+    assert_eq!(who(&find(&waits, &lines)), [vec!["2", "1"], vec!["4", "3"], vec!["5"]]);
+}

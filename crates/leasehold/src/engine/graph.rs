@@ -1,0 +1,101 @@
+//! Looking at who waits for whom in a store, as far as it is announced there.
+//!
+//! Ground rules: nothing is called a deadlock after one look. What is read one after the other need never have been true
+//! together; but whoever announces the same wait before and after a look at the lines has waited all the while, and held what
+//! he holds. Looking changes nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_core::deadlock::{Announced, Deadlock, PREFIX, SLOTS, find};
+use leasehold_core::{Resource, Snapshot};
+
+use super::Engine;
+use crate::error::{Error, Result};
+
+impl Engine {
+    /// All waits that are announced.
+    pub(super) async fn announced(self: &Arc<Self>) -> Result<Vec<Announced>> {
+        let backend = self.backend.clone();
+        let listing = async move { backend.list(PREFIX, None, SLOTS as usize).await };
+        let listed = self.runtime.spawn(listing).await.map_err(|_| Error::closed("list"))?;
+        let listed = listed.map_err(|failure| Error::failed("list", failure))?;
+        self.read_slots(listed.into_iter().map(|summary| summary.resource)).await
+    }
+
+    /// Deadlocks among these waits that `matter`, as they are found by a look now and by another one a little later.
+    pub(super) async fn deadlocks_among(
+        self: &Arc<Self>,
+        waits: &[Announced],
+        matter: impl Fn(&Deadlock) -> bool,
+    ) -> Result<Vec<Deadlock>> {
+        let seen = |waits: &[Announced], lines: &[Snapshot]| {
+            let mut found = find(waits, lines);
+            found.retain(&matter);
+            found
+        };
+        let suspected = seen(waits, &self.lines_of(waits).await?);
+        if suspected.is_empty() {
+            return Ok(suspected);
+        }
+        // Whoever was granted what he waited for says so before he goes on; whoever was cut off is heard of no more.
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        let is_in = |wait: &&Announced| {
+            suspected.iter().any(|deadlock| deadlock.waits.iter().any(|one| one.id == wait.id))
+        };
+        let involved: Vec<Announced> = waits.iter().filter(is_in).cloned().collect();
+        let lines = self.lines_of(&involved).await?;
+        // In this order: what was announced before the look at the lines has to be so after it.
+        let still = self.read_slots(involved.iter().map(|wait| wait.slot.clone())).await?;
+        let still: Vec<Announced> = involved.into_iter().filter(|wait| still.contains(wait)).collect();
+        Ok(seen(&still, &lines))
+    }
+
+    async fn read_slots(self: &Arc<Self>, slots: impl Iterator<Item = Resource>) -> Result<Vec<Announced>> {
+        let seen = self.look_at(slots.collect()).await?;
+        let read = |slot: &Snapshot| Announced::read(&slot.resource, slot.holders.first()?);
+        Ok(seen.iter().filter_map(read).collect())
+    }
+
+    async fn lines_of(self: &Arc<Self>, waits: &[Announced]) -> Result<Vec<Snapshot>> {
+        let resources: BTreeSet<Resource> = waits.iter().map(|wait| wait.resource.clone()).collect();
+        self.look_at(resources.into_iter().collect()).await
+    }
+
+    async fn look_at(self: &Arc<Self>, resources: Vec<Resource>) -> Result<Vec<Snapshot>> {
+        let mut seen = Vec::with_capacity(resources.len());
+        for some in resources.chunks(LOOKS_AT_ONCE) {
+            for look in join_all(some.iter().map(|resource| self.look(resource, None, Duration::ZERO))).await
+            {
+                seen.push(look?);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// All deadlocks of the store, as far as those who wait announce it.
+    pub(crate) async fn deadlocks(self: &Arc<Self>) -> Result<Vec<Deadlock>> {
+        self.announces_waits("deadlocks")?;
+        let waits = self.announced().await?;
+        self.deadlocks_among(&waits, |_| true).await
+    }
+
+    /// Whether who waits for whom can be told in this store.
+    ///
+    /// # Errors
+    /// `Unsupported`; nothing is sent.
+    pub(crate) fn announces_waits(&self, op: &'static str) -> Result<()> {
+        self.profile().shows(leasehold_core::Note::MAX_BYTES).map_err(|unmet| {
+            let text =
+                format!("{unmet}; who waits for whom is told by notes, so deadlocks cannot be seen here");
+            Error::new(crate::error::ErrorKind::Unsupported, op, text)
+        })
+    }
+}
+
+/// Between two looks that have to find the same: long enough for an announcement that is being withdrawn to be gone.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+/// So many resources are looked at together.
+const LOOKS_AT_ONCE: usize = 8;

@@ -1,0 +1,211 @@
+//! A wait that looks whether it can ever end.
+//!
+//! Ground rules: only who holds and waits can be part of a deadlock, so nobody else says or reads anything. The wait is
+//! announced as a claim of its own, which is withdrawn before its owner goes on, whether the wait was granted or not: else he
+//! would be taken for one who waits. Of those who are in one deadlock one finds that it is his to give up: all read the
+//! same announcements.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leasehold_core::deadlock::{Announced, Deadlock, SLOTS, Tag, slot};
+use leasehold_core::{ClaimId, Liveness, Order, Resource, Share};
+
+use super::held::State;
+use super::hold::Hold;
+use super::outage::jittered;
+use super::owner::Owner;
+use super::reaper::Released;
+use super::{Deadline, Engine, Wait, Want};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Runs one acquisition of an owner; after it has waited for `after` it ends with `Deadlock` where it is the one to give up.
+pub(super) async fn watched(
+    engine: &Arc<Engine>,
+    owner: &Owner,
+    want: &Want,
+    after: Duration,
+    acquiring: impl Future<Output = Result<Option<Arc<Hold>>>>,
+) -> Result<Option<Arc<Hold>>> {
+    let mut lookout = Lookout {
+        engine: engine.clone(),
+        owner: owner.clone(),
+        want: want.clone(),
+        coming: None,
+        standing: None,
+        going: None,
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = acquiring => outcome,
+        error = lookout.keeps_looking(after) => Err(error),
+    };
+    lookout.end().await;
+    outcome
+}
+
+/// What one wait has to do with the announcements. Each step is kept here while it is under way, so that none is forgotten
+/// when the wait ends in the middle of it.
+struct Lookout {
+    engine: Arc<Engine>,
+    owner: Owner,
+    want: Want,
+    coming: Option<(Announced, BoxFuture<'static, Result<Option<Hold>>>)>,
+    standing: Option<(Announced, Hold)>,
+    going: Option<BoxFuture<'static, Released>>,
+}
+
+impl Lookout {
+    /// Comes back with a deadlock that is for this wait to end, or with why none can be looked for.
+    async fn keeps_looking(&mut self, after: Duration) -> Error {
+        tokio::time::sleep(after).await;
+        let mut pause = LOOK_FIRST;
+        loop {
+            match self.look().await {
+                Ok(None) => {}
+                Ok(Some(deadlock)) => return self.gives_up(&deadlock),
+                // Whoever waits is told of an outage, or of the client's end, by the wait itself.
+                Err(error) if is_passing(&error) => {
+                    tracing::debug!(resource = %self.want.resource, %error, "looking for a deadlock failed");
+                }
+                Err(error) => return error.with_op("lock"),
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(LOOK_LAST);
+        }
+    }
+
+    fn gives_up(&self, deadlock: &Deadlock) -> Error {
+        let text = format!(
+            "those who wait for each other would wait for ever, so this wait ends: {deadlock}; let go of what you hold, \
+             and try again"
+        );
+        Error::new(ErrorKind::Deadlock, "lock", text).on(&self.want.resource)
+    }
+
+    /// One look; a deadlock if it is for this wait to end.
+    async fn look(&mut self) -> Result<Option<Deadlock>> {
+        let holds = self.engine.owners.holds(&self.owner);
+        // Where no order is kept, nobody ahead in the line is in the way.
+        let in_order = self.engine.profile().order == Order::Fifo;
+        let asks = self.engine.lines.stands_for(&self.want).filter(|_| in_order).map(Tag::of);
+        let is_current = |(announced, hold): &(Announced, Hold)| {
+            (&announced.holds, announced.asks) == (&holds, asks)
+                && !matches!(hold.held().state(), State::Lost(_))
+        };
+        if !self.standing.as_ref().is_some_and(is_current) {
+            self.end().await;
+        }
+        if holds.is_empty() {
+            return Ok(None);
+        }
+        let mut waits = self.engine.announced().await?;
+        if self.standing.is_none() {
+            self.announce(&waits, asks, holds).await?;
+            waits = self.engine.announced().await?;
+        }
+        let Some((own, _)) = &self.standing else {
+            tracing::warn!(
+                resource = %self.want.resource,
+                "a wait is not announced, because {SLOTS} others are: a deadlock that it is part of is not found"
+            );
+            return Ok(None);
+        };
+        let is_ours = |deadlock: &Deadlock| deadlock.waits.first().is_some_and(|first| first.id == own.id);
+        Ok(self.engine.deadlocks_among(&waits, is_ours).await?.pop())
+    }
+
+    /// Takes one of the places that seem to be free.
+    async fn announce(&mut self, waits: &[Announced], asks: Option<Tag>, holds: Vec<Tag>) -> Result<()> {
+        let number = waits.iter().map(|wait| wait.number).max().unwrap_or_default().saturating_add(1);
+        let ttl = match self.engine.profile().liveness {
+            Liveness::Lease { min, .. } => self.want.ttl.min(TTL_MAX).max(min),
+            _ => self.want.ttl,
+        };
+        for slot in free_slots(waits)? {
+            let announced = Announced {
+                slot: slot.clone(),
+                // The claim's own id is drawn when it is made.
+                id: ClaimId::from_bytes([0; 16]),
+                number,
+                resource: self.want.resource.clone(),
+                share: self.want.share,
+                asks,
+                holds: holds.clone(),
+                who: self.want.note.as_str().to_owned(),
+            };
+            let want = Want {
+                resource: slot,
+                share: Share::MUTEX,
+                ttl,
+                quiet: Duration::ZERO,
+                max_hold: None,
+                note: announced.to_note(),
+            };
+            let engine = self.engine.clone();
+            let asking = async move {
+                let now = Deadline::of(Wait::No, &engine.clock);
+                engine.acquire_unowned(want, now, 0).await
+            };
+            self.coming = Some((announced, Box::pin(asking)));
+            self.arrive().await?;
+            if self.standing.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until an announcement that is being made stands, or does not.
+    async fn arrive(&mut self) -> Result<()> {
+        let Some((_, asking)) = &mut self.coming else { return Ok(()) };
+        let made = asking.await;
+        let Some((announced, _)) = self.coming.take() else { return Ok(()) };
+        if let Some(hold) = made? {
+            let id = hold.held().claim.id;
+            self.standing = Some((Announced { id, ..announced }, hold.untold()));
+        }
+        Ok(())
+    }
+
+    /// Withdraws what was announced, and waits until that is confirmed, or the announcement's lease is over.
+    async fn end(&mut self) {
+        // Where it was refused there is nothing to withdraw; what may have been made is given back by the engine.
+        drop(self.arrive().await);
+        if let Some((_, hold)) = self.standing.take() {
+            self.going = Some(Box::pin(hold.give_back()));
+        }
+        if let Some(going) = &mut self.going {
+            going.await;
+        }
+        self.going = None;
+    }
+}
+
+/// A few places that are free as far as is known, at random so that two who look at a time seldom choose the same.
+fn free_slots(waits: &[Announced]) -> Result<Vec<Resource>> {
+    let first = getrandom::u32().unwrap_or_default() % SLOTS;
+    let mut free = Vec::with_capacity(TRIES);
+    for number in (first..SLOTS).chain(0..first) {
+        let slot = slot(number)?;
+        if waits.iter().all(|wait| wait.slot != slot) {
+            free.push(slot);
+        }
+        if free.len() == TRIES {
+            break;
+        }
+    }
+    Ok(free)
+}
+
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::Closed)
+}
+
+const LOOK_FIRST: Duration = Duration::from_secs(1);
+const LOOK_LAST: Duration = Duration::from_secs(5);
+/// So many places are tried at a look.
+const TRIES: usize = 4;
+/// The lease of an announcement, at most: for so long a server that does not answer keeps a wait from its end.
+const TTL_MAX: Duration = Duration::from_secs(10);

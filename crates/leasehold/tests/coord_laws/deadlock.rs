@@ -1,0 +1,254 @@
+//! Whoever is told that he waits in a circle does, and no circle stays: on random schedules, against a table of who holds
+//! and who waits that the looking is not told of.
+#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Guard, Leasehold, Note, Owner, Result, Share};
+
+use crate::world::{Chance, World, on_schedules};
+
+/// Who holds what, and who waits for what, as those say who do.
+#[derive(Clone)]
+struct Truth {
+    table: Arc<Mutex<BTreeMap<String, Party>>>,
+    /// Whether they stand in line as they began to wait. Else each may stand ahead of each.
+    is_in_order: bool,
+}
+
+#[derive(Default)]
+struct Party {
+    holds: Vec<(usize, Share)>,
+    waits: Option<(usize, Share)>,
+    /// Before whom it began to wait.
+    turn: usize,
+}
+
+impl Truth {
+    fn waits(&self, who: &str, resource: usize, share: Share) {
+        let mut table = self.table.lock().unwrap();
+        let turn = 1 + table.values().map(|party| party.turn).max().unwrap_or_default();
+        let party = table.entry(who.to_owned()).or_default();
+        (party.waits, party.turn) = (Some((resource, share)), turn);
+    }
+
+    fn has(&self, who: &str, taken: Option<(usize, Share)>) {
+        let mut table = self.table.lock().unwrap();
+        let party = table.entry(who.to_owned()).or_default();
+        party.waits = None;
+        party.holds.extend(taken);
+    }
+
+    fn lets_go(&self, who: &str) {
+        if let Some(party) = self.table.lock().unwrap().get_mut(who) {
+            party.holds.clear();
+        }
+    }
+
+    /// Who never gets what he waits for, whatever the others do: all others let go of everything, one after the other.
+    fn stuck(&self) -> BTreeSet<String> {
+        let table = self.table.lock().unwrap();
+        let mut left: BTreeSet<&String> = table.keys().collect();
+        while let Some(free) = left.iter().copied().find(|who| self.goes_on(&table, who, &left)) {
+            left.remove(free);
+        }
+        left.into_iter().cloned().collect()
+    }
+
+    fn goes_on(&self, table: &BTreeMap<String, Party>, who: &String, left: &BTreeSet<&String>) -> bool {
+        let party = &table[who];
+        let Some((wanted, share)) = party.waits else { return true };
+        let others: Vec<&Party> =
+            left.iter().filter(|other| **other != who).map(|other| &table[*other]).collect();
+        let held = others.iter().flat_map(|other| &other.holds);
+        let ahead = others.iter().filter(|other| !self.is_in_order || other.turn < party.turn);
+        let in_the_way = held.chain(ahead.filter_map(|other| other.waits.as_ref()));
+        let (mut load, mut capacity) = (u64::from(share.weight()), share.capacity());
+        for (_, other) in in_the_way.filter(|(resource, _)| *resource == wanted) {
+            load += u64::from(other.weight());
+            capacity = capacity.min(other.capacity());
+        }
+        load <= u64::from(capacity)
+    }
+}
+
+/// One thread of control, which takes several locks in some order, again and again.
+struct Actor {
+    name: String,
+    locks: Leasehold,
+    owner: Owner,
+    truth: Truth,
+    chance: Chance,
+    /// The longest that it waits for a lock.
+    patience: Duration,
+}
+
+impl Actor {
+    async fn acts(mut self, shares: &[Share], told: &AtomicU64) {
+        for _ in 0..ROUNDS {
+            tokio::time::sleep(self.chance.ms(30)).await;
+            let mut guards = Vec::new();
+            let mut wanted = BTreeSet::new();
+            for _ in 0..2 + self.chance.below(2) {
+                let resource = self.chance.below(RESOURCES) as usize;
+                if !wanted.insert(resource) {
+                    continue;
+                }
+                let share = shares[self.chance.below(shares.len() as u64) as usize];
+                match self.takes(resource, share).await {
+                    Ok(guard) => guards.push(guard),
+                    Err(error) => {
+                        let is_deadlock = error.kind() == ErrorKind::Deadlock;
+                        told.fetch_add(u64::from(is_deadlock), Ordering::SeqCst);
+                        break;
+                    }
+                }
+                tokio::time::sleep(self.chance.ms(40)).await;
+            }
+            self.truth.lets_go(&self.name);
+            for guard in guards {
+                drop(guard.release().await);
+            }
+        }
+    }
+
+    async fn takes(&mut self, resource: usize, share: Share) -> Result<Guard> {
+        self.truth.waits(&self.name, resource, share);
+        let after = Duration::from_millis(20) + self.chance.ms(100);
+        let taken = self.asks(&format!("r{resource}"), share, after).await;
+        if taken.as_ref().is_err_and(|error| error.kind() == ErrorKind::Deadlock) {
+            let stuck = self.truth.stuck();
+            assert!(stuck.contains(&self.name), "{} could go on; stuck are {stuck:?}", self.name);
+        }
+        self.truth.has(&self.name, taken.is_ok().then_some((resource, share)));
+        taken
+    }
+
+    async fn asks(&self, name: &str, share: Share, after: Duration) -> Result<Guard> {
+        let (locks, owner, patience) = (&self.locks, &self.owner, self.patience);
+        let note = Note::new(&self.name).unwrap();
+        let table = locks.rwlock(name).note(note.clone()).owner(owner).detect_deadlocks(after);
+        match share {
+            Share::MUTEX => {
+                let mutex = locks.mutex(name).note(note).owner(owner).detect_deadlocks(after);
+                mutex.lock_timeout(patience).await
+            }
+            Share::READER => table.read_timeout(patience).await,
+            Share::WRITER => table.write_timeout(patience).await,
+            counted => {
+                let permits = locks.semaphore(name, counted.capacity()).note(note);
+                let permits = permits.owner(owner).detect_deadlocks(after);
+                permits.acquire_many_timeout(counted.weight(), patience).await
+            }
+        }
+    }
+}
+
+/// Somebody who looks from outside now and then sees only those who are stuck.
+async fn looks(locks: Leasehold, truth: Truth, seen: &AtomicU64) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(90)).await;
+        let before = truth.stuck();
+        let Ok(found) = locks.deadlocks().await else { continue };
+        let after = truth.stuck();
+        for wait in found.iter().flat_map(|deadlock| &deadlock.waits) {
+            let is_stuck = before.contains(&wait.who) || after.contains(&wait.who);
+            assert!(is_stuck, "{} could go on: {found:?}; stuck are {before:?} and {after:?}", wait.who);
+        }
+        seen.fetch_add(found.len() as u64, Ordering::SeqCst);
+    }
+}
+
+/// Lets so many act on each client, beside somebody who looks; all come to their end.
+async fn act(mut world: World, setting: &Setting<'_>, told: &AtomicU64, seen: &AtomicU64) {
+    let truth = Truth { table: Arc::default(), is_in_order: setting.is_calm };
+    let mut actors = Vec::new();
+    for client in 0..setting.clients {
+        let is_calm = setting.is_calm;
+        let locks = if is_calm { world.calm_client().locks } else { world.client().locks };
+        for owner in 0..setting.owners_each {
+            let actor = Actor {
+                name: format!("{client}/{owner}"),
+                locks: locks.clone(),
+                owner: Owner::new(),
+                truth: truth.clone(),
+                chance: world.chance.fork(),
+                patience: setting.patience,
+            };
+            actors.push(actor);
+        }
+    }
+    let onlooker = looks(world.calm_client().locks, truth, seen);
+    let all =
+        futures_util::future::join_all(actors.into_iter().map(|actor| actor.acts(setting.shares, told)));
+    tokio::select! {
+        _ = all => {}
+        () = onlooker => unreachable!("it looks for ever"),
+    }
+    // Nothing is left behind, of the announcements neither.
+    let locks = world.calm_client().locks;
+    while !locks.list("", None, 100).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+struct Setting<'a> {
+    clients: usize,
+    owners_each: usize,
+    shares: &'a [Share],
+    patience: Duration,
+    is_calm: bool,
+}
+
+const ROUNDS: usize = 2;
+const RESOURCES: u64 = 4;
+/// Longer than a schedule takes: who waits so long waits for ever.
+const FOR_EVER: Duration = Duration::from_secs(100_000);
+const MUTEXES: &[Share] = &[Share::MUTEX];
+const MIXED: &[Share] = &[Share::READER, Share::READER, Share::WRITER];
+
+/// On each schedule all come to their end.
+fn on_all(setting: &Setting<'_>) {
+    let (told, seen) = (AtomicU64::new(0), AtomicU64::new(0));
+    on_schedules(|world| act(world, setting, &told, &seen));
+    let (told, seen) = (told.into_inner(), seen.into_inner());
+    println!("{told} were told of a deadlock, {seen} were seen from outside");
+    // A single schedule, which was asked for, may have none.
+    assert!(told > 0 || std::env::var("LEASEHOLD_SCHEDULES").is_ok(), "nobody ever met a deadlock");
+}
+
+#[test]
+fn every_circle_of_mutexes_ends_and_only_those_in_one_are_told() {
+    on_all(&Setting { clients: 3, owners_each: 2, shares: MUTEXES, patience: FOR_EVER, is_calm: true });
+}
+
+#[test]
+fn every_circle_of_readers_and_writers_ends_and_only_those_in_one_are_told() {
+    on_all(&Setting { clients: 5, owners_each: 1, shares: MIXED, patience: FOR_EVER, is_calm: true });
+}
+
+#[test]
+fn every_circle_of_permits_ends_and_only_those_in_one_are_told() {
+    let shares = [1, 2, 3].map(|permits| Share::permits(permits, 3).unwrap());
+    on_all(&Setting { clients: 6, owners_each: 1, shares: &shares, patience: FOR_EVER, is_calm: true });
+}
+
+/// With requests and answers that get lost, and tasks of one client beside each other. Not every circle is found there, so
+/// waits have limits.
+#[test]
+fn nobody_is_told_of_a_circle_that_is_none_whatever_gets_lost() {
+    let patience = Duration::from_secs(3);
+    on_all(&Setting { clients: 3, owners_each: 2, shares: MIXED, patience, is_calm: false });
+}
+
+#[tokio::test]
+async fn who_does_not_say_who_asks_is_refused() {
+    let locks = Leasehold::open("mem:").await.unwrap();
+    let error = locks.mutex("m").detect_deadlocks(Duration::from_secs(1)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("owner"), "{error}");
+    assert!(locks.list("", None, 10).await.unwrap().is_empty());
+}
