@@ -10,6 +10,7 @@
 
 mod barrier;
 mod condition;
+mod deadlock;
 mod election;
 mod flight;
 mod ground;
@@ -49,6 +50,7 @@ const PRIMITIVES: &[Primitive] = &[
     quiet::PRIMITIVE,
     handover::PRIMITIVE,
     revocation::PRIMITIVE,
+    deadlock::PRIMITIVE,
 ];
 
 macro_rules! on_each_store {

@@ -172,6 +172,12 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// List who waits for each other so that nobody can go on, instead
+    ///
+    /// Of those who wait, the ones are seen that announce it: programs that say `detect_deadlocks`.
+    #[arg(long, conflicts_with = "prefix")]
+    pub(crate) deadlocks: bool,
+
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
@@ -411,7 +417,7 @@ Environment:
 Exit codes:
   0    done; with `run`, the command's own code
   1    `break` found nothing to break, `revoke` nobody to ask; `doctor` found
-       a risk
+       a risk, `ls --deadlocks` a deadlock
   64   the command line cannot be understood
   69   the store cannot be reached
   74   the output cannot be written
@@ -479,7 +485,10 @@ const LS_EXAMPLES: &str = "\
 Examples:
   leasehold ls
   leasehold ls orders/
-  leasehold ls --json | jq -r 'select(.waiting > 0).name'";
+  leasehold ls --json | jq -r 'select(.waiting > 0).name'
+  leasehold ls --deadlocks                      who waits for each other
+
+Exits with 0; with --deadlocks where there is one with 1.";
 
 const WATCH_EXAMPLES: &str = "\
 Examples:

@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     NothingBroken,
     /// `doctor` found something that will hurt one day.
     RiskFound,
+    /// `ls --deadlocks` found some.
+    DeadlockFound,
     /// The command line cannot be understood.
     Usage,
     /// The store cannot be reached.
@@ -49,7 +51,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
-            Exit::NothingBroken | Exit::RiskFound => 1,
+            Exit::NothingBroken | Exit::RiskFound | Exit::DeadlockFound => 1,
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::Output => 74,
@@ -150,6 +152,7 @@ mod tests {
             (Exit::Done, 0),
             (Exit::NothingBroken, 1),
             (Exit::RiskFound, 1),
+            (Exit::DeadlockFound, 1),
             (Exit::Usage, 64),
             (Exit::Unavailable, 69),
             (Exit::Output, 74),

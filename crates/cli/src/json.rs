@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use leasehold::{Finding, Resource, Snapshot, Standing, Summary, Swept};
+use leasehold::{Blocked, Deadlock, Finding, Resource, Snapshot, Standing, Summary, Swept};
 use serde::Serialize;
 
 use crate::text::{now, timestamp};
@@ -44,6 +44,37 @@ pub(crate) struct SummaryShape<'a> {
     name: &'a str,
     holders: u32,
     waiting: u32,
+}
+
+/// One line of `ls --deadlocks`.
+#[derive(Debug, Serialize)]
+pub(crate) struct DeadlockShape<'a> {
+    waits: Vec<BlockedShape<'a>>,
+}
+
+/// One who waits in a deadlock.
+#[derive(Debug, Serialize)]
+pub(crate) struct BlockedShape<'a> {
+    waits_for: &'a str,
+    share: String,
+    weight: u32,
+    capacity: u32,
+    holds: Vec<&'a str>,
+    note: &'a str,
+}
+
+impl<'a> DeadlockShape<'a> {
+    pub(crate) fn of(deadlock: &'a Deadlock) -> Self {
+        let blocked = |wait: &'a Blocked| BlockedShape {
+            waits_for: wait.resource.as_str(),
+            share: wait.share.to_string(),
+            weight: wait.share.weight(),
+            capacity: wait.share.capacity(),
+            holds: wait.holds.iter().map(Resource::as_str).collect(),
+            note: &wait.who,
+        };
+        DeadlockShape { waits: deadlock.waits.iter().map(blocked).collect() }
+    }
 }
 
 /// What `break` has done.
@@ -203,6 +234,14 @@ mod tests {
         line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
         let summary = Summary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
+        let blocked = Blocked {
+            id: holder.id,
+            who: "ann".to_owned(),
+            resource: snapshot.resource.clone(),
+            share: Share::MUTEX,
+            holds: vec![Resource::new("m").unwrap()],
+        };
+        line(&mut out, &DeadlockShape::of(&Deadlock { waits: vec![blocked] })).unwrap();
         let finding = Finding::new("order", Severity::Good, "in line").meaning("fair");
         line(&mut out, &FindingShape::of(&finding)).unwrap();
         let expected = format!(
@@ -213,6 +252,7 @@ mod tests {
             format_args!(r#"{{"name":"n","broken":[{held}]}}"#),
             format_args!(r#"{{"name":"n","asked":[{held}]}}"#),
             r#"{"name":"n","holders":1,"waiting":2}"#,
+            r#"{"waits":[{"waits_for":"n","share":"mutex","weight":1,"capacity":1,"holds":["m"],"note":"ann"}]}"#,
             r#"{"topic":"order","severity":"good","found":"in line","meaning":"fair","advice":""}"#,
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);

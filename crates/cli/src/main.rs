@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job ─▶ child, warden, terminal
-//!                                                 └▶ show, list, watch, brk, doctor, schema, sweep ─▶ describe, json, table
+//!                                                 └▶ show, list, deadlocks, watch, brk, doctor, schema, sweep ─▶ describe, json, table
 //! ```
 //!
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for stderr goes through
@@ -13,6 +13,7 @@
 mod args;
 mod brk;
 mod child;
+mod deadlocks;
 mod describe;
 mod doctor;
 mod elect;
@@ -81,6 +82,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
         match verb {
             Verb::Run(args) => run::run(*args).await,
             Verb::Show(args) => show::show(args).await,
+            Verb::Ls(args) if args.deadlocks => deadlocks::deadlocks(args).await,
             Verb::Ls(args) => list::list(args).await,
             Verb::Watch(args) => watch::watch(args).await,
             Verb::Revoke(args) => revoke::revoke(args).await,

@@ -9,6 +9,7 @@ mod support;
 mod sweep;
 
 mod counter;
+mod deadlocks;
 mod descriptors;
 mod doctor;
 mod elect;

@@ -1,0 +1,41 @@
+//! `ls --deadlocks`: who waits for each other so that nobody can go on.
+
+use std::io::{self, Write};
+
+use leasehold::{Deadlock, Note, Resource};
+
+use crate::args::ListArgs;
+use crate::exit::{Exit, Problem};
+use crate::json::{self, DeadlockShape};
+use crate::paint::Paint;
+use crate::store::Store;
+use crate::table::Table;
+use crate::text::visible;
+
+/// # Errors
+/// As the store fails; refused where it does not show whole notes; of stdout.
+pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
+    let locks = Store::named(args.store.on.as_deref())?.open(Note::default()).await?;
+    let found = locks.deadlocks().await?;
+    let mut out = io::stdout().lock();
+    match args.json {
+        true => found.iter().try_for_each(|deadlock| json::line(&mut out, &DeadlockShape::of(deadlock)))?,
+        false => found.iter().try_for_each(|deadlock| print(&mut out, deadlock, Paint::of_stdout()))?,
+    }
+    Ok(if found.is_empty() { Exit::Done } else { Exit::DeadlockFound })
+}
+
+/// A line for each who waits, behind whoever waits for him.
+fn print(out: &mut impl Write, deadlock: &Deadlock, paint: Paint) -> io::Result<()> {
+    writeln!(out, "{}", paint.red(&format!("deadlock of {}", deadlock.waits.len())))?;
+    let mut table = Table::default();
+    for wait in &deadlock.waits {
+        let holds: Vec<String> = wait.holds.iter().map(Resource::as_str).map(visible).collect();
+        table.row([
+            format!("  {}", visible(&wait.who)),
+            format!("holds {}", holds.join(", ")),
+            format!("waits for {} ({})", visible(wait.resource.as_str()), wait.share),
+        ]);
+    }
+    table.write(out)
+}

@@ -1,0 +1,176 @@
+//! Deadlocks: of those who wait for each other one is told, and the others go on; nobody else is told; and whoever dies is
+//! in no circle any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use leasehold::{Admission, ErrorKind, Guard, Leasehold, Mutex, Note, Owner, Result};
+use tokio::sync::Barrier;
+
+use crate::ground::{Ground, LIMIT, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::player::{Stage, Victim};
+
+pub(crate) const PRIMITIVE: Primitive = Primitive {
+    name: "deadlock",
+    rules: |ground| rules(ground).boxed(),
+    parts: &[Part {
+        name: "party",
+        steps: 2,
+        play: |stage, locks, name| plays(stage, locks, name).boxed(),
+        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+    }],
+};
+
+/// After this a wait is looked at.
+const SOON: Duration = Duration::from_millis(200);
+
+fn mutex(locks: &Leasehold, name: &str, owner: &Owner) -> Mutex {
+    locks.mutex(name).owner(owner).detect_deadlocks(SOON)
+}
+
+/// Waits to its end also where it is told to give up, and keeps what it holds: a circle that nobody ends.
+async fn insists(mutex: Mutex) -> Result<Guard> {
+    match mutex.lock_timeout(LIMIT).await {
+        Err(error) if error.kind() == ErrorKind::Deadlock => {
+            mutex.detect_deadlocks(LIMIT * 2).lock_timeout(LIMIT).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn plays(stage: &Stage, locks: &Leasehold, name: &str) -> Result<()> {
+    let me = Owner::new();
+    let one = mutex(locks, &format!("{name}/one"), &me).ttl(TTL).lock().await?;
+    stage.at("holds one").await;
+    let other = mutex(locks, &format!("{name}/other"), &me).ttl(TTL);
+    let other = stage.during("waits for the other", insists(other)).await?;
+    other.release().await?;
+    one.release().await
+}
+
+async fn somebody_dies(ground: &Ground, victim: Victim) {
+    if !is_carried_by(ground) {
+        return;
+    }
+    let (name, me) = (victim.name(), Owner::new());
+    let (one, other) = (format!("{name}/one"), format!("{name}/other"));
+    let held = match victim.step() {
+        1 => Some(mutex(&ground.one, &other, &me).lock().await.unwrap()),
+        _ => None,
+    };
+    let comes_through = victim.comes_through();
+    let dying = victim.reaches_its_end().await;
+    let taking = insists(mutex(&ground.one, &one, &me));
+    let (taken, ()) = tokio::join!(taking, dying.killed());
+    taken.unwrap().release().await.unwrap();
+    drop(held);
+    if !comes_through {
+        let seen = async { while !ground.two.deadlocks().await.unwrap().is_empty() {} };
+        soon("the end of the circle", seen).await;
+    }
+}
+
+fn is_carried_by(ground: &Ground) -> bool {
+    ground.one.profile().note_max >= Note::MAX_BYTES
+}
+
+async fn rules(ground: &Ground) {
+    if !is_carried_by(ground) {
+        assert_unsupported(mutex(&ground.one, "deadlock/0", &Owner::new()).lock().await);
+        return assert_unsupported(ground.one.deadlocks().await);
+    }
+    tokio::join!(
+        one_of_a_circle_is_told(ground, "deadlock/1", &[&ground.one, &ground.two]),
+        // Two of them are tasks of one client.
+        one_of_a_circle_is_told(ground, "deadlock/2", &[&ground.one, &ground.two, &ground.one]),
+        nobody_of_a_chain_is_told(ground, "deadlock/3"),
+        nobody_is_told_where_a_permit_comes_free(ground, "deadlock/4"),
+    );
+}
+
+/// Each takes one lock, and when all have theirs asks for the next one's.
+async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Leasehold]) {
+    let all_have_one = Arc::new(Barrier::new(clients.len()));
+    let parties = clients.iter().enumerate().map(|(number, locks)| {
+        let all_have_one = all_have_one.clone();
+        async move {
+            let me = Owner::new();
+            let note = Note::new(&format!("party {number}")).unwrap();
+            let of = |number: usize| {
+                mutex(locks, &format!("{name}/{}", number % clients.len()), &me).note(note.clone())
+            };
+            let own = soon("the first", of(number).lock()).await.unwrap();
+            all_have_one.wait().await;
+            let asked = soon("an answer", of(number + 1).lock()).await;
+            own.check().unwrap();
+            own.release().await.unwrap();
+            match asked {
+                Ok(next) => {
+                    next.release().await.unwrap();
+                    None
+                }
+                Err(error) => Some(error),
+            }
+        }
+    });
+    let told: Vec<_> = join_all(parties).await.into_iter().flatten().collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].kind(), ErrorKind::Deadlock, "{}", told[0]);
+    for number in 0..clients.len() {
+        let text = told[0].to_string();
+        assert!(text.contains(&format!("«party {number}» holds {name}/{number} ")), "{text}");
+        ground.free(&format!("{name}/{number}")).await;
+    }
+}
+
+/// One waits for one who waits for one who does something else, for long enough that all have looked.
+async fn nobody_of_a_chain_is_told(ground: &Ground, name: &str) {
+    let (ann, ben, cid) = (Owner::new(), Owner::new(), Owner::new());
+    let of = |locks: &Leasehold, number: u32, owner: &Owner| mutex(locks, &format!("{name}/{number}"), owner);
+    let first = of(&ground.one, 1, &ann).lock().await.unwrap();
+    let second = of(&ground.two, 2, &ben).lock().await.unwrap();
+    let third = of(&ground.one, 3, &cid).lock().await.unwrap();
+    let ann_works = async {
+        tokio::time::sleep(SOON * 6).await;
+        first.release().await.unwrap();
+    };
+    let ben_waits = async {
+        of(&ground.two, 1, &ben).lock().await.unwrap().release().await.unwrap();
+        second.release().await.unwrap();
+    };
+    let cid_waits = async {
+        of(&ground.one, 2, &cid).lock().await.unwrap().release().await.unwrap();
+        third.release().await.unwrap();
+    };
+    soon("a chain", async { tokio::join!(ann_works, ben_waits, cid_waits) }).await;
+}
+
+/// Of two permits one belongs to somebody who waits for the one who wants a permit, and the other to one who does not wait.
+async fn nobody_is_told_where_a_permit_comes_free(ground: &Ground, name: &str) {
+    if !ground.admits(Admission::Counted) {
+        return;
+    }
+    let (ann, ben, cid) = (Owner::new(), Owner::new(), Owner::new());
+    let permits = |locks: &Leasehold, owner: &Owner| {
+        locks.semaphore(&format!("{name}/permits"), 2).owner(owner).detect_deadlocks(SOON)
+    };
+    let other = format!("{name}/other");
+    let has_ann = permits(&ground.one, &ann).acquire().await.unwrap();
+    let has_ben = mutex(&ground.two, &other, &ben).lock().await.unwrap();
+    let has_cid = permits(&ground.one, &cid).acquire().await.unwrap();
+    let ann_waits = async {
+        mutex(&ground.one, &other, &ann).lock().await.unwrap().release().await.unwrap();
+        has_ann.release().await.unwrap();
+    };
+    let ben_waits = async {
+        permits(&ground.two, &ben).acquire().await.unwrap().release().await.unwrap();
+        has_ben.release().await.unwrap();
+    };
+    let cid_works = async {
+        tokio::time::sleep(SOON * 6).await;
+        has_cid.release().await.unwrap();
+    };
+    soon("a free permit", async { tokio::join!(ann_waits, ben_waits, cid_works) }).await;
+}
