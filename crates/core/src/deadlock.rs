@@ -9,7 +9,7 @@ mod announced;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-pub use announced::{Announced, HOLDS_MAX, PREFIX, SLOTS, Tag, slot};
+pub use announced::{Announced, HOLDS_MAX, Places, Tag};
 
 use crate::{ClaimId, Resource, Share, Snapshot};
 

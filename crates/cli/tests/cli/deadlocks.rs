@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::core::deadlock::{Announced, Tag, slot};
+use leasehold::core::deadlock::{Announced, Places, Tag};
 use leasehold::{Guard, Leasehold, Resource, Share};
 use serde_json::Value;
 
@@ -17,9 +17,9 @@ async fn holds(locks: &Leasehold, name: &str) -> (Guard, Tag) {
 
 /// One who says that he waits, and never looks nor gives up.
 async fn waits(locks: &Leasehold, number: u32, name: &str, share: Share, holds: Tag, who: &str) -> Guard {
-    let slot = slot(number).unwrap();
+    let place = Places::of(locks.profile()).unwrap().names.remove(0);
     let announced = Announced {
-        slot: slot.clone(),
+        place: place.clone(),
         id: leasehold::core::ClaimId::from_bytes([0; 16]),
         number: u64::from(number),
         resource: Resource::new(name).unwrap(),
@@ -28,7 +28,7 @@ async fn waits(locks: &Leasehold, number: u32, name: &str, share: Share, holds: 
         holds: vec![holds],
         who: who.to_owned(),
     };
-    locks.mutex(slot.as_str()).note(announced.to_note()).lock().await.unwrap()
+    locks.rwlock(place.as_str()).note(announced.to_note()).read().await.unwrap()
 }
 
 fn a_circle_is_listed(place: &Place) {

@@ -5,13 +5,13 @@
 
 use std::fmt;
 
-use crate::{ClaimId, InvalidResource, Note, Resource, Share, Standing};
+use crate::{ClaimId, InvalidResource, Note, Profile, Resource, Share, Standing};
 
 /// One wait, as its announcement says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Announced {
     /// Where it is announced.
-    pub slot: Resource,
+    pub place: Resource,
     /// The claim that announces it: another wait has another one.
     pub id: ClaimId,
     /// Greater than those of all that were announced when this one was.
@@ -59,12 +59,32 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// One of the places where waits are announced.
+/// Where the waits of a store are announced, and how.
 ///
-/// # Errors
-/// Not for numbers below [`SLOTS`].
-pub fn slot(number: u32) -> Result<Resource, InvalidResource> {
-    Resource::new(&format!("{PREFIX}{number:03}"))
+/// Always under the same names, because a name may stay behind as a fence for ever.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Places {
+    /// What the claims are of that announce: one that has room for all, or some that have room for one each.
+    pub names: Vec<Resource>,
+    /// How much of one of these a claim asks for.
+    pub share: Share,
+    /// How many waits can be announced at a time.
+    pub most: usize,
+}
+
+impl Places {
+    /// Those of a store that promises this.
+    ///
+    /// # Errors
+    /// Never: the names are good ones.
+    pub fn of(profile: &Profile) -> Result<Places, InvalidResource> {
+        if profile.admits(Share::READER).is_ok() {
+            return Ok(Places { names: vec![Resource::new(NAME)?], share: Share::READER, most: SHARED_MOST });
+        }
+        let names: Result<Vec<_>, _> =
+            (0..EXCLUSIVE_MOST).map(|number| Resource::new(&format!("{NAME}/{number:02}"))).collect();
+        Ok(Places { names: names?, share: Share::MUTEX, most: EXCLUSIVE_MOST })
+    }
 }
 
 impl Announced {
@@ -83,8 +103,8 @@ impl Announced {
         ))
     }
 
-    /// Reads the claim that holds `slot`; `None` where it announces nothing.
-    pub fn read(slot: &Resource, standing: &Standing) -> Option<Announced> {
+    /// Reads a claim that holds `place`; `None` where it announces nothing.
+    pub fn read(place: &Resource, standing: &Standing) -> Option<Announced> {
         let text = standing.note.as_str().strip_prefix(WORD)?.strip_prefix(' ')?;
         let mut words = text.splitn(6, ' ');
         let number = words.next()?.parse().ok()?;
@@ -101,7 +121,7 @@ impl Announced {
         let length: usize = words.next()?.parse().ok()?;
         let (resource, who) = words.next()?.split_at_checked(length)?;
         Some(Announced {
-            slot: slot.clone(),
+            place: place.clone(),
             id: standing.id,
             number,
             resource: Resource::new(resource).ok()?,
@@ -113,10 +133,12 @@ impl Announced {
     }
 }
 
-/// With what the names of the places begin where waits are announced.
-pub const PREFIX: &str = "leasehold!waits/";
-/// How many waits can be announced at a time. Always the same names, because a name may stay behind as a fence for ever.
-pub const SLOTS: u32 = 256;
+/// Where waits are announced; where nobody shares a lock, below it.
+const NAME: &str = "leasehold!waits";
+/// As many as one look can bring, with their notes.
+const SHARED_MOST: usize = 256;
+/// Each of these is looked at by itself.
+const EXCLUSIVE_MOST: usize = 32;
 /// How many of the claims that somebody holds an announcement names: as many as fit beside the longest name of a resource.
 pub const HOLDS_MAX: usize = 16;
 /// How an announcement begins, with the version of what follows.
@@ -143,10 +165,10 @@ mod tests {
         let resource = Resource::new(&"x".repeat(Resource::MAX_BYTES)).unwrap();
         let id = ClaimId::from_bytes([1; 16]);
         let holds = (0..30).map(|n| Tag::of(ClaimId::from_bytes([n; 16]))).collect();
-        let (slot, share) = (slot(SLOTS - 1).unwrap(), Share::WRITER);
+        let (place, share) = (Resource::new(NAME).unwrap(), Share::WRITER);
         let (who, asks) = ("h".repeat(1024), Some(Tag::of(id)));
-        let wait = Announced { slot, id, number: u64::MAX, resource, share, asks, holds, who };
-        let read = Announced::read(&wait.slot, &standing(id, wait.to_note())).unwrap();
+        let wait = Announced { place, id, number: u64::MAX, resource, share, asks, holds, who };
+        let read = Announced::read(&wait.place, &standing(id, wait.to_note())).unwrap();
         assert_eq!((&read.resource, read.share, read.number), (&wait.resource, wait.share, wait.number));
         assert_eq!(read.holds, wait.holds[..HOLDS_MAX]);
         assert!(read.who.len() > 100, "{}", read.who.len());
@@ -162,14 +184,14 @@ mod tests {
             let resource = Resource::new(&name).unwrap();
             let share = Share::permits(weight, 8 + weight).unwrap();
             let asks = asks.then(|| Tag::of(id));
-            let wait = Announced { slot: slot(3).unwrap(), id, number, resource, share, asks, holds, who };
-            prop_assert_eq!(Announced::read(&wait.slot, &standing(id, wait.to_note())), Some(wait));
+            let wait = Announced { place: Resource::new(NAME).unwrap(), id, number, resource, share, asks, holds, who };
+            prop_assert_eq!(Announced::read(&wait.place, &standing(id, wait.to_note())), Some(wait));
         }
 
         #[test]
         fn no_text_panics(text in "(waits1 )?([0-9/a-f,é-]{1,16} ){0,6}.{0,9}") {
             let id = ClaimId::from_bytes([7; 16]);
-            if let Some(read) = Announced::read(&slot(0).unwrap(), &standing(id, Note::clipped(&text))) {
+            if let Some(read) = Announced::read(&Resource::new(NAME).unwrap(), &standing(id, Note::clipped(&text))) {
                 prop_assert!(!read.resource.as_str().is_empty());
             }
         }

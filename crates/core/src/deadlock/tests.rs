@@ -27,7 +27,7 @@ fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
 /// Who waits is called as the number of the wait.
 fn wait(number: u8, resource: &str, share: Share, holds: &[u8]) -> Announced {
     Announced {
-        slot: slot(u32::from(number)).unwrap(),
+        place: name("waits"),
         id: id(100 + number),
         number: u64::from(number),
         resource: name(resource),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::deadlock::{Announced, Deadlock, PREFIX, SLOTS, find};
+use leasehold_core::deadlock::{Announced, Deadlock, Places, find};
 use leasehold_core::{Resource, Snapshot};
 
 use super::Engine;
@@ -18,11 +18,7 @@ use crate::error::{Error, Result};
 impl Engine {
     /// All waits that are announced.
     pub(super) async fn announced(self: &Arc<Self>) -> Result<Vec<Announced>> {
-        let backend = self.backend.clone();
-        let listing = async move { backend.list(PREFIX, None, SLOTS as usize).await };
-        let listed = self.runtime.spawn(listing).await.map_err(|_| Error::closed("list"))?;
-        let listed = listed.map_err(|failure| Error::failed("list", failure))?;
-        self.read_slots(listed.into_iter().map(|summary| summary.resource)).await
+        self.announced_at(Places::of(self.profile())?.names).await
     }
 
     /// Deadlocks among these waits that `matter`, as they are found by a look now and by another one a little later.
@@ -48,15 +44,16 @@ impl Engine {
         let involved: Vec<Announced> = waits.iter().filter(is_in).cloned().collect();
         let lines = self.lines_of(&involved).await?;
         // In this order: what was announced before the look at the lines has to be so after it.
-        let still = self.read_slots(involved.iter().map(|wait| wait.slot.clone())).await?;
+        let places: BTreeSet<Resource> = involved.iter().map(|wait| wait.place.clone()).collect();
+        let still = self.announced_at(places.into_iter().collect()).await?;
         let still: Vec<Announced> = involved.into_iter().filter(|wait| still.contains(wait)).collect();
         Ok(seen(&still, &lines))
     }
 
-    async fn read_slots(self: &Arc<Self>, slots: impl Iterator<Item = Resource>) -> Result<Vec<Announced>> {
-        let seen = self.look_at(slots.collect()).await?;
-        let read = |slot: &Snapshot| Announced::read(&slot.resource, slot.holders.first()?);
-        Ok(seen.iter().filter_map(read).collect())
+    async fn announced_at(self: &Arc<Self>, places: Vec<Resource>) -> Result<Vec<Announced>> {
+        let seen = self.look_at(places).await?;
+        let all = seen.iter().flat_map(|place| place.holders.iter().map(|holder| (&place.resource, holder)));
+        Ok(all.filter_map(|(place, holder)| Announced::read(place, holder)).collect())
     }
 
     async fn lines_of(self: &Arc<Self>, waits: &[Announced]) -> Result<Vec<Snapshot>> {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use leasehold_core::deadlock::{Announced, Deadlock, SLOTS, Tag, slot};
-use leasehold_core::{ClaimId, Liveness, Order, Resource, Share};
+use leasehold_core::deadlock::{Announced, Deadlock, Places, Tag};
+use leasehold_core::{ClaimId, Liveness, Order, Resource};
 
 use super::held::State;
 use super::hold::Hold;
@@ -108,7 +108,7 @@ impl Lookout {
         let Some((own, _)) = &self.standing else {
             tracing::warn!(
                 resource = %self.want.resource,
-                "a wait is not announced, because {SLOTS} others are: a deadlock that it is part of is not found"
+                "a wait is not announced, because too many others are: a deadlock that it is part of is not found"
             );
             return Ok(None);
         };
@@ -123,9 +123,10 @@ impl Lookout {
             Liveness::Lease { min, .. } => self.want.ttl.min(TTL_MAX).max(min),
             _ => self.want.ttl,
         };
-        for slot in free_slots(waits)? {
+        let places = Places::of(self.engine.profile())?;
+        for place in free(&places, waits) {
             let announced = Announced {
-                slot: slot.clone(),
+                place: place.clone(),
                 // The claim's own id is drawn when it is made.
                 id: ClaimId::from_bytes([0; 16]),
                 number,
@@ -136,8 +137,8 @@ impl Lookout {
                 who: self.want.note.as_str().to_owned(),
             };
             let want = Want {
-                resource: slot,
-                share: Share::MUTEX,
+                resource: place,
+                share: places.share,
                 ttl,
                 quiet: Duration::ZERO,
                 max_hold: None,
@@ -183,20 +184,16 @@ impl Lookout {
     }
 }
 
-/// A few places that are free as far as is known, at random so that two who look at a time seldom choose the same.
-fn free_slots(waits: &[Announced]) -> Result<Vec<Resource>> {
-    let first = getrandom::u32().unwrap_or_default() % SLOTS;
-    let mut free = Vec::with_capacity(TRIES);
-    for number in (first..SLOTS).chain(0..first) {
-        let slot = slot(number)?;
-        if waits.iter().all(|wait| wait.slot != slot) {
-            free.push(slot);
-        }
-        if free.len() == TRIES {
-            break;
-        }
+/// A few places that have room as far as is known, at random so that two who look at a time seldom choose the same.
+fn free(places: &Places, waits: &[Announced]) -> Vec<Resource> {
+    if waits.len() >= places.most {
+        return Vec::new();
     }
-    Ok(free)
+    let has_room =
+        |place: &&Resource| places.names.len() == 1 || waits.iter().all(|wait| wait.place != **place);
+    let first = getrandom::u32().unwrap_or_default() as usize % places.names.len();
+    let (before, behind) = places.names.split_at(first);
+    behind.iter().chain(before).filter(has_room).take(TRIES).cloned().collect()
 }
 
 fn is_passing(error: &Error) -> bool {

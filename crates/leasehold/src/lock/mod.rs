@@ -208,30 +208,34 @@ impl<K> Lock<K> {
     /// ```
     ///
     /// # Promises
-    /// No false alarm, as long as an owner is one thread of control: whoever is told waits in a circle of owners, of which none
-    /// can go on before another has. Counted permits and readers are counted: where another can still let go of enough,
-    /// that is no deadlock; a reader behind a writer, where the store grants in order, waits for whom the writer waits. One of each circle is told, whoever was the last to begin to wait, as far as that can be told; nothing is
-    /// taken from those who hold, and the others go on as soon as he lets go of what he holds. [`Leasehold::deadlocks`](crate::Leasehold::deadlocks)
-    /// sees the same from outside. A process that dies is out of the circle when its leases end.
+    /// No false alarm, as long as an owner is one thread of control: whoever is told waits in a circle of owners of which none
+    /// can go on before another has. Permits and readers are counted: where others can still let go of enough, it is no
+    /// deadlock. On a store that grants in order, a reader behind a writer waits for whom the writer waits.
+    ///
+    /// One of each circle is told: whoever was the last to begin to wait, as far as that is known. Nothing is taken from those
+    /// who hold; the others go on as soon as he lets go. [`Leasehold::deadlocks`](crate::Leasehold::deadlocks) sees the same
+    /// from outside. A process that dies is out of the circle when its leases end.
     ///
     /// # Does not promise
-    /// That each deadlock is found. All in the circle must say this, and be on one store: who holds without an owner, or does not say
-    /// it when he waits, counts as one who goes on. Of each owner 16 locks are known, those of this client, and of a store 256 waits. A wait with a limit
-    /// counts until its limit is over.
+    /// That each deadlock is found. All in the circle must say this, and be on one store: who holds without an owner, or does
+    /// not say it when he waits, counts as one who goes on. Of each owner 16 locks of this client are known, of a store 256
+    /// waits; 32 where locks cannot be shared. That somebody in the circle, or ahead in the line, would have given up by himself at the limit of his wait is
+    /// not counted on.
     ///
     /// # Cost
-    /// Nothing for an owner who holds nothing else, or who waits for less than `after`. Who holds and waits takes one more lock, named
-    /// `leasehold!waits/…`, whose note says so, and looks at these and at what is waited for: once, again after a
-    /// second or less, and at last every 5 s: a listing and two looks for each wait of the store. When the wait ends it withdraws that before it comes back: a
-    /// round trip, and where the server does not answer up to the ttl or 10 s, also beyond the limit of the wait.
+    /// Nothing for an owner who holds nothing else, or who waits for less than `after`. Who holds and waits takes one more
+    /// lock, as a reader of `leasehold!waits`, with a note that says so. He looks at who has it and at what they wait for: at
+    /// once, again after half a second at least, and later every 2.5 to 5 s. A look is a request, and up to two more for each
+    /// lock that is waited for so; 32 more where locks cannot be shared, and each wait is announced under a name of its own. When the wait ends that lock is given back first: a round trip, and where the server does not answer up to 10 s,
+    /// also beyond the limit of the wait.
     ///
     /// # Cancel safety
     /// As that of the wait. What was announced is withdrawn in the background; until then the owner counts as one who waits.
     ///
     /// # Errors
-    /// When it is locked: `Deadlock`; nothing is held that was not before. Before anything is sent: `Unsupported` where the store does
-    /// not show whole notes to others; `Invalid` without an [`Lock::owner`]. `Denied` and `Unsupported` where the store does not let
-    /// this client list.
+    /// When it is locked: `Deadlock`; what was held before is held still, and nothing more. Before anything is sent:
+    /// `Unsupported` where the store may cut off notes, `Invalid` without an [`Lock::owner`]. When it looks: `Denied` where the
+    /// store does not let this client have or see `leasehold!waits`.
     #[must_use]
     pub fn detect_deadlocks(mut self, after: Duration) -> Self {
         self.manner.looks_after = Some(after);
