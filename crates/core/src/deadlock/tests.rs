@@ -1,3 +1,5 @@
+//! Small graphs, drawn by hand: what is a deadlock, what is none, and who is told.
+
 use super::*;
 use crate::{Note, Standing, Version};
 

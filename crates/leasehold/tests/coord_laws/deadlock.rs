@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Guard, Leasehold, Note, Owner, Result, Share};
 
-use crate::world::{Chance, World, on_schedules};
+use crate::world::{Chance, World, on_a_quarter_of_them};
 
 /// Who holds what, and who waits for what, as those say who do.
 #[derive(Clone)]
@@ -213,7 +213,7 @@ const MIXED: &[Share] = &[Share::READER, Share::READER, Share::WRITER];
 /// On each schedule all come to their end.
 fn on_all(setting: &Setting<'_>) {
     let (told, seen) = (AtomicU64::new(0), AtomicU64::new(0));
-    on_schedules(|world| act(world, setting, &told, &seen));
+    on_a_quarter_of_them(|world| act(world, setting, &told, &seen));
     let (told, seen) = (told.into_inner(), seen.into_inner());
     println!("{told} were told of a deadlock, {seen} were seen from outside");
     // A single schedule, which was asked for, may have none.
