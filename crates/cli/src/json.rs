@@ -245,7 +245,7 @@ mod tests {
         let finding = Finding::new("order", Severity::Good, "in line").meaning("fair");
         line(&mut out, &FindingShape::of(&finding)).unwrap();
         let expected = format!(
-            "{}\n{}\n{}\n{}\n{}\n",
+            "{}\n{}\n{}\n{}\n{}\n{}\n",
             format_args!(
                 r#"{{"name":"n","state":"held","fence":"00000000000000000042","holders":[{held}],"waiting":[{waits}]}}"#
             ),
