@@ -99,16 +99,23 @@ pub(crate) async fn memcached() -> Option<Stores> {
 
 /// `shedlock` stands for that of MySQL too, which differs in its statements.
 pub(crate) async fn postgres() -> Option<Stores> {
-    let server = PostgresServer::start_or_skip().await?;
-    let ways = ["", "?dialect=shedlock", "?method=advisory", "?method=for-update&table=locked"];
+    // Several of the processes may have as many connections as one may.
+    let server = PostgresServer::builder().setting("max_connections", "900").start_or_skip().await?;
+    let locked = format!("?method=for-update&table=locked&{ROOM}");
+    let ways = ["", "?dialect=shedlock", "?method=advisory", &locked];
     let urls = ways.map(|way| format!("{}{way}", server.url()));
     Stores::of(urls, server)
 }
 
 /// `get-lock` stands for its dialect `tooz` too, which names its locks otherwise.
 pub(crate) async fn mysql() -> Option<Stores> {
-    let server = MariaDbServer::start_or_skip().await?;
-    let ways = ["", "?method=get-lock", "?method=for-update&table=locked"];
+    let server = MariaDbServer::builder().setting("max-connections", "900").start_or_skip().await?;
+    let locked = format!("?method=for-update&table=locked&{ROOM}");
+    let ways = ["", "?method=get-lock", &locked];
     let urls = ways.map(|way| format!("{}{way}", server.url()));
     Stores::of(urls, server)
 }
+
+/// All primitives and all deaths at once hold and wait for more locks of one client than a program does by default, and each
+/// takes a connection.
+const ROOM: &str = "transactions=200";
