@@ -70,10 +70,13 @@ fn judge(failed: Vec<(Suite, String)>, prepare: &impl Fn(&mut Command)) -> Resul
 /// More failed programs than this are not for want of processor time.
 const MAX_LATE: usize = 6;
 
+/// At least as many as there are kinds of stores.
+const STORES: usize = 16;
+
 /// The longest that one program may run: what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Builds the test programs, and tells what they are: the laws, which take longest, first, then all others with servers.
+/// Builds the test programs, and tells what they are: those that wait most and take longest first, then all others with servers.
 fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -84,7 +87,7 @@ fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, Str
         return Err("the tests could not be built".to_owned());
     }
     let mut suites = parse(&String::from_utf8_lossy(&output.stdout));
-    suites.sort_by_key(|suite| (!suite.is_of_laws(), !suite.repeat.contains(" --test ")));
+    suites.sort_by_key(|suite| (suite.width().is_none(), !suite.repeat.contains(" --test ")));
     let words = ["test", "--workspace", "--doc", "--no-fail-fast"];
     suites.insert(
         0,
@@ -125,10 +128,15 @@ fn suite(message: &Value) -> Option<Suite> {
 }
 
 impl Suite {
-    /// Whether it holds a store to the laws. Those wait for the ends of leases two thirds of their time, and tell by
-    /// themselves what is late from what is broken, so that more of them may run at a time than there are cores.
-    fn is_of_laws(&self) -> bool {
-        self.repeat.contains(" --test conformance")
+    /// How many of its tests run at a time, where that is not one a core. The laws of a store wait for the ends of leases two
+    /// thirds of their time, and tell by themselves what is late from what is broken. What is built on locks runs on all
+    /// stores at once: it has a bound of its own on the processes that it starts, and then waits for the dead ones.
+    fn width(&self) -> Option<usize> {
+        match self.repeat.split_once(" --test ")?.1 {
+            name if name.starts_with("conformance") => Some(2 * cores()),
+            "coordination" => Some(STORES),
+            _ => None,
+        }
     }
 
     /// Runs it, and shows what it printed.
@@ -139,8 +147,8 @@ impl Suite {
         let mut output = tempfile()?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).current_dir(&self.folder).envs(self.variables.iter().cloned());
-        if self.is_of_laws() {
-            command.env("RUST_TEST_THREADS", (2 * cores()).to_string());
+        if let Some(width) = self.width() {
+            command.env("RUST_TEST_THREADS", width.to_string());
         }
         prepare(&mut command);
         let (out, err) = (output.try_clone().map_err(broken)?, output.try_clone().map_err(broken)?);
@@ -228,11 +236,14 @@ not json"#;
     }
 
     #[test]
-    fn laws_run_more_at_a_time_and_other_programs_as_many_as_there_are_cores() {
-        let wide = format!("test \"$RUST_TEST_THREADS\" = {}", 2 * cores());
-        let laws = Suite { repeat: "cargo test --test conformance_file".to_owned(), ..suite(&wide) };
+    fn what_waits_most_runs_more_tests_at_a_time() {
+        let wide = |name: &str| Suite { repeat: format!("cargo test --test {name}"), ..suite("") }.width();
+        assert_eq!(wide("conformance_file"), Some(2 * cores()));
+        assert_eq!(wide("coordination"), Some(STORES));
+        assert_eq!(wide("faults"), None);
+        let laws = "cargo test --test conformance".to_owned();
+        let laws = Suite { repeat: laws, ..suite(&format!("test \"$RUST_TEST_THREADS\" = {}", 2 * cores())) };
         assert_eq!(laws.run(&|_| {}), Ok(()));
-        assert_eq!(suite(&format!("! {wide}")).run(&|_| {}), Ok(()));
     }
 
     #[test]
