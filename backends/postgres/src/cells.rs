@@ -88,11 +88,7 @@ impl PostgresCells {
         let (name, seen, version, keep) = (at.as_str(), signed(*seen), signed(put.version), micros(put.keep));
         let answer =
             self.pool.ask(&self.statements.keep_one, &[&name, &seen, &put.text, &version, &keep]).await;
-        match answer {
-            Ok(rows) => Ok(!rows.is_empty()),
-            Err(Refusal::LostRace) => Ok(false),
-            Err(refusal) => Err(refusal.into_failure()),
-        }
+        Ok(!rows_of(answer)?.is_empty())
     }
 
     async fn keep_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
@@ -131,11 +127,7 @@ impl PostgresCells {
                 ],
             )
             .await;
-        match answer {
-            Ok(rows) => Ok(!rows.is_empty()),
-            Err(Refusal::LostRace) => Ok(false),
-            Err(refusal) => Err(refusal.into_failure()),
-        }
+        Ok(!rows_of(answer)?.is_empty())
     }
 
     async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
@@ -203,11 +195,7 @@ impl Cells for PostgresCells {
                 &[&name, &put.text, &version, &keep, &called(at, &put.call), &self.channel],
             )
             .await;
-        let rows = match answer {
-            Ok(rows) => rows,
-            Err(Refusal::LostRace) => return Ok(Seized::Held(None)),
-            Err(refusal) => return Err(refusal.into_failure()),
-        };
+        let rows = rows_of(answer)?;
         let Some(row) = rows.first() else { return Ok(Seized::Held(None)) };
         if read::<bool>(row, 0)? {
             let fence = fence(row, 4)?;
@@ -219,10 +207,9 @@ impl Cells for PostgresCells {
     async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
         let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
         let answer = self.ask(&self.statements.retake, &[&name, &put.text, &version, &keep]).await;
-        match answer.as_deref() {
-            Ok([row, ..]) => Ok(Seized::Taken { version: put.version, fence: fence(row, 0)? }),
-            Ok([]) | Err(Refusal::LostRace) => Ok(Seized::Held(None)),
-            Err(_) => answer.map(|_| Seized::Held(None)).map_err(Refusal::into_failure),
+        match rows_of(answer)?.first() {
+            Some(row) => Ok(Seized::Taken { version: put.version, fence: fence(row, 0)? }),
+            None => Ok(Seized::Held(None)),
         }
     }
 
@@ -282,14 +269,18 @@ impl Cells for PostgresCells {
     }
 }
 
+/// What a change answered. One that lost a race to another has changed no row, and answers none.
+fn rows_of(answer: Result<Vec<Row>, Refusal>) -> Result<Vec<Row>, Failure> {
+    match answer {
+        Ok(rows) => Ok(rows),
+        Err(Refusal::LostRace) => Ok(Vec::new()),
+        Err(refusal) => Err(refusal.into_failure()),
+    }
+}
+
 /// Which of these changes were made, by the names that come first in the rows of the answer.
 fn done(swaps: &[Swap], answer: Result<Vec<Row>, Refusal>) -> Result<Vec<bool>, Failure> {
-    let rows = match answer {
-        Ok(rows) => rows,
-        Err(Refusal::LostRace) => return Ok(vec![false; swaps.len()]),
-        Err(refusal) => return Err(refusal.into_failure()),
-    };
-    let done: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
+    let done: Result<HashSet<String>, Failure> = rows_of(answer)?.iter().map(|row| read(row, 0)).collect();
     let done = done?;
     Ok(swaps.iter().map(|swap| done.contains(swap.at.as_str())).collect())
 }
