@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use leasehold_conformance::room;
 use leasehold_core::{Backend, LossCause, LossSignal, Patience, Release, Renewal, Step};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql};
 use leasehold_testkit::{MariaDbServer, Proxy, Way};
@@ -88,14 +89,7 @@ async fn when_the_network_parts_the_loss_is_told_before_another_is_granted() {
 async fn beyond_the_limit_of_open_transactions_one_is_refused() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
-    let claims = [claim("a", LONG), claim("b", LONG)];
-    for claim in &claims {
-        hold(&*backend, claim).await;
-    }
-    let failure = look_once(&*backend, &claim("c", LONG)).await.unwrap_err();
-    assert!(failure.is_transient() && failure.detail().contains("raise transactions="), "{failure}");
-    assert!(matches!(release(&*backend, &claims[0]).await, Release::Freed));
-    hold(&*backend, &claim("c", LONG)).await;
+    room::beyond_two_transactions_one_is_refused(&*backend).await;
 }
 
 /// The server would let them wait on, and give a lock to nobody.

@@ -85,6 +85,7 @@ mod law;
 mod laws;
 mod list;
 mod referee;
+pub mod room;
 pub mod shed;
 mod stop;
 mod subject;

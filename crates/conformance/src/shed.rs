@@ -24,10 +24,25 @@ pub trait Scheduler: Sync {
 
     /// Ends what it holds, or lets it end when it was held for so long.
     async fn unlock(&self, name: &str, at_least: Duration) -> bool;
+
+    /// Deletes all rows, and counts them.
+    async fn empty(&self) -> usize;
 }
 
 /// What the scheduler writes into `locked_by`.
 pub const HOST: &str = "app-1";
+
+/// What one leaves behind the other takes when its time is over, or when it is broken; and no row is ever deleted.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn what_is_left_behind_is_taken(backend: &dyn Backend, java: &impl Scheduler) {
+    the_next_one_takes_what_is_over(backend, java).await;
+    assert_eq!(java.empty().await, 2, "no row is deleted");
+    what_was_seen_can_be_broken(backend, java).await;
+    java.empty().await;
+    each_of_a_batch_is_answered_for(backend, java).await;
+}
 
 /// Neither takes, extends or ends what the other one holds.
 ///
@@ -64,7 +79,7 @@ pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: 
 ///
 /// # Panics
 /// Where it does not.
-pub async fn the_next_one_takes_what_is_over(backend: &dyn Backend, java: &impl Scheduler) {
+async fn the_next_one_takes_what_is_over(backend: &dyn Backend, java: &impl Scheduler) {
     let brief = Duration::from_millis(400);
     assert!(java.lock("a", brief).await);
     let waiting = claim("a", LONG);
@@ -89,7 +104,7 @@ pub async fn the_next_one_takes_what_is_over(backend: &dyn Backend, java: &impl 
 ///
 /// # Panics
 /// Where it stays.
-pub async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Scheduler) {
+async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Scheduler) {
     assert!(java.lock("a", LONG).await);
     let seen = backend.inspect(&resource("a"), None, &Patience::none(clock())).await;
     let id = seen.unwrap_or_else(|failure| panic!("{failure}")).holders[0].id;

@@ -1,0 +1,24 @@
+//! What locks that take a connection each have to show when there are no more connections.
+//!
+//! Ground rules: for tests only, so what must not fail panics.
+
+use leasehold_core::{Backend, Release};
+
+use crate::hand::{LONG, claim, hold, look_once, release};
+
+/// Where two connections may hold a lock, a third lock is refused with what to do, until one of them is free.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn beyond_two_transactions_one_is_refused(backend: &dyn Backend) {
+    let claims = [claim("a", LONG), claim("b", LONG)];
+    for claim in &claims {
+        hold(backend, claim).await;
+    }
+    let Err(failure) = look_once(backend, &claim("c", LONG)).await else {
+        panic!("there is room for a third lock");
+    };
+    assert!(failure.is_transient() && failure.detail().contains("raise transactions="), "{failure}");
+    assert!(matches!(release(backend, &claims[0]).await, Release::Freed));
+    hold(backend, &claim("c", LONG)).await;
+}
