@@ -89,6 +89,21 @@ fn only_key(server: &EtcdCluster, name: &str) -> String {
     keys[0].to_owned()
 }
 
+/// A proxy before the server, and the address of both: what is held up in the one is asked again of the other.
+async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let url = format!("{}/?timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    (proxy, url)
+}
+
+/// What arrives late has time to arrive, and takes nothing away.
+async fn goes_on(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
+    for _ in 0..20 {
+        holds(backend, claim, grant).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn holds(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
     assert!(matches!(renew(backend, claim, grant).await, Renewal::Renewed));
     let seen = backend.inspect(&claim.resource, None, &Patience::none(clock())).await.unwrap();
@@ -123,8 +138,7 @@ async fn a_client_that_comes_back_uses_one_key_again() {
 #[tokio::test]
 async fn a_release_that_arrives_late_spares_the_next_claim() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
-    let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let (proxy, url) = first_through_a_proxy(&server).await;
     for round in 0..2 {
         let backend = connect(&url).await;
         let name = format!("late/{round}");
@@ -134,10 +148,7 @@ async fn a_release_that_arrives_late_spares_the_next_claim() {
         let next = mutex(&name);
         let grant = try_take(&backend, &next).await.unwrap();
         proxy.heal().unwrap();
-        for _ in 0..20 {
-            holds(&backend, &next, &grant).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        goes_on(&backend, &next, &grant).await;
         freed(&backend, &next).await;
     }
 }
@@ -145,8 +156,7 @@ async fn a_release_that_arrives_late_spares_the_next_claim() {
 #[tokio::test]
 async fn a_place_that_is_asked_for_late_is_not_the_next_claims() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
-    let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let (proxy, url) = first_through_a_proxy(&server).await;
     for round in 0..2 {
         let backend = connect(&url).await;
         let name = format!("late/{round}");
@@ -159,10 +169,7 @@ async fn a_place_that_is_asked_for_late_is_not_the_next_claims() {
         let next = mutex(&name);
         let grant = try_take(&backend, &next).await.unwrap();
         proxy.heal().unwrap();
-        for _ in 0..20 {
-            holds(&backend, &next, &grant).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        goes_on(&backend, &next, &grant).await;
         freed(&backend, &next).await;
         assert_eq!(standing(&backend, &name).await, (0, 0), "a late request took the lock");
     }
