@@ -62,8 +62,8 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                         drop(one.take());
                     }
                     victim.dies().await;
-                    // Two are free: the dead one, who stands before, keeps nobody from them for long.
-                    there.acquire_many_timeout(2, LIMIT).await.unwrap().release().await.unwrap();
+                    // Two are free: the dead one, who stands before, keeps nobody from them for as long as its place is kept.
+                    there.acquire_many_timeout(2, PASSED_OVER).await.unwrap().release().await.unwrap();
                     drop(one);
                     there.acquire_many_timeout(PERMITS, LIMIT).await.unwrap().release().await.unwrap();
                 }
@@ -74,6 +74,8 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 };
 
 const PERMITS: u32 = 3;
+/// A few seconds, on however busy a machine; half of what a place is kept in silence.
+const PASSED_OVER: Duration = Duration::from_secs(30);
 
 fn semaphore(locks: &Leasehold, name: &str, ttl: Duration) -> Semaphore {
     locks.semaphore(name, PERMITS).ttl(ttl)

@@ -315,11 +315,12 @@ pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, Failure> {
     Ok(Fence { epoch: unsigned(read(row, at)?), seq: unsigned(read(row, at + 1)?), sub: 0 })
 }
 
-/// What is told to those who listen: the resource, and who is called, or `*` for all.
+/// What is told to those who listen: the resource, and who is called, `*` for all, or `-` where something became free.
 pub(crate) fn called(at: &Resource, call: &Call) -> String {
     let mut text = match call {
         Call::Nobody => return String::new(),
         Call::Everyone => "*".to_owned(),
+        Call::Freed => "-".to_owned(),
         Call::These(_) => String::new(),
     };
     if let Call::These(addresses) = call {
@@ -335,8 +336,10 @@ pub(crate) fn called(at: &Resource, call: &Call) -> String {
 pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
     let (call, name) = text.split_once(' ')?;
     let resource = Resource::new(name).ok()?;
-    if call == "*" {
-        return Some((resource, Call::Everyone));
+    match call {
+        "*" => return Some((resource, Call::Everyone)),
+        "-" => return Some((resource, Call::Freed)),
+        _ => {}
     }
     let digits = call
         .as_bytes()
@@ -382,7 +385,7 @@ mod tests {
     #[test]
     fn a_call_is_read_as_it_was_written() {
         let at = Resource::new("a b* é").unwrap();
-        for call in [Call::Everyone, Call::These(vec![0, 7, u32::MAX])] {
+        for call in [Call::Everyone, Call::Freed, Call::These(vec![0, 7, u32::MAX])] {
             assert_eq!(read_call(&called(&at, &call)), Some((at.clone(), call)));
         }
         assert_eq!(called(&at, &Call::Nobody), "");

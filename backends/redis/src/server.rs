@@ -172,8 +172,8 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 /// The longest lease.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a place is kept for a waiter that is not heard of. Generous, because it is seldom what the line waits for:
-/// a dead waiter whose turn comes is passed over within the grace of its call.
+/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the line waits for: a dead
+/// waiter is passed over within the grace of its call once its turn comes, or once it keeps another from what is free.
 pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// The most claims that one script renews: about a millisecond of the server's time.

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, Claim, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof, Step,
+    CALL_GRACE, CHALLENGE_AFTER, Claim, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof,
+    Step,
 };
 
 use crate::backend::RedisBackend;
@@ -31,7 +32,7 @@ impl RedisBackend {
             self.pollers.forget(claim.id);
             return Ok(match asking.look(patience, Place::None).await? {
                 Seen::Granted(grant) => Step::Granted(grant),
-                Seen::Busy { ahead, .. } => Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }),
+                Seen::Busy(line) => Step::Busy(Hint { ask_again_in: None, ahead: Some(line.ahead) }),
             });
         }
         match self.config.wait {
@@ -69,7 +70,16 @@ struct Asking<'a> {
 /// What one look saw.
 enum Seen {
     Granted(Grant),
-    Busy { ahead: u32, first_end: Duration },
+    Busy(Line),
+}
+
+/// What is ahead of a claim that waits.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    ahead: u32,
+    first_end: Duration,
+    /// When to look again after one that waits, too, and alone keeps the claim from what is free.
+    look_in: Option<Duration>,
 }
 
 impl Asking<'_> {
@@ -80,10 +90,11 @@ impl Asking<'_> {
                 self.backend.pollers.forget(self.claim.id);
                 Ok(Step::Granted(grant))
             }
-            Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(Some(ahead)).await,
-            Seen::Busy { ahead, first_end } => {
-                let pause = self.backend.pollers.pause(self.claim.id, first_end);
-                Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(ahead) }))
+            Seen::Busy(line) if patience.is_ended() => self.leave(Some(line.ahead)).await,
+            Seen::Busy(line) => {
+                let worth_it = line.look_in.map_or(line.first_end, |look_in| look_in.min(line.first_end));
+                let pause = self.backend.pollers.pause(self.claim.id, worth_it);
+                Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(line.ahead) }))
             }
         }
     }
@@ -94,11 +105,11 @@ impl Asking<'_> {
         let mut heard = self.backend.listening.overhear(&channel);
         let mut last_ahead = None;
         for round in 0.. {
-            let (ahead, first_end) = match self.look(patience, Place::Kept).await? {
+            let line = match self.look(patience, Place::Kept).await? {
                 Seen::Granted(grant) => return Ok(Step::Granted(grant)),
-                Seen::Busy { ahead, first_end } => (ahead, first_end),
+                Seen::Busy(line) => line,
             };
-            last_ahead = Some(ahead);
+            last_ahead = Some(line.ahead);
             if patience.is_ended() {
                 break;
             }
@@ -115,7 +126,7 @@ impl Asking<'_> {
                 continue;
             };
             tokio::select! {
-                () = self.until_worth_a_look(ear, ahead, first_end, round) => {}
+                () = self.until_worth_a_look(ear, line, round) => {}
                 () = ended(patience) => break,
             }
             if !self.backend.listening.is_right(ear, &channel) {
@@ -126,11 +137,11 @@ impl Asking<'_> {
     }
 
     /// Comes back when something may have changed for this claim.
-    async fn until_worth_a_look(&self, ear: &mut Ear, ahead: u32, first_end: Duration, round: u32) {
+    async fn until_worth_a_look(&self, ear: &mut Ear, line: Line, round: u32) {
         let in_line = self.backend.config.order == Order::Fifo;
         // Holders are ahead as well, so with many holders the first in line is a little late. It is bounded.
         let stagger = |behind: u32| STAGGER.saturating_mul(behind.min(MAX_STAGGERED));
-        let mut behind = ahead.saturating_sub(1);
+        let mut behind = line.ahead.saturating_sub(1);
         let watched = Watched {
             keys: self.keys.line(),
             member: reply::member(self.claim),
@@ -138,11 +149,12 @@ impl Asking<'_> {
             at_least_every: self.jittered(REFRESH, round),
             stagger: stagger(behind),
         };
-        let watch = self.backend.lookout.watch(watched, first_end);
-        let mut unanswered = None;
+        let watch = self.backend.lookout.watch(watched, line.first_end);
+        let silent = line.look_in.map(|look_in| timer::after(look_in + TICK + stagger(behind)));
+        let (mut unanswered, mut unused) = (None, None);
         loop {
             let deaf = (!ear.is_hearing()).then(|| timer::after(self.jittered(LAST_POLL, round)));
-            let look_at = [deaf, unanswered].into_iter().flatten().min();
+            let look_at = [deaf, silent, unanswered, unused].into_iter().flatten().min();
             let timer = async {
                 match look_at {
                     Some(look_at) => tokio::time::sleep_until(look_at).await,
@@ -162,6 +174,10 @@ impl Asking<'_> {
                     // Others go first. Should they be dead, those next to them look after the line.
                     behind = behind.saturating_sub(u32::try_from(called.len()).unwrap_or(u32::MAX));
                     unanswered = Some(timer::after(CALL_GRACE + TICK + stagger(behind)));
+                }
+                // Whoever is in front and cannot use it may be dead. By then it can be challenged.
+                News::Freed if behind > 0 => {
+                    unused.get_or_insert_with(|| timer::after(CHALLENGE_AFTER + TICK + stagger(behind)));
                 }
                 News::Freed => {}
             }
@@ -200,7 +216,7 @@ impl Asking<'_> {
             Look::Granted(fence) => {
                 Ok(Seen::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
             }
-            Look::Busy { ahead, first_end } => Ok(Seen::Busy { ahead, first_end }),
+            Look::Busy { ahead, first_end, look_in } => Ok(Seen::Busy(Line { ahead, first_end, look_in })),
             Look::Full => Err(Failure::unavailable(format!(
                 "{} claims wait for {} already: no more may stand in line",
                 leasehold_core::MAX_LINE,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::{Backend, Claim, Share, Step};
+use leasehold_core::{Backend, CALL_GRACE, CHALLENGE_AFTER, Claim, Share, Step};
 use leasehold_redis::RedisBackend;
 use leasehold_testkit::{RedisServer, Reply};
 use tokio::task::JoinSet;
@@ -114,6 +114,76 @@ async fn a_dead_waiter_delays_the_line_by_the_grace_of_its_call() {
     let (_, granted) = tasks.join_next().await.unwrap().unwrap();
     let delay = granted - begun;
     assert!((Duration::from_millis(1_990)..Duration::from_millis(3_000)).contains(&delay), "{delay:?}");
+}
+
+/// A reader holds, and `writer` waits; a reader behind it has room, but not its turn.
+async fn behind_a_writer(
+    server: &RedisServer,
+    options: &str,
+    name: &str,
+) -> (Arc<RedisBackend>, Claim, Claim) {
+    let backend = Arc::new(connect(&format!("{}{options}", server.url())).await);
+    let holder = claim_of(name, Share::READER, LONG);
+    try_take(&backend, &holder).await.unwrap();
+    (backend, holder, claim_of(name, Share::WRITER, LONG))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_waiter_keeps_nobody_from_what_is_free() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    for options in ["", "?wait=poll"] {
+        let (backend, _, writer) = behind_a_writer(&server, options, &format!("page{options}")).await;
+        let unheard = Instant::now();
+        let dead = tokio::spawn({
+            let (backend, writer) = (backend.clone(), writer.clone());
+            async move { backend.contend(&writer, &endless()).await.map(drop) }
+        });
+        until_waiting(&backend, &writer, 1).await;
+        dead.abort();
+        // Another process, which nobody has told anything.
+        let other = connect(&format!("{}{options}", server.url())).await;
+        let begun = Instant::now();
+        let reader = claim_of(writer.resource.as_str(), Share::READER, LONG);
+        assert!(take(&other, &reader, &patience(LONG)).await.is_some());
+        // Not before it was silent for a while and has not answered; long before anybody would have looked for safety.
+        let (delay, silent) = (begun.elapsed(), unheard.elapsed());
+        assert!(delay < Duration::from_secs(15), "{options}: {delay:?}");
+        assert!(silent > (CHALLENGE_AFTER + CALL_GRACE).mul_f64(0.99), "{options}: {silent:?}");
+        assert_eq!(waiting(&backend, &writer).await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_living_waiter_answers_for_its_place() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let mut tasks = JoinSet::new();
+    let mut lines = Vec::new();
+    for options in ["", "?wait=poll"] {
+        let (backend, holder, writer) = behind_a_writer(&server, options, &format!("book{options}")).await;
+        spawn_wait(&mut tasks, &backend, &writer, 0);
+        until_waiting(&backend, &writer, 1).await;
+        let reader = claim_of(writer.resource.as_str(), Share::READER, LONG);
+        let other = Arc::new(connect(&format!("{}{options}", server.url())).await);
+        spawn_wait(&mut tasks, &other, &reader, 1);
+        until_waiting(&backend, &writer, 2).await;
+        lines.push((backend, holder, writer));
+    }
+    // By then it was challenged, and one that does not answer would be passed over.
+    let before = server.counts().await.unwrap();
+    tokio::time::sleep((CHALLENGE_AFTER + CALL_GRACE) * 2).await;
+    let used = server.counts().await.unwrap().since(&before);
+    assert!(used.of("publish") >= 1, "{}: nobody was challenged", used.of("publish"));
+    for (backend, holder, writer) in &lines {
+        let seen = backend.inspect(&writer.resource, None, &no_patience()).await.unwrap();
+        let line: Vec<_> = seen.waiting.iter().map(|standing| standing.share).collect();
+        assert_eq!(line, [Share::WRITER, Share::READER], "the writer lost its place");
+        assert!(freed(backend, holder).await);
+    }
+    for _ in &lines {
+        let (number, _) = tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(number, 0, "a reader passed a writer that lives");
+    }
+    tasks.abort_all();
 }
 
 async fn backend_of(server: &RedisServer) -> RedisBackend {
@@ -276,3 +346,6 @@ async fn subscriptions_end_when_nobody_waits() {
     };
     assert!(tokio::join!(taking, releasing).0.is_some());
 }
+
+/// Longer than any of these tests takes.
+const LONG: Duration = Duration::from_secs(60);

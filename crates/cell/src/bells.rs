@@ -82,7 +82,11 @@ impl Bells {
         for ear in ears.values() {
             let for_it = match (call, ear.address) {
                 (Call::Nobody, _) => continue,
-                (Call::Everyone, _) | (_, None) => true,
+                (Call::Freed, Some(_)) => {
+                    ear.freed.notify_one();
+                    continue;
+                }
+                (Call::Everyone | Call::Freed, _) | (_, None) => true,
                 (Call::These(called), Some(address)) => called.contains(&address),
             };
             if for_it { ear.called.notify_one() } else { ear.others.notify_one() }
@@ -91,7 +95,8 @@ impl Bells {
 
     /// Begins to listen: to the calls of one claim, or to all of a resource.
     pub(crate) fn hang(&self, resource: &Resource, address: Option<u32>) -> Bell {
-        let ear = Arc::new(Ear { address, called: Notify::new(), others: Notify::new() });
+        let (called, others, freed) = (Notify::new(), Notify::new(), Notify::new());
+        let ear = Arc::new(Ear { address, called, others, freed });
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.ears().entry(resource.clone()).or_default().insert(number, Arc::clone(&ear));
         self.0.wanted.send_modify(|count| *count += 1);
@@ -120,6 +125,7 @@ struct Ear {
     address: Option<u32>,
     called: Notify,
     others: Notify,
+    freed: Notify,
 }
 
 /// One that listens, until it is dropped.
@@ -138,6 +144,8 @@ pub(crate) enum News {
     Called,
     /// Others were called.
     Others,
+    /// Nobody was called, but there is more room than before.
+    Freed,
 }
 
 impl Bell {
@@ -147,6 +155,7 @@ impl Bell {
             biased;
             () = self.ear.called.notified() => News::Called,
             () = self.ear.others.notified() => News::Others,
+            () = self.ear.freed.notified() => News::Freed,
         }
     }
 
@@ -190,6 +199,9 @@ mod tests {
         assert_eq!(two.hear().await, News::Called);
         assert_eq!(one.hear().await, News::Others);
         assert_eq!(all.hear().await, News::Called);
+        bells.ring(&resource(), &Call::Freed);
+        assert_eq!(one.hear().await, News::Freed);
+        assert_eq!(all.hear().await, News::Called, "an onlooker looks whatever it is");
     }
 
     #[tokio::test]

@@ -134,8 +134,11 @@ pub struct Put {
 pub enum Call {
     /// Nobody waits for it.
     Nobody,
-    /// The turn of these claims has come; see [`address`](crate::address).
+    /// These claims have to answer: their turn has come, or others have waited long for them. See
+    /// [`address`](crate::address).
     These(Vec<u32>),
+    /// Nobody's turn has come, but something became free, from which one that waits may keep another.
+    Freed,
     /// More than can be named.
     Everyone,
 }

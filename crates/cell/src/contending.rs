@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order, Patience, Proof,
-    Release, Step, Verdict, Wait, Waiting,
+    CALL_GRACE, CHALLENGE_AFTER, Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order,
+    Patience, Proof, Release, Step, Verdict, Wait, Waiting,
 };
 
 use crate::backend::CellBackend;
@@ -238,12 +238,17 @@ async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: 
             news = bell.hear() => news,
             () = tokio::time::sleep_until(look_at) => return,
         };
-        if news == News::Called {
-            return;
-        }
-        // Others go first. Should they be dead, those next to them look after the line.
-        behind = behind.saturating_sub(1);
-        look_at = look_at.min(tokio::time::Instant::now() + CALL_GRACE + TICK + stagger(behind));
+        let silence = match news {
+            News::Called => return,
+            // Others go first. Should they be dead, those next to them look after the line.
+            News::Others => {
+                behind = behind.saturating_sub(1);
+                CALL_GRACE
+            }
+            // Whoever is in front and cannot use it may be dead. By then it can be challenged.
+            News::Freed => CHALLENGE_AFTER,
+        };
+        look_at = look_at.min(tokio::time::Instant::now() + silence + TICK + stagger(behind));
     }
 }
 

@@ -12,8 +12,8 @@ pub const MIN_TTL: Duration = Duration::from_millis(200);
 /// The longest lease.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a place is kept for a waiter that is not heard of. Generous, because it is seldom what the line waits for:
-/// a dead waiter whose turn comes is passed over within the grace of its call.
+/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the line waits for: a dead
+/// waiter is passed over within the grace of its call once its turn comes, or once it keeps another from what is free.
 pub const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// Longest time between two looks of one that waits for word: a third of what its place is kept, so that two may fail.

@@ -4,6 +4,7 @@
 //! observer does, `until` is a span in microseconds whose last three digits count how often the claim was renewed, so
 //! that a renewal is seen to be one; `since` is a date, for display only.
 
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold_core::{
@@ -144,11 +145,20 @@ impl Page {
         Entry { until, since, ..entry.clone() }
     }
 
+    /// Who is to hear of it: those whose turn has come, or who are challenged.
     fn newly_called(&self, ledger: &Ledger) -> Call {
-        let before: Vec<_> = self.ledger.called().map(|entry| entry.id).collect();
-        let called = ledger.called().filter(|entry| !before.contains(&entry.id));
+        let ends: HashMap<_, _> = self.ledger.entries().iter().map(|old| (old.id, old.until)).collect();
+        let before: HashSet<_> = self.ledger.called().map(|entry| entry.id).collect();
+        let now: HashSet<_> = ledger.called().map(|entry| entry.id).collect();
+        let is_shortened = |entry: &Entry| ends.get(&entry.id).is_some_and(|end| entry.until < *end);
+        let waiting = ledger.entries().iter().filter(|entry| entry.granted.is_none());
+        let called = waiting.filter(|entry| {
+            let is_new = now.contains(&entry.id) && !before.contains(&entry.id);
+            is_new || is_shortened(entry)
+        });
         let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
         match called.len() {
+            0 if self.has_left(ledger) && ledger.is_mixed() => Call::Freed,
             0 => Call::Nobody,
             1..=MAX_CALLED => {
                 called.sort_unstable();
@@ -156,6 +166,12 @@ impl Page {
             }
             _ => Call::Everyone,
         }
+    }
+
+    /// Whether any claim is in this ledger no more.
+    fn has_left(&self, ledger: &Ledger) -> bool {
+        let present: HashSet<_> = ledger.entries().iter().map(|entry| entry.id).collect();
+        self.ledger.entries().iter().any(|entry| !present.contains(&entry.id))
     }
 }
 
@@ -304,6 +320,37 @@ mod tests {
         let page = open(&cell, kept_by, &mine, 1_101);
         let (_, verdict) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
         assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn whoever_is_challenged_is_told_and_all_are_when_one_that_goes_calls_nobody() {
+        let share = |id, share| Claim { share, ..claim(id, Duration::from_secs(60)) };
+        let (writer, reader) = (share(2, Share::WRITER), share(3, Share::READER));
+        let wait = Wait::InLine(Duration::from_secs(60));
+        let mut ledger = Ledger::new(Fence::default());
+        for other in [share(1, Share::READER), share(4, Share::READER), writer.clone(), reader.clone()] {
+            ledger.contend(&ask_of(&other, wait), ORIGIN);
+        }
+        let page = |ledger: &Ledger, age: Duration| {
+            let resource = Resource::new("a b").unwrap();
+            let fence = ledger.last_fence();
+            let text = ledger.to_text(resource.as_str());
+            let cell = Cell { text, version: 7, fence, floor: fence, age: Some(age) };
+            Page::open(&resource, &cell, Timekeeping::Store, &Sightings::default(), Moment::START).unwrap()
+        };
+        let call = |page: &Page, ledger: &Ledger| page.put(&reader.resource, ledger).unwrap().call;
+        let seen = page(&ledger, leasehold_core::CHALLENGE_AFTER);
+        let (challenged, _) = seen.contend(&ask_of(&reader, wait));
+        assert_eq!(call(&seen, &challenged), Call::These(vec![address(writer.id)]));
+        assert!(seen.is_worth_writing(&challenged, &reader, Duration::from_secs(60)));
+        let seen = page(&challenged, leasehold_core::CHALLENGE_AFTER);
+        assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::Nobody, "it was told already");
+        let seen = page(&ledger, Duration::ZERO);
+        let mut left = seen.ledger.clone();
+        assert!(left.release(ClaimId::from_bytes([1; 16]), seen.now));
+        assert_eq!(call(&seen, &left), Call::Freed);
+        assert!(left.release(writer.id, seen.now));
+        assert_eq!(call(&seen, &left), Call::These(vec![address(reader.id)]));
     }
 
     #[test]

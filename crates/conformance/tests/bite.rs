@@ -135,7 +135,8 @@ faults! {
         WakesWhoCameFirst in strong breaks "wake::a_release_finds_the_next_when_the_first_left";
         NeverLooksAgain in strong breaks "wake::the_end_of_a_lease_wakes_a_waiter";
         PlaceIsForEver in polling breaks
-            "wake::a_place_that_is_never_asked_for_again_blocks_nobody", "crash::a_killed_waiter_blocks_nobody";
+            "wake::a_place_that_is_never_asked_for_again_blocks_nobody", "crash::a_killed_waiter_blocks_nobody",
+            "crash::a_killed_waiter_keeps_nobody_from_what_is_free";
     }
     view {
         HidesTheNote in strong breaks "view::holders_and_line_are_shown_as_they_are";
@@ -187,7 +188,8 @@ faults! {
             "crash::one_holder_among_processes", "crash::processes_take_turns";
         ReleaseIsDelayed in polling breaks "crash::a_release_wakes_another_process";
         DeathGoesUnnoticed in session breaks "crash::a_killed_holder_is_succeeded",
-            "crash::a_killed_waiter_blocks_nobody";
+            "crash::a_killed_waiter_blocks_nobody",
+            "crash::a_killed_waiter_keeps_nobody_from_what_is_free";
     }
 }
 

@@ -20,6 +20,13 @@ pub use text::DamagedLedger;
 /// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than this.
 pub const CALL_GRACE: Duration = Duration::from_secs(1);
 
+/// How long a claim that waits may be silent while it keeps another from what is free.
+///
+/// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long as its place is
+/// kept. After this it is *challenged*: it answers within [`CALL_GRACE`], or is passed over. Long enough that a waiter
+/// that lives, behind whom others wait for hours, has to answer only now and then.
+pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
+
 /// The most claims that may stand in one line.
 pub const MAX_LINE: usize = 10_000;
 
@@ -82,7 +89,7 @@ pub enum Verdict {
     Busy {
         /// How many claims are ahead of it, holders included.
         ahead: u32,
-        /// When the earliest of those ahead leaves unless it is heard of again.
+        /// When the earliest of those ahead leaves unless it is heard of again, or is to be challenged by another ask.
         earliest: Moment,
     },
     /// The line has [`MAX_LINE`] claims already.
@@ -163,10 +170,14 @@ impl Ledger {
                 }
             }
         }
+        let to_be_challenged = match ask.wait {
+            Wait::InLine(place) => self.challenge(index, place, now),
+            Wait::No | Wait::Barging => Moment::NEVER,
+        };
         let ahead = &self.entries[..index.min(self.entries.len())];
         Verdict::Busy {
             ahead: u32::try_from(ahead.len()).unwrap_or(u32::MAX),
-            earliest: ahead.iter().map(|entry| entry.until).min().unwrap_or(now),
+            earliest: ahead.iter().map(|entry| entry.until).min().unwrap_or(now).min(to_be_challenged),
         }
     }
 
@@ -206,6 +217,17 @@ impl Ledger {
         self.entries[..called].iter().filter(|entry| entry.granted.is_none())
     }
 
+    /// Whether one waits behind another that alone may keep it from what is free, now or when more of it is.
+    ///
+    /// Where all want the same this is never so: what admits the one behind admits the one in front.
+    pub fn is_mixed(&self) -> bool {
+        let mut blocked = self.entries[self.called_up_to()..].iter().filter(|entry| entry.granted.is_none());
+        let Some(first) = blocked.next() else { return false };
+        blocked.any(|entry| {
+            entry.share.weight() < first.share.weight() || entry.share.capacity() > first.share.capacity()
+        })
+    }
+
     /// Where the part of the line ends in which every waiting claim is admitted.
     fn called_up_to(&self) -> usize {
         let admitted = |index: usize| {
@@ -224,6 +246,29 @@ impl Ledger {
                 entry.until = entry.until.min(now.after(CALL_GRACE));
             }
         }
+    }
+
+    /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index` from what is free
+    /// and was not heard of for long. Answers when it will not have been; never where it is in nobody's way.
+    ///
+    /// The ends of places tell when their claims were heard of, as all of a line keep them for as long, which is `place`.
+    fn challenge(&mut self, index: usize, place: Duration, now: Moment) -> Moment {
+        let share = self.entries[index].share;
+        let first = self.called_up_to();
+        if first >= index || !self.admits(first, share) {
+            return Moment::NEVER;
+        }
+        let blocker = &mut self.entries[first];
+        // A place that a session keeps ends with the session, which is noticed without a timer.
+        if blocker.until == Moment::NEVER {
+            return Moment::NEVER;
+        }
+        let silent = place.saturating_sub(now.until(blocker.until));
+        if silent < CHALLENGE_AFTER {
+            return now.after(CHALLENGE_AFTER - silent);
+        }
+        blocker.until = blocker.until.min(now.after(CALL_GRACE));
+        blocker.until
     }
 
     /// The rule itself, for a claim that stands behind the first `ahead` entries.

@@ -6,7 +6,8 @@
 --   name     of the resource where its keys carry only a hash, else empty
 --   channel  where to tell whom this calls; empty where nothing is to be published
 --   epoch    in which the client believes that this server decides; 0 where nobody elects
--- Answers {1, seq, epoch} | {0, claims ahead, milliseconds until the first of them may end} | {2}: the line is full.
+-- Answers {1, seq, epoch} | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, and until
+-- another look at the one that alone keeps this claim from what is free, 0 where none does}.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local epoch = tonumber(ARGV[7])
@@ -106,6 +107,19 @@ local function stand_in_line(rank, state)
   keep(claims, math.max(latest, state.latest))
 end
 
+-- Challenges a claim that was silent for long. The ends of places tell when that was, as all are kept for as long. Answers the
+-- milliseconds until another look at it is of use.
+local function challenge(state, member)
+  local stop = tonumber(redis.call('ZSCORE', places, member) or now + CALL_GRACE)
+  local silent = math.max(wait - math.max(stop - now, 0), 0)
+  if silent < CHALLENGE_AFTER then return CHALLENGE_AFTER - silent end
+  if stop > now + CALL_GRACE then
+    stop = now + CALL_GRACE
+    summon(state, places, member)
+  end
+  return math.max(stop - now, 1)
+end
+
 local state = read_held(held, claims, id)
 local record, foreign = read_fence(fence, name)
 if foreign then return foreign end
@@ -118,7 +132,7 @@ if state.own then return grant_again(state, record) end
 local waited = redis.call('EXISTS', places) == 1
 if state.count == 0 and not waited then return grant(own, record, nil, 0) end
 
-local rank, met, load, capacity
+local rank, met, load, capacity, blocker
 if waited then
   expire_places(line, places, claims)
   rank, own = find_place()
@@ -131,7 +145,7 @@ if wait < 0 then
   admitted = fits(state.load, state.capacity)
   if waited and not admitted then walk(state, line, places, claims, nil) end
 elseif waited then
-  met, load, capacity = walk(state, line, places, claims, own)
+  met, load, capacity, blocker = walk(state, line, places, claims, own)
   admitted = met == 'own' or (met == 'end' and fits(load, capacity))
 else
   admitted = fits(state.load, state.capacity)
@@ -143,12 +157,14 @@ if admitted then
   return answer
 end
 
+local look_in = 0
 if wait > 0 then
   if not rank and waited and redis.call('ZCARD', line) >= MAX_LINE then
     tell(channel, state.called or {})
     return { 2 }
   end
   stand_in_line(rank, state)
+  if blocker and blocker ~= own and fits(load, capacity) then look_in = challenge(state, blocker) end
 elseif rank then
   forget({ own }, claims, line, places)
   walk(state, line, places, claims, nil)
@@ -159,4 +175,4 @@ local ahead = state.count
 if wait >= 0 then ahead = ahead + (rank or redis.call('ZCARD', line) - (wait > 0 and 1 or 0)) end
 local earliest = tonumber(redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2])
 earliest = math.min(state.earliest or earliest or now, earliest or state.earliest or now)
-return { 0, ahead, math.max(earliest - now, 0) }
+return { 0, ahead, math.max(earliest - now, 0), look_in }

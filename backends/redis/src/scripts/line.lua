@@ -16,6 +16,8 @@
 
 -- How long a claim whose turn has come may stay silent before the line passes it over.
 local CALL_GRACE = 1000
+-- How long a claim that waits may be silent while it alone keeps another from what is free.
+local CHALLENGE_AFTER = 4000
 -- The most claims that may wait on one resource.
 local MAX_LINE = 10000
 -- Keys outlive the last end that they hold by this, so that whoever looks then still sees whose end it was and tidies up.
@@ -95,10 +97,16 @@ local function expire_places(line, places, claims)
   if #dead > 0 then forget(dead, claims, line, places) end
 end
 
+-- Shortens the place of a waiting claim to the grace of a call, and has it told.
+local function summon(state, places, member)
+  redis.call('ZADD', places, 'XX', now + CALL_GRACE, member)
+  state.called[#state.called + 1] = string.sub(member, 1, 8)
+end
+
 -- Walks the line from its head for as long as the claims met are admitted, and no further than `own`.
 --
 -- Answers 'own' where it was met, and so is admitted; 'end' where everybody in the line is admitted; else 'blocked'; and
--- with it the load and the smallest capacity of all that was passed, holders included. Whoever was passed is called:
+-- with it the load and the smallest capacity of all that was passed, holders included, and who it was that blocks. Whoever was passed is called:
 -- its place is shortened to the grace, and it is to be told. The load only grows on the way, so the first claim that
 -- does not fit ends the walk: it costs the number of claims that are admitted, whatever the length of the line.
 local function walk(state, line, places, claims, own)
@@ -115,13 +123,12 @@ local function walk(state, line, places, claims, own)
       else
         local weight, bound = share_of(member)
         local least = math.min(capacity, bound)
-        if load + weight > least then return 'blocked', load, capacity end
+        if load + weight > least then return 'blocked', load, capacity, member end
         if member == own then return 'own', load, capacity end
         load, capacity = load + weight, least
         if stop > now + CALL_GRACE then
           stop = now + CALL_GRACE
-          redis.call('ZADD', places, 'XX', stop, member)
-          state.called[#state.called + 1] = string.sub(member, 1, 8)
+          summon(state, places, member)
         end
         state.earliest = math.min(state.earliest or stop, stop)
       end

@@ -204,6 +204,26 @@ pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
     nobody_at_last(trial, &resource, "long after a waiter was killed").await
 }
 
+/// The turn of one that wants more than there is has not come when it dies. Whoever wants less gets it all the same.
+pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial) -> Checked {
+    let command = trial.taker()?;
+    trial.needs_share(Share::READER)?;
+    let resource = trial.resource("room")?;
+    let holder = trial.claim(&resource, Share::READER)?;
+    trial.client(0).hold(&holder).await?;
+    let mut taker = Taker::start(&command).await?;
+    taker.begin_to_take(&trial.short(&resource, Share::WRITER)?, HANG).await?;
+    trial.client(1).stand(&resource, 1).await?;
+    taker.kill().await?;
+    let killed_at = trial.clock.now();
+    let (beside, what) = (trial.claim(&resource, Share::READER)?, "behind a writer that was killed");
+    let taken = trial.client(1).take_within(&beside, silence(trial) + HANG, what).await?;
+    trial.in_time(&taken, killed_at.after(silence(trial)), what)?;
+    trial.client(1).free(&beside).await?;
+    trial.client(0).free(&holder).await?;
+    nobody_at_last(trial, &resource, "long after a writer that waited was killed").await
+}
+
 /// Killed at any instant of taking and releasing, a process leaves the resource usable, and its fences used up.
 pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked {
     let command = trial.taker()?;

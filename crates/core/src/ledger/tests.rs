@@ -184,6 +184,88 @@ fn a_waiter_that_does_not_answer_its_call_is_passed_over() {
     assert!(matches!(ledger.contend(&ask(3, Share::MUTEX, long), later), Verdict::Granted(_)));
 }
 
+const LONG: Duration = Duration::from_secs(60);
+
+/// A reader holds, a writer (2) waits, and a reader (3) behind it.
+fn a_reader_behind_a_writer(now: Moment) -> Ledger {
+    let mut ledger = Ledger::new(Fence::default());
+    let hold = Ask { lease: LONG, ..ask(1, Share::READER, Wait::No) };
+    assert!(matches!(ledger.contend(&hold, now), Verdict::Granted(_)));
+    let busy = ledger.contend(&ask(2, Share::WRITER, Wait::InLine(LONG)), now);
+    assert_eq!(busy, Verdict::Busy { ahead: 1, earliest: now.after(LONG) });
+    let busy = ledger.contend(&ask(3, Share::READER, Wait::InLine(LONG)), now);
+    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: now.after(CHALLENGE_AFTER) });
+    ledger
+}
+
+#[test]
+fn a_waiter_that_was_silent_for_long_is_passed_over_for_one_that_has_room() {
+    let start = Moment::from_millis(1);
+    let mut ledger = a_reader_behind_a_writer(start);
+    let reader = ask(3, Share::READER, Wait::InLine(LONG));
+    let early = start.after(CHALLENGE_AFTER / 2);
+    let busy = ledger.contend(&reader, early);
+    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: start.after(CHALLENGE_AFTER) });
+    assert_eq!(ledger.entries()[1].until, start.after(LONG), "it was heard of not long ago");
+    let challenged = start.after(CHALLENGE_AFTER);
+    let over = challenged.after(CALL_GRACE);
+    assert_eq!(ledger.contend(&reader, challenged), Verdict::Busy { ahead: 2, earliest: over });
+    // Another look does not give it more time.
+    let soon = challenged.after(CALL_GRACE / 2);
+    assert_eq!(ledger.contend(&reader, soon), Verdict::Busy { ahead: 2, earliest: over });
+    assert!(matches!(ledger.contend(&reader, over), Verdict::Granted(_)));
+}
+
+#[test]
+fn a_waiter_that_answers_a_challenge_keeps_its_place() {
+    let start = Moment::from_millis(1);
+    let mut ledger = a_reader_behind_a_writer(start);
+    let (writer, reader) =
+        (ask(2, Share::WRITER, Wait::InLine(LONG)), ask(3, Share::READER, Wait::InLine(LONG)));
+    let challenged = start.after(CHALLENGE_AFTER);
+    ledger.contend(&reader, challenged);
+    let answered = challenged.after(CALL_GRACE / 2);
+    ledger.contend(&writer, answered);
+    let later = challenged.after(CALL_GRACE);
+    let busy = ledger.contend(&reader, later);
+    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: answered.after(CHALLENGE_AFTER) });
+    assert!(ledger.release(id(1), later));
+    assert!(matches!(ledger.contend(&writer, later), Verdict::Granted(_)));
+}
+
+#[test]
+fn nobody_is_challenged_for_one_that_would_have_to_wait_all_the_same() {
+    let start = Moment::from_millis(1);
+    let mut ledger = a_reader_behind_a_writer(start);
+    let late = start.after(CHALLENGE_AFTER * 2);
+    for wait in [Wait::InLine(LONG), Wait::No] {
+        // Another writer has no room beside the reader, and whoever does not wait loses nothing by the line.
+        let share = if wait == Wait::No { Share::READER } else { Share::WRITER };
+        ledger.contend(&ask(4, share, wait), late);
+        assert_eq!(ledger.entries()[1].until, start.after(LONG), "{wait:?}");
+    }
+    let mut line = Ledger::new(Fence::default());
+    let forever = Wait::InLine(Duration::MAX);
+    for (n, share) in [(1, Share::READER), (2, Share::WRITER), (3, Share::READER)] {
+        line.contend(&Ask { lease: Duration::MAX, ..ask(n, share, forever) }, start);
+    }
+    let busy = line.contend(&ask(3, Share::READER, forever), late);
+    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: Moment::NEVER }, "a session keeps the place");
+}
+
+#[test]
+fn a_line_is_mixed_where_one_may_keep_another_from_what_is_free() {
+    let now = Moment::from_millis(1);
+    let mut ledger = a_reader_behind_a_writer(now);
+    assert!(ledger.is_mixed());
+    ledger.release(id(3), now);
+    ledger.contend(&ask(4, Share::WRITER, Wait::InLine(LONG)), now);
+    assert!(!ledger.is_mixed(), "all who wait want the same");
+    ledger.release(id(1), now);
+    ledger.contend(&ask(5, Share::READER, Wait::InLine(LONG)), now);
+    assert!(ledger.is_mixed(), "the first is called, and the second has a reader behind it");
+}
+
 #[test]
 fn the_smallest_capacity_in_line_counts() {
     let permits = |k, n| Share::permits(k, n).unwrap();
