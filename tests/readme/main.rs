@@ -22,6 +22,7 @@ fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> Str
     let admission = match profile.admission {
         Admission::Exclusive => "mutex",
         Admission::SharedExclusive => "mutex, rwlock",
+        Admission::Permits => "mutex, rwlock, single permits",
         _ => "mutex, rwlock, semaphore",
     };
     let order = if profile.order == Order::Fifo { "first come, first served" } else { "any" };

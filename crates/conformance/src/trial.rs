@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, Clock, Liveness, Moment, Note, Order, Patience, Profile, Resource, Share};
+use leasehold_core::{
+    Admission, Claim, Clock, Liveness, Moment, Note, Order, Patience, Profile, Resource, Share,
+};
 
 use crate::chance::{self, Chance};
 use crate::client::{Client, HANG, Taken, Waiting};
@@ -151,6 +153,24 @@ impl Trial {
     pub(crate) fn together(&self) -> Checked<Vec<Share>> {
         let shares = [Share::READER, Share::permits(1, 3)?];
         Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
+    }
+
+    /// Whether claims of these two shares have to do with each other on one name.
+    pub(crate) fn meet(&self, one: Share, other: Share) -> bool {
+        let kind = |share: Share| share.is_counted().then(|| share.capacity());
+        self.profile.admission != Admission::Permits || kind(one) == kind(other)
+    }
+
+    /// What it takes, beside one claim of `share`, until one of the second of these is not admitted; and that one.
+    pub(crate) fn fill(&self, share: Share) -> Checked<(Vec<Share>, Share)> {
+        if !share.is_counted() {
+            return Ok((Vec::new(), if share.is_exclusive() { share } else { Share::WRITER }));
+        }
+        let all = Share::permits(share.capacity(), share.capacity())?;
+        if self.profile.admits(all).is_ok() {
+            return Ok((Vec::new(), all));
+        }
+        Ok(((share.weight()..share.capacity()).map(|_| share).collect(), share))
     }
 
     /// How long after an event a waiter may learn of it at the latest. What a notifying backend may fall back on

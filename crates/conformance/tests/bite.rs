@@ -5,7 +5,7 @@ mod model;
 
 use leasehold_conformance::{Outcome, laws, taker};
 use leasehold_core::{Profile, Waiting};
-use model::{Defect, Models, polling, remote::Remote, session, strong, weak};
+use model::{Defect, Models, polling, remote::Remote, session, single_permits, strong, weak};
 
 /// One fault in a model that promises as the profile says, and a law that must notice it.
 type Case = (Defect, fn() -> Profile, &'static str);
@@ -54,6 +54,7 @@ faults! {
         ProfilesDiffer in strong breaks "profile::it_is_the_same_on_every_connection";
         FirstLookIsBusy in polling breaks "profile::what_is_free_is_granted_at_once";
         AdmitsWhatItExcludes in weak breaks "profile::shares_beyond_it_are_refused";
+        AdmitsWhatItExcludes in single_permits breaks "profile::shares_beyond_it_are_refused";
         ForgetsTheFence in strong breaks "profile::fences_are_there_exactly_if_it_says_so";
         PollsWithoutHint in polling breaks "profile::a_poller_answers_at_once_and_says_when";
         PollsInDisguise in strong breaks "profile::a_waiter_is_not_a_poller";
@@ -68,6 +69,8 @@ faults! {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",
             "safety::a_capacity_fills_up_exactly", "safety::one_holder_among_many_takers",
             "safety::permits_of_several_weights";
+        AdmitsOneTooMany in single_permits breaks "safety::a_capacity_fills_up_exactly",
+            "safety::permits_of_several_weights", "idempotence::a_repeated_claim_takes_its_weight_once";
         WriterLeavesRoom in strong breaks "safety::readers_and_writers";
         OwnCapacityOnly in strong breaks "safety::the_smallest_capacity_counts";
         ForgetsOtherCapacities in strong breaks

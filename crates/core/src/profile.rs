@@ -45,7 +45,10 @@ pub enum Admission {
     Exclusive,
     /// One writer or many readers.
     SharedExclusive,
-    /// Any weight of any capacity.
+    /// That, and one permit a claim of a capacity that all claims of one name agree on. A semaphore is another lock
+    /// there than the mutex or the read-write lock of its name: they do not exclude each other.
+    Permits,
+    /// Any weight of any capacity, and all claims of one name under one rule, whatever their shares.
     Counted,
 }
 
@@ -122,12 +125,11 @@ impl Profile {
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
     pub fn admits(&self, share: Share) -> Result<(), Unmet> {
-        let needed = if share.is_counted() {
-            Admission::Counted
-        } else if share.is_exclusive() && share.capacity() == 1 {
-            Admission::Exclusive
-        } else {
-            Admission::SharedExclusive
+        let needed = match share {
+            Share::MUTEX => Admission::Exclusive,
+            Share::READER | Share::WRITER => Admission::SharedExclusive,
+            _ if share.weight() == 1 => Admission::Permits,
+            _ => Admission::Counted,
         };
         self.demand("admission", needed, self.admission)
     }
@@ -225,7 +227,15 @@ mod tests {
     fn demands_are_compared_not_guessed() {
         assert!(weak().admits(Share::MUTEX).is_ok());
         assert!(weak().admits(Share::WRITER).is_ok());
-        assert!(weak().admits(Share::permits(1, 2).unwrap()).is_err());
+        let permits = |weight, capacity| Share::permits(weight, capacity).unwrap();
+        assert!(weak().admits(permits(1, 2)).is_err());
+        assert!(
+            weak().admits(permits(2, 2)).is_err(),
+            "all permits exclude single ones, which it cannot admit"
+        );
+        let single = Profile { admission: Admission::Permits, ..weak() };
+        assert!(single.admits(permits(1, 2)).is_ok() && single.admits(Share::WRITER).is_ok());
+        assert!(single.admits(permits(2, 3)).is_err() && single.admits(permits(2, 2)).is_err());
         assert!(weak().orders(Order::Fifo).is_err());
         assert!(weak().fences(Grade::BestEffort).is_ok());
         assert!(weak().keeps(Safety::Strict).is_err());

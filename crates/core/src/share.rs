@@ -62,10 +62,10 @@ impl Share {
             || (self.capacity == wanted.capacity && self.weight > wanted.weight)
     }
 
-    /// Whether it takes a counting backend to admit this share; an exclusive or a reader's share does not.
+    /// Whether it takes a counting backend to admit this share; that of a mutex, a reader or a writer does not. All
+    /// permits of a semaphore do, since they have to exclude single ones.
     pub const fn is_counted(self) -> bool {
-        let is_reader = self.weight == 1 && self.capacity == u32::MAX;
-        !self.is_exclusive() && !is_reader
+        !matches!(self, Share::MUTEX | Share::READER | Share::WRITER)
     }
 }
 
@@ -113,6 +113,8 @@ mod tests {
         let two_of_three = Share::permits(2, 3).unwrap();
         assert!(two_of_three.is_counted());
         assert_eq!(two_of_three.to_string(), "2/3");
+        let all = Share::permits(3, 3).unwrap();
+        assert!(all.is_exclusive() && all.is_counted() && !Share::WRITER.is_counted());
         // Most of what readers share is neither a reader nor a writer: only who counts can tell.
         assert!(Share::permits(u32::MAX - 1, u32::MAX).unwrap().is_counted());
     }

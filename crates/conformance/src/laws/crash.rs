@@ -143,12 +143,13 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         let asked_at = trial.clock.now();
         let fence = taker.hold(&theirs).await?;
         let ends_at = trial.clock.now().after(trial.ttl() + trial.profile().granularity);
-        let alone = if share.is_counted() {
-            Share::permits(share.capacity(), share.capacity())?
-        } else {
-            Share::MUTEX
-        };
-        let waiting = trial.client(0).wait(trial.claim(&resource, alone)?);
+        let (beside, blocked) = trial.fill(share)?;
+        let mut stay = Vec::new();
+        for share in beside {
+            stay.push(trial.claim(&resource, share)?);
+            trial.client(1).hold(&stay[stay.len() - 1]).await?;
+        }
+        let waiting = trial.client(0).wait(trial.claim(&resource, blocked)?);
         trial.client(0).stand(&resource, 1).await?;
         ensure!(
             !waiting.is_over() || trial.clock.now() >= ends_at,
@@ -170,6 +171,9 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
         ensure!(rising, "{:?} was granted after {fence:?}", taken.grant.fence);
         trial.client(0).free(&claim).await?;
+        for claim in &stay {
+            trial.client(1).free(claim).await?;
+        }
         trial.client(1).nobody(&resource, "after the successor's release").await?;
     }
     Ok(())

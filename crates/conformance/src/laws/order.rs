@@ -134,7 +134,7 @@ pub(crate) async fn readers_do_not_pass_a_waiting_writer(trial: &Trial) -> Check
 /// A claim for few permits does not pass one that waits for many.
 pub(crate) async fn small_claims_do_not_pass_a_large_one(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
-    trial.needs_share(Share::permits(1, 3)?)?;
+    trial.needs_share(Share::permits(3, 3)?)?;
     let resource = trial.resource("large")?;
     let (small, large) = (Share::permits(1, 3)?, Share::permits(3, 3)?);
     let holder = trial.claim(&resource, small)?;

@@ -119,7 +119,9 @@ async fn untouched(trial: &Trial, claim: &Claim, grant: &Grant) -> Checked {
         grant.fence,
         again.fence
     );
-    let other = Claim { id: chance::id()?, share: Share::MUTEX, ..claim.clone() };
-    trial.client(2).refused(&other).await?;
+    if trial.meet(claim.share, Share::MUTEX) {
+        let other = Claim { id: chance::id()?, share: Share::MUTEX, ..claim.clone() };
+        trial.client(2).refused(&other).await?;
+    }
     Ok(())
 }

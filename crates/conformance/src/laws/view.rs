@@ -13,14 +13,20 @@ pub(crate) async fn holders_and_line_are_shown_as_they_are(trial: &Trial) -> Che
     let resource = trial.resource("shown")?;
     let share = trial.together()?.pop().unwrap_or(Share::MUTEX);
     let mut held = Vec::new();
-    for n in 0..if share == Share::MUTEX { 1 } else { 2 } {
+    // Two that hold together and a mutex that waits; or all that hold together, and one more.
+    let (holders, waits) = match trial.meet(share, Share::MUTEX) {
+        true if share == Share::MUTEX => (1, share),
+        true => (2, Share::MUTEX),
+        false => (trial.fill(share)?.0.len() + 1, share),
+    };
+    for n in 0..holders {
         let note = Note::new(&format!("holder {n} — на хосте «α»"))?;
         let claim = Claim { note, ..trial.claim(&resource, share)? };
         let grant = trial.client(n).hold(&claim).await?;
         held.push((claim, grant.fence));
     }
     let note = Note::new(&"é".repeat(512))?;
-    let waiting = trial.client(2).wait(Claim { note, ..trial.claim(&resource, Share::MUTEX)? });
+    let waiting = trial.client(2).wait(Claim { note, ..trial.claim(&resource, waits)? });
     trial.client(2).stand(&resource, 1).await?;
     let seen = trial.client(3).look(&resource).await?;
     ensure!(seen.holders.len() == held.len(), "{} hold, shown are {:?}", held.len(), seen.holders);

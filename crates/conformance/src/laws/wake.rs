@@ -74,16 +74,23 @@ pub(crate) async fn no_release_is_lost_between_look_and_wait(trial: &Trial) -> C
 pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Checked {
     for share in trial.together()? {
         let resource = trial.resource(&format!("readers/{share}"))?;
-        let writer =
-            trial.claim(&resource, if share.is_counted() { Share::permits(3, 3)? } else { Share::WRITER })?;
-        trial.client(0).hold(&writer).await?;
+        // One that excludes all others; or as many as there is room for.
+        let (beside, all) = trial.fill(share)?;
+        let shares = if beside.is_empty() { vec![all] } else { [beside, vec![share]].concat() };
+        let mut writers = Vec::new();
+        for share in shares {
+            writers.push(trial.claim(&resource, share)?);
+            trial.client(0).hold(&writers[writers.len() - 1]).await?;
+        }
         let mut waits = Vec::new();
         for n in 1..4 {
             waits.push(trial.client(n).wait(trial.claim(&resource, share)?));
             trial.client(n).stand(&resource, n).await?;
         }
         let released_at = trial.clock.now();
-        trial.client(0).free(&writer).await?;
+        for writer in &writers {
+            trial.client(0).free(writer).await?;
+        }
         let mut held = Vec::new();
         // None of them releases before all have been granted: they hold together.
         for (n, waiting) in waits.into_iter().enumerate() {

@@ -85,6 +85,11 @@ pub fn session() -> Profile {
     Profile { liveness: Liveness::Session, place_ttl: Duration::ZERO, ..polling() }
 }
 
+/// A strong store that admits permits one by one only.
+pub fn single_permits() -> Profile {
+    Profile { admission: Admission::Permits, ..strong() }
+}
+
 /// A store that promises as little as a profile can.
 pub fn weak() -> Profile {
     Profile { admission: Admission::Exclusive, order: Order::Unordered, fencing: Grade::None, ..polling() }
