@@ -27,7 +27,9 @@ impl Stop {
 
 impl From<Failure> for Stop {
     fn from(failure: Failure) -> Stop {
-        Stop::Broken(format!("a call failed ({:?}, effect {:?}): {failure}", failure.kind, failure.effect))
+        let text = format!("a call failed ({:?}, effect {:?}): {failure}", failure.kind, failure.effect);
+        // A server on a machine that stood still is silent, and its client leaves it in time.
+        if failure.is_transient() { Stop::Late(text) } else { Stop::Broken(text) }
     }
 }
 

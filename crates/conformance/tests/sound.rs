@@ -4,7 +4,7 @@
 mod model;
 
 use leasehold_conformance::{suite, taker};
-use model::{Models, polling, remote::Remote, session, single_permits, strong, weak};
+use model::{Models, polling, remote::Remote, session, strong, weak};
 
 mod notifying {
     use super::*;
@@ -19,11 +19,6 @@ mod polling_by_lease {
 mod polling_by_session {
     use super::*;
     suite!(Models::served(session(), None));
-}
-
-mod permits_one_by_one {
-    use super::*;
-    suite!(Models::new(single_permits(), None));
 }
 
 mod promising_little {

@@ -27,7 +27,9 @@ use crate::error::Result;
 /// # }
 /// ```
 ///
-/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex).
+/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). Where the profile says
+/// [`Admission::Permits`](crate::Admission::Permits), several permits at once are refused, and the mutex of the same name is
+/// another lock.
 pub type Semaphore = Lock<Counted>;
 
 impl Lock<Counted> {
