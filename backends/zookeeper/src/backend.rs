@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Registers, Release, Renew,
-    Renewal, Resource, Safety, Share, Snapshot, Step, Summary, Version, Waiting,
+    Admission, Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Registers,
+    Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Step, Summary, Version, Waiting,
 };
 
 use crate::config::ZooKeeperConfig;
@@ -58,7 +58,7 @@ impl ZooKeeperBackend {
         if config.exposes_password() {
             tracing::warn!("the password for ZooKeeper crosses the network in the clear: write zks://");
         }
-        let names = Names::new(config.base(), config.dialect, config.user().is_some());
+        let names = Names::new(config.base(), config.dialect, config.user().is_some()).with(config.mutexes);
         let (sessions, first) = Sessions::start(config.clone()).await?;
         let ensemble = Arc::new(Ensemble {
             config,
@@ -70,7 +70,7 @@ impl ZooKeeperBackend {
         });
         tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));
         let session_timeout = first.timeout;
-        let profile = profile(session_timeout, ensemble.config.dialect);
+        let profile = profile(session_timeout, ensemble.names.admission());
         Ok(ZooKeeperBackend { ensemble, session_timeout, profile })
     }
 
@@ -87,7 +87,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn why_not(&self, share: Share) -> Option<&'static str> {
-        self.ensemble.names.dialect().why_not(share)
+        self.ensemble.names.why_not(share)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -132,10 +132,10 @@ impl Backend for ZooKeeperBackend {
     }
 }
 
-fn profile(session_timeout: Duration, dialect: Dialect) -> Profile {
+fn profile(session_timeout: Duration, admission: Admission) -> Profile {
     Profile {
         name: "zk",
-        admission: dialect.admission(),
+        admission,
         order: Order::Fifo,
         waiting: Waiting::Notifies,
         liveness: Liveness::Heartbeat { valid: valid(session_timeout) },

@@ -10,7 +10,7 @@ use leasehold_address::{
 };
 use leasehold_core::Failure;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Mutexes};
 
 /// One ZooKeeper ensemble, and how leasehold uses it.
 ///
@@ -23,7 +23,8 @@ use crate::dialect::Dialect;
 /// |---|---|---|
 /// | `session` | session timeout to ask for, 1s to 10m; the servers may give another | `30s` |
 /// | `prefix` | the node under the chroot in which all locks are: 1 to 64 of `A-Z a-z 0-9 . _ : -` | `leasehold`, or none in another dialect |
-/// | `dialect` | `native`; or `curator` or `kazoo`, to contend with the users of these: mutexes and read-write locks, whose names are paths | `native` |
+/// | `dialect` | `native`; or `curator` or `kazoo`, to contend with the users of these: mutexes, read-write locks and single permits of semaphores, whose names are paths | `native` |
+/// | `mutex` | in these dialects: `lock`, to contend with their mutexes; or `semaphore`, to contend with their semaphores of one lease, and then there are mutexes only | `lock` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again for each session | |
 /// | `ca` | `zks` only: PEM file of the authorities to trust instead of the system's, read again for each connection | |
@@ -50,6 +51,7 @@ pub struct ZooKeeperConfig {
     pub(crate) session: Duration,
     prefix: Option<String>,
     pub(crate) dialect: Dialect,
+    pub(crate) mutexes: Mutexes,
     pub(crate) timeout: Duration,
 }
 
@@ -73,6 +75,7 @@ impl ZooKeeperConfig {
             session: Duration::from_secs(30),
             prefix: None,
             dialect: Dialect::Native,
+            mutexes: Mutexes::Locks,
             timeout: Duration::from_secs(5),
         };
         for (name, value) in &parts.options {
@@ -132,6 +135,10 @@ impl ZooKeeperConfig {
                     invalid(format!("dialect={value} is not known: write native, curator or kazoo"))
                 })?;
             }
+            "mutex" => {
+                self.mutexes = Mutexes::of(value)
+                    .ok_or_else(|| invalid(format!("mutex={value} is not known: write lock or semaphore")))?;
+            }
             "password-file" => self.credentials.read_from(value),
             "ca" | "cert" | "key" => match &mut self.tls {
                 Some(files) => drop(files.take(name, value)),
@@ -155,6 +162,11 @@ impl ZooKeeperConfig {
         }
         if self.base() == "/zookeeper" || self.base().starts_with("/zookeeper/") {
             return Err(invalid("the node /zookeeper belongs to ZooKeeper itself: take another prefix"));
+        }
+        if self.dialect == Dialect::Native && self.mutexes != Mutexes::Locks {
+            return Err(invalid(
+                "mutex=semaphore is how others write it: add dialect=curator or dialect=kazoo",
+            ));
         }
         self.tls.as_ref().map_or(Ok(()), TlsFiles::check)
     }
@@ -189,7 +201,8 @@ fn is_dots(name: &str) -> bool {
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_PASSWORD";
 const FORM: &str = "zk://host:2181,host:2181/chroot or zks://host:2281,host:2281/chroot";
-const OPTIONS: &[&str] = &["session", "prefix", "dialect", "timeout", "password-file", "ca", "cert", "key"];
+const OPTIONS: &[&str] =
+    &["session", "prefix", "dialect", "mutex", "timeout", "password-file", "ca", "cert", "key"];
 const LONGEST_SESSION: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -271,6 +284,8 @@ mod tests {
             ("zks://a?cert=/x", "belong together"),
             ("zk://a?prefix=zookeeper", "belongs to ZooKeeper"),
             ("zk://a?dialect=java", "native, curator or kazoo"),
+            ("zk://a?dialect=kazoo&mutex=lease", "lock or semaphore"),
+            ("zk://a?mutex=semaphore", "dialect=curator"),
             ("zk://a/zookeeper?dialect=kazoo", "belongs to ZooKeeper"),
             ("zk://:p@a", "needs a user"),
             ("zk://u:p@a?password-file=/x", "two passwords"),

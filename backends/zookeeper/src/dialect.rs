@@ -11,10 +11,30 @@ use leasehold_core::{Admission, ClaimId, Effect, Failure, FailureKind, Share};
 pub(crate) enum Dialect {
     /// `id-weight-capacity-sequence`: every share.
     Native,
-    /// Apache Curator's `InterProcessMutex` and `InterProcessReadWriteLock`.
+    /// Apache Curator's `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`.
     Curator,
-    /// kazoo's `Lock`, `WriteLock` and `ReadLock`.
+    /// kazoo's `Lock`, `WriteLock`, `ReadLock` and `Semaphore`.
     Kazoo,
+}
+
+/// How a mutex is written in another library's dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutexes {
+    /// As its mutex.
+    Locks,
+    /// As its semaphore of one lease; then there is nothing else.
+    Leases,
+}
+
+impl Mutexes {
+    /// The one that an option of the URL names.
+    pub(crate) fn of(name: &str) -> Option<Mutexes> {
+        match name {
+            "lock" => Some(Mutexes::Locks),
+            "semaphore" => Some(Mutexes::Leases),
+            _ => None,
+        }
+    }
 }
 
 /// What the name of a claim's node says.
@@ -32,25 +52,24 @@ impl Dialect {
     }
 
     /// What can be written down in it.
-    pub(crate) fn admission(self) -> Admission {
-        match self {
-            Dialect::Native => Admission::Counted,
-            Dialect::Curator | Dialect::Kazoo => Admission::SharedExclusive,
+    pub(crate) fn admission(self, mutexes: Mutexes) -> Admission {
+        match (self, mutexes) {
+            (Dialect::Native, _) => Admission::Counted,
+            (_, Mutexes::Locks) => Admission::Permits,
+            (_, Mutexes::Leases) => Admission::Exclusive,
         }
     }
 
     /// Why a share cannot be written down; `None` where it can.
-    pub(crate) fn why_not(self, share: Share) -> Option<&'static str> {
-        match self {
-            _ if !share.is_counted() => None,
-            Dialect::Native => None,
-            Dialect::Curator => Some(
-                "no node of Curator's semaphores says how many permits there are, so two of different sizes would not \
-                 notice: take dialect=native for semaphores",
-            ),
-            Dialect::Kazoo => Some(
-                "kazoo's semaphores keep no line of those who hold, and so no order to be admitted in: \
-                 take dialect=native for semaphores",
+    pub(crate) fn why_not(self, mutexes: Mutexes, share: Share) -> Option<&'static str> {
+        match (self, mutexes) {
+            (Dialect::Native, _) => None,
+            (_, Mutexes::Leases) if share == Share::MUTEX => None,
+            (_, Mutexes::Leases) => Some("mutex=semaphore writes mutexes only: leave it out for other locks"),
+            _ if !share.is_counted() || share.weight() == 1 => None,
+            _ => Some(
+                "their semaphores give one lease at a time, so several permits would not be granted together: \
+                 ask for one permit a claim, or take dialect=native",
             ),
         }
     }
@@ -59,28 +78,47 @@ impl Dialect {
     ///
     /// # Errors
     /// `Unsupported`; nothing was sent.
-    pub(crate) fn check(self, share: Share) -> Result<(), Failure> {
-        let Some(why) = self.why_not(share) else { return Ok(()) };
+    pub(crate) fn check(self, mutexes: Mutexes, share: Share) -> Result<(), Failure> {
+        let Some(why) = self.why_not(mutexes, share) else { return Ok(()) };
         let text = format!("the share {share} cannot be written in this dialect: {why}");
         Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
     }
 
-    /// What a child is called, up to the sequence that the server appends.
+    /// Whether a claim of this share takes a lease of a semaphore, beside the line of its resource.
+    pub(crate) fn leases(self, mutexes: Mutexes, share: Share) -> bool {
+        self != Dialect::Native && (share.is_counted() || mutexes == Mutexes::Leases)
+    }
+
+    /// What a child of a line is called, up to the sequence that the server appends. Who wants a lease stands as a mutex.
     pub(crate) fn stem(self, id: ClaimId, share: Share) -> String {
         let hex = id.to_hex();
         match self {
             Dialect::Native => format!("{hex}-{}-{}-", share.weight(), share.capacity()),
+            Dialect::Curator => match share {
+                Share::READER => protected(&hex, "__READ__"),
+                Share::WRITER => protected(&hex, "__WRIT__"),
+                _ => protected(&hex, "lock-"),
+            },
+            Dialect::Kazoo if share == Share::READER => format!("{hex}__rlock__"),
+            Dialect::Kazoo => format!("{hex}__lock__"),
+        }
+    }
+
+    /// What a lease of a semaphore is called, up to the sequence where the server appends one.
+    pub(crate) fn lease(self, id: ClaimId) -> String {
+        let hex = id.to_hex();
+        if self == Dialect::Curator { protected(&hex, LEASE) } else { hex }
+    }
+
+    /// Whose lease a child is; `None` where it is none.
+    pub(crate) fn read_lease(self, name: &str) -> Option<ClaimId> {
+        match self {
+            Dialect::Native => None,
             Dialect::Curator => {
-                let kind = match share {
-                    Share::MUTEX => "lock-",
-                    _ if share.is_exclusive() => "__WRIT__",
-                    _ => "__READ__",
-                };
-                let [a, b, c, d, e] = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-                format!("_c_{a}-{b}-{c}-{d}-{e}-{kind}")
+                let (id, rest) = unprotected(name)?;
+                sequence(rest.strip_prefix(LEASE)?).map(|_| id)
             }
-            Dialect::Kazoo if share.is_exclusive() => format!("{hex}__lock__"),
-            Dialect::Kazoo => format!("{hex}__rlock__"),
+            Dialect::Kazoo => ClaimId::from_hex(name),
         }
     }
 
@@ -95,13 +133,8 @@ impl Dialect {
                 Some(Named { id, share, sequence: sequence(parts.next()?)? })
             }
             Dialect::Curator => {
-                let (uuid, rest) = name.strip_prefix("_c_")?.split_at_checked(36)?;
-                let shape = |(at, byte): (usize, u8)| (byte == b'-') == [8, 13, 18, 23].contains(&at);
-                if !uuid.bytes().enumerate().all(shape) {
-                    return None;
-                }
-                let id = ClaimId::from_hex(&uuid.replace('-', ""))?;
-                kind(rest.strip_prefix('-')?, id, CURATOR)
+                let (id, rest) = unprotected(name)?;
+                kind(rest, id, CURATOR)
             }
             Dialect::Kazoo => {
                 let (hex, rest) = name.split_at_checked(32)?;
@@ -128,6 +161,22 @@ pub(crate) fn looks_like_a_claim(name: &str) -> bool {
     digits >= 9 && RECIPES.iter().any(|recipe| stem.trim_end_matches('-').ends_with(recipe))
 }
 
+/// The name of a protected node of Curator's.
+fn protected(hex: &str, kind: &str) -> String {
+    let [a, b, c, d, e] = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("_c_{a}-{b}-{c}-{d}-{e}-{kind}")
+}
+
+/// The id of such a node, and what follows it.
+fn unprotected(name: &str) -> Option<(ClaimId, &str)> {
+    let (uuid, rest) = name.strip_prefix("_c_")?.split_at_checked(36)?;
+    let shape = |(at, byte): (usize, u8)| (byte == b'-') == [8, 13, 18, 23].contains(&at);
+    if !uuid.bytes().enumerate().all(shape) {
+        return None;
+    }
+    Some((ClaimId::from_hex(&uuid.replace('-', ""))?, rest.strip_prefix('-')?))
+}
+
 fn kind(rest: &str, id: ClaimId, kinds: &[(&str, Share)]) -> Option<Named> {
     kinds.iter().find_map(|(kind, share)| {
         let sequence = sequence(rest.strip_prefix(kind)?)?;
@@ -149,6 +198,7 @@ const ALL: &[(&str, Dialect)] =
     &[("native", Dialect::Native), ("curator", Dialect::Curator), ("kazoo", Dialect::Kazoo)];
 const CURATOR: &[(&str, Share)] =
     &[("lock-", Share::MUTEX), ("__READ__", Share::READER), ("__WRIT__", Share::WRITER)];
+const LEASE: &str = "lease-";
 /// A mutex and a writer are written alike: both exclude everybody.
 const KAZOO: &[(&str, Share)] = &[("__lock__", Share::MUTEX), ("__rlock__", Share::READER)];
 /// What stands before the sequence in the recipes of Curator, kazoo, ZooKeeper's own and .NET's, the dash left out.
@@ -201,16 +251,47 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_has_no_name_is_refused() {
-        let one_of_three = Share::permits(1, 3).unwrap();
-        for dialect in [Dialect::Curator, Dialect::Kazoo] {
-            let failure = dialect.check(one_of_three).unwrap_err();
+    fn a_share_that_cannot_be_written_is_refused() {
+        let permits = |weight| Share::permits(weight, 3).unwrap();
+        let refused = |dialect: Dialect, mutexes, share| {
+            let failure = dialect.check(mutexes, share).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
-            assert!(failure.detail().contains("dialect=native"), "{failure}");
-            assert!(dialect.why_not(one_of_three).is_some_and(|why| failure.detail().ends_with(why)));
-            assert!(dialect.check(Share::permits(3, 3).unwrap()).is_ok(), "all of it is a mutex");
+            assert!(dialect.why_not(mutexes, share).is_some_and(|why| failure.detail().ends_with(why)));
+            failure.to_string()
+        };
+        for dialect in [Dialect::Curator, Dialect::Kazoo] {
+            for share in [permits(2), permits(3)] {
+                assert!(refused(dialect, Mutexes::Locks, share).contains("dialect=native"));
+            }
+            for share in [permits(1), Share::READER, Share::WRITER] {
+                assert!(dialect.check(Mutexes::Locks, share).is_ok());
+                assert_eq!(dialect.leases(Mutexes::Locks, share), share == permits(1));
+                assert!(refused(dialect, Mutexes::Leases, share).contains("mutexes only"));
+            }
+            assert!(dialect.check(Mutexes::Leases, Share::MUTEX).is_ok());
+            assert!(dialect.leases(Mutexes::Leases, Share::MUTEX));
+            assert!(!dialect.leases(Mutexes::Locks, Share::MUTEX));
         }
-        assert!(Dialect::Native.check(one_of_three).is_ok());
+        assert!(Dialect::Native.check(Mutexes::Locks, permits(2)).is_ok());
+        assert!(!Dialect::Native.leases(Mutexes::Locks, permits(1)));
+    }
+
+    #[test]
+    fn leases_are_those_of_the_other_libraries() {
+        let (one, hex) = (Share::permits(1, 3).unwrap(), ID.to_hex());
+        for dialect in [Dialect::Curator, Dialect::Kazoo] {
+            assert_eq!(dialect.stem(ID, one), dialect.stem(ID, Share::MUTEX), "they stand as a mutex");
+        }
+        let lease = Dialect::Curator.lease(ID);
+        assert_eq!(lease, "_c_abababab-abab-abab-abab-abababababab-lease-");
+        assert_eq!(Dialect::Curator.read_lease(&format!("{lease}0000000007")), Some(ID));
+        assert_eq!(Dialect::Curator.read_lease(&lease), None);
+        assert_eq!(Dialect::Kazoo.lease(ID), hex);
+        assert_eq!(Dialect::Kazoo.read_lease(&hex), Some(ID));
+        for dialect in [Dialect::Curator, Dialect::Kazoo] {
+            let place = format!("{}0000000001", dialect.stem(ID, one));
+            assert_eq!(dialect.read_lease(&place), None, "{place}");
+        }
     }
 
     proptest! {

@@ -13,6 +13,7 @@ use leasehold_core::{Claim, ClaimId, Failure, Release};
 use tokio::sync::Notify;
 
 use crate::backend::Ensemble;
+use crate::names::Post;
 use crate::places::Stage;
 
 /// Claims that were given up and may still be there.
@@ -82,17 +83,24 @@ impl Ensemble {
         match own {
             Some(own) => {
                 was_there = self.delete(&session, &self.path(claim, &own)).await?;
-                if let Some(number) = self.names.number(&own.name) {
+                if let Some(number) = self.names.number(&own.name).filter(|_| own.post == Post::Line) {
                     self.quiet.left(&claim.resource, number);
                 }
             }
             // It was never ours, or its making was not answered, or it was made in another session.
             None => {
-                let line = self.line_now(&session, &claim.resource).await?;
-                for place in line.iter().flat_map(|(line, _)| line.places()) {
-                    if place.id == claim.id {
-                        let path = format!("{}/{}", self.names.container(&claim.resource), place.name);
-                        was_there |= self.delete(&session, &path).await?;
+                for _ in 0..MAX_MOVES {
+                    let mut moved = false;
+                    let scene = self.scene_now(&session, &claim.resource).await?;
+                    for (post, name) in scene.nodes_of(claim.id) {
+                        let path = format!("{}/{name}", self.names.node(&claim.resource, post));
+                        let deleted = self.delete(&session, &path).await?;
+                        // Another client's may have been given its lease at this moment.
+                        moved |= !deleted && post == Post::Locks;
+                        was_there |= deleted;
+                    }
+                    if !moved {
+                        break;
                     }
                 }
             }
@@ -139,6 +147,8 @@ pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
     }
 }
 
+/// How often a claim is looked for that was there and is not: it moves once, from the line to the leases.
+const MAX_MOVES: usize = 2;
 /// The most requests of one batch that are on their way together.
 const AT_ONCE: usize = 256;
 const RETRY_FIRST: Duration = Duration::from_millis(50);

@@ -101,7 +101,9 @@ impl Ensemble {
             Dialect::Kazoo => ("kazoo", "the nodes of names that are not used any more stay"),
         };
         let finding = Finding::new("dialect", Severity::Notice, format!("locks are written as {of} does"));
-        Some(finding.meaning(format!("names are paths, semaphores are refused, and {parents}")))
+        Some(finding.meaning(format!(
+            "names are paths, a semaphore is another lock than the mutex of its name, and {parents}"
+        )))
     }
 }
 

@@ -9,7 +9,7 @@ use leasehold_core::{ClaimId, Share};
 use crate::dialect::Dialect;
 
 /// The claims on one resource, first come first.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Line {
     places: Vec<Place>,
 }
@@ -93,6 +93,12 @@ impl Line {
 
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
+    }
+
+    /// The line without some of its claims.
+    pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> Line {
+        self.places.retain(|place| !gone(place.id));
+        self
     }
 
     /// Where a claim stands.

@@ -31,6 +31,7 @@ impl Ensemble {
             resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > after)
         });
         resources.sort_unstable();
+        resources.dedup();
         // Empty containers stay for a while, so how many have to be looked at for a full page is not known.
         let mut page = Vec::new();
         for some in resources.chunks(LOOKS_AT_ONCE) {
@@ -56,7 +57,9 @@ impl Ensemble {
     /// Where names are paths: every node below that has children like claims.
     async fn walk(&self, session: &Session, prefix: &str) -> Result<Vec<Resource>, Failure> {
         let mut found = Vec::new();
-        let (mut level, mut walked) = (vec![(self.start(prefix), None::<Resource>)], 0);
+        let start = self.start(prefix);
+        let first = self.names.resource(&start);
+        let (mut level, mut walked) = (vec![(start, first)], 0);
         while !level.is_empty() {
             walked += level.len();
             if walked > MAX_WALKED {
@@ -76,10 +79,12 @@ impl Ensemble {
                         found.extend(resource.clone());
                     }
                     let path = path.trim_end_matches('/');
-                    for child in deeper {
+                    for child in &deeper {
                         let path = format!("{path}/{child}");
-                        let named = self.names.resource(&path);
-                        if let Some(resource) = named.filter(|resource| leads_to(resource, prefix)) {
+                        // What is in a part of a semaphore belongs to that. Such a part may have no name of its own.
+                        let part = resource.clone().filter(|_| self.names.is_part(child, &deeper));
+                        let named = || self.names.resource(&path).filter(|named| leads_to(named, prefix));
+                        if let Some(resource) = part.or_else(named) {
                             next.push((path, Some(resource)));
                         }
                     }
@@ -113,15 +118,29 @@ impl Ensemble {
     }
 
     async fn summary(&self, session: &Session, resource: &Resource) -> Result<Option<Summary>, Failure> {
-        let children = self.children(session, &self.names.container(resource)).await?;
-        // What does not read as a line is not ours to show.
-        let line = self.names.line(children).ok().filter(|line| !line.places().is_empty());
-        Ok(line.map(|line| {
-            let holders = line.holders();
-            let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
-            let waiting = count(line.places().len() - holders);
-            Summary { resource: resource.clone(), holders: count(holders), waiting }
-        }))
+        let scene = match self.scene(session, resource).await {
+            Ok(scene) if !scene.is_empty() => scene,
+            Ok(_) => return Ok(None),
+            // What does not read as a line is not ours to show, nor is what another user may not see.
+            Err(failure) if matches!(failure.kind, FailureKind::Foreign) => return Ok(None),
+            Err(failure)
+                if failure.kind == FailureKind::Denied && self.names.dialect() != Dialect::Native =>
+            {
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
+        };
+        let (mut holders, mut waiting) = (scene.line.holders(), scene.locks.places().len());
+        waiting += scene.line.places().len() - holders;
+        holders += scene.leases.len();
+        // The first in line may have its lease in hand already.
+        if !(scene.locks.places().is_empty() || scene.leases.is_empty())
+            && let Some(standings) = self.standings(session, resource, &scene).await?
+        {
+            (holders, waiting) = (standings.holders.len(), standings.waiting.len());
+        }
+        let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
+        Ok(Some(Summary { resource: resource.clone(), holders: count(holders), waiting: count(waiting) }))
     }
 }
 

@@ -1,13 +1,32 @@
-//! What an onlooker sees of one line, with its notes. Looking changes nothing.
+//! What an onlooker sees of one resource, with its notes. Looking changes nothing.
 
-use leasehold_core::{Failure, Fence, Patience, Resource, Snapshot, Standing, Version};
+use futures_util::future::{join, join_all, select_all};
+use leasehold_core::{ClaimId, Failure, Fence, Note, Patience, Resource, Share, Snapshot, Standing, Version};
 use zookeeper_client::{Error, MultiReadResult, OneshotWatcher, Stat};
 
 use crate::backend::Ensemble;
-use crate::line::{Line, Place};
+use crate::dialect::Dialect;
+use crate::names::Post;
+use crate::scene::{Children, Scene};
 use crate::session::Session;
 use crate::waiting::cannot_look;
 use crate::wire;
+
+/// Who holds and who waits, first come first.
+#[derive(Default)]
+pub(crate) struct Standings {
+    pub(crate) holders: Vec<Standing>,
+    pub(crate) waiting: Vec<Standing>,
+}
+
+/// One node of a claim, as it was read.
+struct Seen {
+    id: ClaimId,
+    /// What its name says.
+    share: Share,
+    data: Vec<u8>,
+    stat: Stat,
+}
 
 impl Ensemble {
     /// Holders and line of a resource; with `seen`, waits for another version.
@@ -17,115 +36,239 @@ impl Ensemble {
         seen: Option<&Version>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let container = self.names.container(resource);
         let session = self.sessions.present(self.config.timeout).await?;
         while let Some(seen) = seen.filter(|_| !patience.is_ended()) {
-            let (version, watcher) = self.version_and_watch(&session, resource).await?;
+            let (version, watchers) = self.version_and_watches(&session, resource).await?;
             if version != *seen {
                 break;
             }
+            let changes = watchers.into_iter().map(|watcher| Box::pin(watcher.changed()));
             tokio::select! {
-                _ = watcher.changed() => {}
+                _ = select_all(changes) => {}
                 () = patience.ended() => {}
             }
         }
         for _ in 0..MAX_TRIES {
-            let Some((line, stat)) = self.line_now(&session, resource).await? else {
-                return Ok(snapshot(resource, nobody(), Vec::new(), 0));
-            };
-            if let Some(standings) = self.standings(&session, &container, &line).await? {
-                return Ok(snapshot(resource, version_of(&line, &stat), standings, line.holders()));
+            let scene = self.scene_now(&session, resource).await?;
+            if let Some(Standings { holders, waiting }) = self.standings(&session, resource, &scene).await? {
+                let fence = holders.iter().filter_map(|standing| standing.fence).max();
+                let version = scene.version();
+                return Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence });
             }
         }
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
     }
 
-    /// The present version, and a watch on the next.
-    async fn version_and_watch(
+    /// All that stands there now: the leader is asked first, in the same breath, so that what this server answers is not
+    /// old. A session's requests are answered in order.
+    pub(crate) async fn scene_now(&self, session: &Session, resource: &Resource) -> Result<Scene, Failure> {
+        let synced = session.client.sync(self.names.root());
+        let scene = self.scene(session, resource);
+        let (synced, scene) = join(session.ask(self.config.timeout, synced), scene).await;
+        synced.map_err(cannot_look)?;
+        scene
+    }
+
+    /// All that this server knows to stand there.
+    pub(crate) async fn scene(&self, session: &Session, resource: &Resource) -> Result<Scene, Failure> {
+        let posts = self.names.posts();
+        let lists: Vec<_> =
+            posts.iter().map(|post| session.client.get_children(&self.names.node(resource, *post))).collect();
+        let lists = async { Ok(join_all(lists).await) };
+        let mut nodes: Vec<(Post, Children)> = Vec::with_capacity(posts.len());
+        for (post, listed) in
+            posts.iter().zip(session.ask(self.config.timeout, lists).await.map_err(cannot_look)?)
+        {
+            match listed {
+                Ok(children) => nodes.push((*post, Some(children))),
+                Err(Error::NoNode) => nodes.push((*post, None)),
+                Err(error) => return Err(cannot_look(error)),
+            }
+        }
+        Scene::of(self.names.dialect(), nodes).map_err(|why| wire::unreadable(resource, &why))
+    }
+
+    /// The present version, and watches of which one fires at the next.
+    async fn version_and_watches(
         &self,
         session: &Session,
         resource: &Resource,
-    ) -> Result<(Version, OneshotWatcher), Failure> {
-        let (container, limit) = (self.names.container(resource), self.config.timeout);
+    ) -> Result<(Version, Vec<OneshotWatcher>), Failure> {
+        let (mut nodes, mut watchers) = (Vec::new(), Vec::new());
+        for post in self.names.posts() {
+            let (children, watcher) =
+                self.children_and_watch(session, &self.names.node(resource, *post)).await?;
+            nodes.push((*post, children));
+            watchers.push(watcher);
+        }
+        let scene = Scene::of(self.names.dialect(), nodes).map_err(|why| wire::unreadable(resource, &why))?;
+        Ok((scene.version(), watchers))
+    }
+
+    /// The children of a node, and a watch on their next change, or on the making of the node.
+    async fn children_and_watch(
+        &self,
+        session: &Session,
+        node: &str,
+    ) -> Result<(Children, OneshotWatcher), Failure> {
+        let limit = self.config.timeout;
         for _ in 0..MAX_TRIES {
-            match session.ask(limit, session.client.get_and_watch_children(&container)).await {
-                Ok((names, stat, watcher)) => {
-                    let line = self.names.line(names).map_err(|why| wire::unreadable(resource, &why))?;
-                    return Ok((version_of(&line, &stat), watcher));
-                }
+            match session.ask(limit, session.client.get_and_watch_children(node)).await {
+                Ok((names, stat, watcher)) => return Ok((Some((names, stat)), watcher)),
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_look(error)),
             }
-            let absent = session.ask(limit, session.client.check_and_watch_stat(&container)).await;
+            let absent = session.ask(limit, session.client.check_and_watch_stat(node)).await;
             let (stat, watcher) = absent.map_err(cannot_look)?;
             if stat.is_none() {
-                return Ok((nobody(), watcher));
+                return Ok((None, watcher));
             }
         }
         Err(Failure::unavailable("the container comes and goes faster than it can be watched; look again"))
     }
 
-    /// What each claim of the line says of itself; `None` where one left meanwhile.
-    async fn standings(
+    /// What each claim says of itself; `None` where one left meanwhile.
+    pub(crate) async fn standings(
         &self,
         session: &Session,
-        container: &str,
-        line: &Line,
-    ) -> Result<Option<Vec<Standing>>, Failure> {
-        let mut standings = Vec::with_capacity(line.places().len());
-        let holders = line.holders();
-        for some in line.places().chunks(NOTES_AT_ONCE) {
-            let mut reader = session.client.new_multi_reader();
-            for place in some {
-                reader.add_get_data(&format!("{container}/{}", place.name)).map_err(cannot_look)?;
+        resource: &Resource,
+        scene: &Scene,
+    ) -> Result<Option<Standings>, Failure> {
+        let node = |post| self.names.node(resource, post);
+        let mut asked: Vec<(ClaimId, Share, String)> = Vec::new();
+        for (post, line) in [(Post::Line, &scene.line), (Post::Locks, &scene.locks)] {
+            let parent = node(post);
+            let places = line.places().iter();
+            asked.extend(places.map(|place| (place.id, place.share, format!("{parent}/{}", place.name))));
+        }
+        let parent = node(Post::Leases);
+        let leases = scene.leases.iter();
+        asked.extend(leases.map(|lease| (lease.id, UNTOLD, format!("{parent}/{}", lease.name))));
+        let mut seen = Vec::with_capacity(asked.len());
+        for some in asked.chunks(NOTES_AT_ONCE) {
+            let Some(found) = self.read_all(session, some).await? else { return Ok(None) };
+            seen.extend(found);
+        }
+        let leases = seen.split_off(scene.line.places().len() + scene.locks.places().len());
+        let locks = seen.split_off(scene.line.places().len());
+        let mut found = Standings::default();
+        for (index, seen) in seen.into_iter().enumerate() {
+            let standing = Standing { note: wire::read_note(&seen.data), ..bare(&seen) };
+            if index < scene.line.holders() {
+                found.holders.push(holding(standing, &seen.stat));
+            } else {
+                found.waiting.push(standing);
             }
-            let results = session.ask(self.config.timeout, reader.commit()).await.map_err(cannot_look)?;
-            for (place, result) in some.iter().zip(results) {
-                match result {
-                    MultiReadResult::Data { data, stat } => {
-                        let holds = standings.len() < holders;
-                        standings.push(standing(place, &data, &stat, holds));
-                    }
-                    MultiReadResult::Error { err: Error::NoNode } => return Ok(None),
-                    MultiReadResult::Error { err } => return Err(cannot_look(err)),
-                    _ => {
-                        return Err(Failure::unavailable(
-                            "the server answers another question than was asked",
-                        ));
-                    }
+        }
+        if !(locks.is_empty() && leases.is_empty()) {
+            let capacity = self.capacity(session, resource).await?;
+            self.add_semaphore(&mut found, locks, leases, capacity);
+        }
+        Ok(Some(found))
+    }
+
+    /// Reads the data of some nodes; `None` where one is gone.
+    async fn read_all(
+        &self,
+        session: &Session,
+        asked: &[(ClaimId, Share, String)],
+    ) -> Result<Option<Vec<Seen>>, Failure> {
+        let mut reader = session.client.new_multi_reader();
+        for (_, _, path) in asked {
+            reader.add_get_data(path).map_err(cannot_look)?;
+        }
+        let results = session.ask(self.config.timeout, reader.commit()).await.map_err(cannot_look)?;
+        let mut found = Vec::with_capacity(asked.len());
+        for ((id, share, _), result) in asked.iter().zip(results) {
+            match result {
+                MultiReadResult::Data { data, stat } => {
+                    found.push(Seen { id: *id, share: *share, data, stat });
+                }
+                MultiReadResult::Error { err: Error::NoNode } => return Ok(None),
+                MultiReadResult::Error { err } => return Err(cannot_look(err)),
+                _ => {
+                    return Err(Failure::unavailable("the server answers another question than was asked"));
                 }
             }
         }
-        Ok(Some(standings))
+        Ok(Some(found))
+    }
+
+    /// How many permits the semaphore's node says that there are.
+    async fn capacity(&self, session: &Session, resource: &Resource) -> Result<Option<u32>, Failure> {
+        if self.names.dialect() != Dialect::Kazoo {
+            return Ok(None);
+        }
+        let node = self.names.node(resource, Post::Leases);
+        match session.ask(self.config.timeout, session.client.get_data(&node)).await {
+            Ok((data, _)) => Ok(wire::read_capacity(&data)),
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(cannot_look(error)),
+        }
+    }
+
+    /// Adds those who have a lease, and those who stand in line for one.
+    fn add_semaphore(
+        &self,
+        found: &mut Standings,
+        locks: Vec<Seen>,
+        mut leases: Vec<Seen>,
+        capacity: Option<u32>,
+    ) {
+        // Leases are made one at a time, so this is the order of their grants.
+        leases.sort_unstable_by_key(|lease| lease.stat.czxid);
+        let agreed = capacity.and_then(|capacity| Share::permits(1, capacity).ok()).unwrap_or(UNTOLD);
+        let read = |seen: &Seen| match self.names.dialect() {
+            Dialect::Curator => wire::read_permit(&seen.data),
+            _ => (None, wire::read_note(&seen.data)),
+        };
+        let standing = |seen: &Seen, (share, note): (Option<Share>, Note)| Standing {
+            share: share.unwrap_or(agreed),
+            note,
+            ..bare(seen)
+        };
+        let newest = leases.len().checked_sub(1);
+        for (index, lease) in leases.iter().enumerate() {
+            let said = read(lease);
+            // Curator makes its lease while it is the first in line, and waits with it in hand. Ours are never so.
+            let waits = self.names.dialect() == Dialect::Curator
+                && Some(index) == newest
+                && said.0.is_none()
+                && locks.first().is_some_and(|first| is_in_hand(lease, first));
+            if !waits {
+                found.holders.push(holding(standing(lease, said), &lease.stat));
+            }
+        }
+        found.waiting.extend(locks.iter().map(|lock| standing(lock, read(lock))));
     }
 }
 
-/// All states without claims are one, whether their container is still there or not.
-fn nobody() -> Version {
-    Version("empty".to_owned())
+/// Whether the lease was made by the one that is the first in line, as far as can be seen: by the same session, and after its
+/// place.
+fn is_in_hand(lease: &Seen, first: &Seen) -> bool {
+    lease.stat.ephemeral_owner == first.stat.ephemeral_owner && lease.stat.czxid > first.stat.czxid
 }
 
-fn version_of(line: &Line, stat: &Stat) -> Version {
-    if line.places().is_empty() { nobody() } else { Version(format!("{:x}", stat.pzxid)) }
-}
-
-fn standing(place: &Place, data: &[u8], stat: &Stat, holds: bool) -> Standing {
+fn bare(seen: &Seen) -> Standing {
     Standing {
-        id: place.id,
-        share: place.share,
-        fence: holds.then(|| Fence::new(0, stat.czxid.cast_unsigned(), 0)),
-        since_unix_ms: u64::try_from(stat.ctime).ok(),
+        id: seen.id,
+        share: seen.share,
+        fence: None,
+        since_unix_ms: u64::try_from(seen.stat.ctime).ok(),
         remaining: None,
-        note: wire::read_note(data),
+        note: Note::default(),
     }
 }
 
-fn snapshot(resource: &Resource, version: Version, mut all: Vec<Standing>, holders: usize) -> Snapshot {
-    let waiting = all.split_off(holders.min(all.len()));
-    let fence = all.last().and_then(|standing| standing.fence);
-    Snapshot { resource: resource.clone(), version, holders: all, waiting, fence }
+fn holding(standing: Standing, stat: &Stat) -> Standing {
+    Standing { fence: Some(Fence::new(0, stat.czxid.cast_unsigned(), 0)), ..standing }
 }
 
+/// One permit of nobody knows how many.
+const UNTOLD: Share = match Share::permits(1, u32::MAX - 1) {
+    Ok(share) => share,
+    Err(_) => Share::READER,
+};
 /// How often a line that changes is read again.
 const MAX_TRIES: usize = 16;
 /// Notes are up to 1 KiB each, and an answer should stay far below 1 MiB.

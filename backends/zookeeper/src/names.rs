@@ -3,12 +3,23 @@
 //! In leasehold's own dialect the root holds one container for each resource. In other libraries' a name is a path, as
 //! their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both may be locks.
 
-use leasehold_core::Resource;
+use leasehold_core::{Admission, Failure, Resource, Share};
 use percent_encoding::percent_decode_str;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
-use crate::dialect::{Dialect, looks_like_a_claim};
+use crate::dialect::{Dialect, Mutexes, looks_like_a_claim};
 use crate::line::{Line, Unreadable};
+
+/// Which of a resource's nodes a claim is a child of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Post {
+    /// The line of the resource.
+    Line,
+    /// The line of those who want a lease of its semaphore, in other libraries' dialects.
+    Locks,
+    /// The leases of its semaphore.
+    Leases,
+}
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -16,13 +27,19 @@ pub(crate) struct Names {
     /// Empty for ZooKeeper's own root; else a path without a slash at its end.
     base: String,
     dialect: Dialect,
+    mutexes: Mutexes,
     owned: bool,
 }
 
 impl Names {
     /// Everything under `base`; `owned` where its nodes belong to the user who logged in.
     pub(crate) fn new(base: String, dialect: Dialect, owned: bool) -> Names {
-        Names { base, dialect, owned }
+        Names { base, dialect, mutexes: Mutexes::Locks, owned }
+    }
+
+    /// The same, with mutexes written in this way.
+    pub(crate) fn with(self, mutexes: Mutexes) -> Names {
+        Names { mutexes, ..self }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -51,6 +68,56 @@ impl Names {
             Dialect::Native => format!("{}/{}", self.base, resource.escaped(plain, MAX_NAME)),
             Dialect::Curator | Dialect::Kazoo => format!("{}/{}", self.base, self.path_of(resource)),
         }
+    }
+
+    /// The node of a resource that such claims are the children of.
+    pub(crate) fn node(&self, resource: &Resource, post: Post) -> String {
+        let container = self.container(resource);
+        match (self.dialect, post) {
+            (Dialect::Curator, Post::Locks) => format!("{container}/{CURATORS_LOCKS}"),
+            (Dialect::Curator, Post::Leases) => format!("{container}/{CURATORS_LEASES}"),
+            (Dialect::Kazoo, Post::Locks) => format!("{container}{KAZOOS_LOCKS}"),
+            // kazoo keeps leases where its locks have their line.
+            (Dialect::Native, _) | (_, Post::Line) | (Dialect::Kazoo, Post::Leases) => container,
+        }
+    }
+
+    /// The nodes of a resource that have children. Whoever wants a lease goes from the first to the last, so who reads
+    /// them in this order sees everybody.
+    pub(crate) fn posts(&self) -> &'static [Post] {
+        match self.dialect {
+            Dialect::Native => &[Post::Line],
+            Dialect::Curator => &[Post::Line, Post::Locks, Post::Leases],
+            Dialect::Kazoo => &[Post::Locks, Post::Leases],
+        }
+    }
+
+    /// Where claims of a share stand until they hold.
+    pub(crate) fn line_of(&self, share: Share) -> Post {
+        if self.dialect.leases(self.mutexes, share) { Post::Locks } else { Post::Line }
+    }
+
+    /// What can be written down.
+    pub(crate) fn admission(&self) -> Admission {
+        self.dialect.admission(self.mutexes)
+    }
+
+    /// As [`Dialect::why_not`].
+    pub(crate) fn why_not(&self, share: Share) -> Option<&'static str> {
+        self.dialect.why_not(self.mutexes, share)
+    }
+
+    /// As [`Dialect::check`].
+    pub(crate) fn check(&self, share: Share) -> Result<(), Failure> {
+        self.dialect.check(self.mutexes, share)
+    }
+
+    /// Whether a child of this name, among such others, is a part of the semaphore of the node above it.
+    pub(crate) fn is_part(&self, child: &str, others: &[String]) -> bool {
+        // A node called `locks` alone may be anybody's.
+        let leases = || others.iter().any(|other| other == CURATORS_LEASES);
+        self.dialect == Dialect::Curator
+            && (child == CURATORS_LEASES || (child == CURATORS_LOCKS && leases()))
     }
 
     /// The node of a register. No resource has a container of that name: a name has its dots written out.
@@ -94,6 +161,14 @@ impl Names {
         CreateMode::EphemeralSequential.with_acls(self.acls())
     }
 
+    /// How a lease is made: as any claim, except that kazoo's have the name that they are asked for.
+    pub(crate) fn lease_options(&self) -> CreateOptions<'static> {
+        match self.dialect {
+            Dialect::Kazoo => CreateMode::Ephemeral.with_acls(self.acls()),
+            _ => self.place_options(),
+        }
+    }
+
     /// How a container is made: ZooKeeper removes it some time after its last child. Not so for kazoo, whose locks
     /// make it once, and fail when it is gone.
     pub(crate) fn container_options(&self) -> CreateOptions<'static> {
@@ -108,7 +183,7 @@ impl Names {
         CreateMode::Persistent.with_acls(self.acls())
     }
 
-    fn acls(&self) -> Acls<'static> {
+    pub(crate) fn acls(&self) -> Acls<'static> {
         if self.owned { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
@@ -126,6 +201,7 @@ impl Names {
             let reserved = part == "."
                 || part == ".."
                 || looks_like_a_claim(part)
+                || (self.dialect == Dialect::Kazoo && part.ends_with(KAZOOS_LOCKS))
                 || (first && self.base.is_empty() && part == "zookeeper");
             for (n, c) in part.chars().enumerate() {
                 if c == '%' || !is_allowed(c) || (reserved && n == 0) {
@@ -152,6 +228,11 @@ fn plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'/' | b'.')
 }
 
+/// What Curator calls the nodes of a semaphore, below its own.
+const CURATORS_LOCKS: &str = "locks";
+const CURATORS_LEASES: &str = "leases";
+/// What kazoo adds to the name of a semaphore for the node of its lock.
+const KAZOOS_LOCKS: &str = "-__lock__";
 /// The node that all registers are below.
 const REGISTERS: &str = ".registers";
 /// Long enough for every name with each of its bytes escaped: none is ever hashed.
@@ -206,6 +287,24 @@ mod tests {
     }
 
     #[test]
+    fn semaphores_are_where_the_other_libraries_have_them() {
+        let (jobs, all) = (Resource::new("jobs/a").unwrap(), [Post::Line, Post::Locks, Post::Leases]);
+        let nodes = |dialect| all.map(|post| Names::new(String::new(), dialect, false).node(&jobs, post));
+        assert_eq!(nodes(Dialect::Curator), ["/jobs/a", "/jobs/a/locks", "/jobs/a/leases"]);
+        assert_eq!(nodes(Dialect::Kazoo), ["/jobs/a", "/jobs/a-__lock__", "/jobs/a"]);
+        // No name of ours is the lock of another's semaphore.
+        let names = Names::new(String::new(), Dialect::Kazoo, false);
+        let lock = Resource::new("jobs/a-__lock__").unwrap();
+        assert_eq!(names.container(&lock), "/jobs/%61-__lock__");
+        assert_eq!(names.resource("/jobs/a-__lock__"), None);
+        let names = Names::new(String::new(), Dialect::Curator, false);
+        let children = ["locks", "leases", "x"].map(str::to_owned);
+        let parts = children.each_ref().map(|child| names.is_part(child, &children));
+        assert_eq!(parts, [true, true, false]);
+        assert!(!names.is_part("locks", &children[..1]), "a node of this name may be anybody's");
+    }
+
+    #[test]
     fn what_is_above_comes_from_the_top_and_only_what_is_ours_goes_by_itself() {
         let names = names(Dialect::Curator);
         let above = |path| -> Vec<(String, bool)> {
@@ -226,7 +325,7 @@ mod tests {
         #[test]
         fn no_two_names_are_one_path(name in "[a./%_ü🔒-]{1,12}|.{1,20}", base in "(/b)?") {
             let Ok(resource) = Resource::new(&name) else { return Ok(()) };
-            for dialect in [Dialect::Native, Dialect::Curator] {
+            for dialect in [Dialect::Native, Dialect::Curator, Dialect::Kazoo] {
                 let names = Names::new(base.clone(), dialect, false);
                 let path = names.container(&resource);
                 prop_assert_eq!(names.resource(&path), Some(resource.clone()), "{}", path);

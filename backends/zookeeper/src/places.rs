@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{Claim, ClaimId, Resource};
 
+use crate::names::Post;
+
 /// The claims of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Places(Mutex<HashMap<ClaimId, Known>>);
@@ -24,7 +26,7 @@ pub(crate) struct Known {
 /// How far it came.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
-    /// A node was asked for; whether it was made is not known.
+    /// A node was asked for, in the line or as a lease; whether it was made is not known.
     Sent,
     /// It stands in line.
     Stands(Own),
@@ -37,6 +39,7 @@ pub(crate) enum Stage {
 /// The node of a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
+    pub(crate) post: Post,
     /// The child's name.
     pub(crate) name: String,
     /// The transaction that made it.

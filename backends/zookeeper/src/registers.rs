@@ -114,7 +114,7 @@ impl Ensemble {
                 Err(Error::NoNode) => {
                     for (above, _) in self.names.above(path) {
                         if !self.exists(session, above).await? {
-                            self.make(session, above, &options).await?;
+                            self.make(session, above, b"", &options).await?;
                         }
                     }
                 }

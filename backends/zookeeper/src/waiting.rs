@@ -5,12 +5,15 @@
 //! owns it; one of another session dies with that, whatever its name says. Whoever sleeps has seen, *after* its watch
 //! was set, that what it watches is still there. A look is left out only where [`crate::quiet`] shows what it would find.
 
+use std::time::Duration;
+
 use futures_util::future::{OptionFuture, join, join_all, join3, select_all};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Hint, Moment, Patience, Proof, Resource, Step};
-use zookeeper_client::{CreateOptions, Error, Stat};
+use zookeeper_client::{Error, OneshotWatcher, Stat};
 
 use crate::backend::Ensemble;
 use crate::line::{Blockers, Line};
+use crate::names::Post;
 use crate::places::{Own, Stage};
 use crate::proof::ZooKeeperProof;
 use crate::quiet::{Hope, Watched};
@@ -18,14 +21,18 @@ use crate::session::Session;
 use crate::wire;
 
 /// What one look found.
-enum Look {
+pub(crate) enum Look {
     Admitted(Grant),
     /// It stands here, and has to wait.
     Blocked(Line, usize, Own),
+    /// It stands first of those who want a lease, and all are given to so many.
+    Full(usize, Own),
     /// It has no place, and would not be admitted behind so many.
     Refused(usize),
     /// Its node is not there any more: somebody ended it, or its session did.
     Gone,
+    /// What it needs was made, or changed under its eyes: it has to look again.
+    Again,
 }
 
 /// The line, and its container's state.
@@ -34,17 +41,36 @@ pub(crate) type Seen = (Line, Stat);
 impl Ensemble {
     /// One step towards holding the claim, for as long as patience lasts.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.names.dialect().check(claim.share)?;
+        self.names.check(claim.share)?;
+        let mut passing = None;
         for _ in 0..MAX_LOOKS {
             let session = self.sessions.present(self.config.timeout).await?;
             match self.look(&session, claim, patience).await? {
                 Look::Admitted(grant) => return Ok(Step::Granted(grant)),
                 Look::Refused(ahead) => return Ok(busy(ahead)),
-                Look::Gone => {}
+                Look::Gone | Look::Again => {}
                 Look::Blocked(line, index, own) => {
-                    if patience.is_ended() || self.sleep(&session, claim, &line, index, patience).await? {
+                    let blockers = self.blockers(&session, claim, &own, &line, index);
+                    let ended = match patience.is_ended() {
+                        false => asleep(blockers.await?, patience.ended()).await,
+                        true if own.post == Post::Locks
+                            && self.has_room_behind(&session, claim, index).await? =>
+                        {
+                            // Who looks once does not find it busy because others are just on their way in.
+                            let until = *passing.get_or_insert_with(|| patience.now().after(PASSING));
+                            asleep(blockers.await?, tokio::time::sleep(patience.now().until(until))).await
+                        }
+                        true => true,
+                    };
+                    if ended {
                         self.leave(&session, claim, &own).await?;
                         return Ok(busy(index));
+                    }
+                }
+                Look::Full(taken, own) => {
+                    if patience.is_ended() || self.sleep_until_room(&session, claim, patience).await? {
+                        self.leave(&session, claim, &own).await?;
+                        return Ok(busy(taken));
                     }
                 }
             }
@@ -65,6 +91,9 @@ impl Ensemble {
             },
             None => None,
         };
+        if self.names.line_of(claim.share) == Post::Locks {
+            return self.look_for_lease(session, claim, patience, own).await;
+        }
         let (asked_at, own, seen) = match own {
             Some(own) => {
                 let asked_at = patience.now();
@@ -74,7 +103,8 @@ impl Ensemble {
             None => {
                 if patience.is_ended() {
                     // Nothing is written for a claim that could not be admitted.
-                    let line = self.line_now(session, &claim.resource).await?.map(|(line, _)| line);
+                    let line = self.line_now(session, &claim.resource, Post::Line).await?;
+                    let line = line.map(|(line, _)| line);
                     let ahead = line.as_ref().map_or(0, |line| line.places().len());
                     if line.is_some_and(|line| !line.fits_behind(ahead, claim.share)) {
                         return Ok(Look::Refused(ahead));
@@ -105,23 +135,33 @@ impl Ensemble {
         if !line.admits(index) {
             return Look::Blocked(line, index, own);
         }
+        Look::Admitted(self.grant(session, claim, own, asked_at))
+    }
+
+    /// The claim holds by its node `own`, as the ensemble agreed after `asked_at`.
+    pub(crate) fn grant(&self, session: &Session, claim: &Claim, own: Own, asked_at: Moment) -> Grant {
         let path = self.path(claim, &own);
         let fence = Fence::new(0, own.czxid.cast_unsigned(), 0);
         let proof = Proof::of(ZooKeeperProof { path, czxid: own.czxid });
         self.places.set(claim, session.id, Stage::Holds(own));
-        Look::Admitted(Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof })
+        Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof }
     }
 
     /// Takes a place in the line, and sees the line. A session's requests are answered in order, so all leave together.
-    async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Line), Failure> {
-        let container = self.names.container(&claim.resource);
+    pub(crate) async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Line), Failure> {
+        let post = self.names.line_of(claim.share);
+        let container = self.names.node(&claim.resource, post);
         let stem = self.names.dialect().stem(claim.id, claim.share);
         let path = format!("{container}/{stem}");
-        let options = self.names.place_options();
-        let mut hope = self.quiet.hope(&claim.resource, session.id);
+        let (data, options) = (wire::data(self.names.dialect(), post, claim), self.names.place_options());
+        let mut hope = match post {
+            Post::Line => self.quiet.hope(&claim.resource, session.id),
+            // There the line alone does not say who holds.
+            Post::Locks | Post::Leases => Hope::None,
+        };
         self.places.set(claim, session.id, Stage::Sent);
         for _ in 0..MAX_PARENTS {
-            let create = session.client.create(&path, claim.note.as_str().as_bytes(), &options);
+            let create = session.client.create(&path, data.as_bytes(), &options);
             let watch = matches!(hope, Hope::Again).then(|| session.client.check_and_watch_stat(&container));
             let list = (!matches!(hope, Hope::After(..))).then(|| session.client.get_children(&container));
             let all = async { Ok(join3(create, OptionFuture::from(watch), OptionFuture::from(list)).await) };
@@ -132,7 +172,7 @@ impl Ensemble {
                 Err(Error::NoNode) => {
                     hope = Hope::None;
                     self.places.forget(claim.id);
-                    self.make_container(session, claim).await?;
+                    self.make_all(session, &container, b"", &self.names.container_options()).await?;
                     self.places.set(claim, session.id, Stage::Sent);
                 }
                 Err(error) => {
@@ -143,7 +183,7 @@ impl Ensemble {
                     return Err(failure);
                 }
                 Ok((stat, sequence)) => {
-                    let own = Own { name: format!("{stem}{sequence}"), czxid: stat.czxid };
+                    let own = Own { post, name: format!("{stem}{sequence}"), czxid: stat.czxid };
                     if stat.ephemeral_owner != session.id {
                         return Err(Failure::unanswered("a node was made for another session than this one"));
                     }
@@ -191,12 +231,13 @@ impl Ensemble {
             None if follows => vec![own.name.clone()],
             // Somebody else was there in between, so the line has to be seen after all.
             None => {
-                let list = session.client.get_children(&self.names.container(&claim.resource));
+                let list = session.client.get_children(&self.names.node(&claim.resource, own.post));
                 session.ask(self.config.timeout, list).await.map_err(cannot_look)?.0
             }
         };
         let line = self.names.line(names).map_err(|why| wire::unreadable(&claim.resource, &why))?;
         if let Some(number) = number
+            && own.post == Post::Line
             && matches!(line.places(), [only] if only.name == own.name)
         {
             self.quiet.alone(&claim.resource, number, watched);
@@ -204,57 +245,16 @@ impl Ensemble {
         Ok(line)
     }
 
-    /// Makes the container of a resource, and what is above it.
-    async fn make_container(&self, session: &Session, claim: &Claim) -> Result<(), Failure> {
-        let container = self.names.container(&claim.resource);
-        if self.make(session, &container, &self.names.container_options()).await? {
-            return Ok(());
-        }
-        for (path, options) in self.names.above(&container) {
-            // Without the right to make a node, the servers do not even say that it is there already.
-            if !self.exists(session, path).await? {
-                self.make(session, path, &options).await?;
-            }
-        }
-        self.make(session, &container, &self.names.container_options()).await.map(drop)
-    }
-
-    /// Makes one node, unless it is there; `false` where the one above is missing.
-    pub(crate) async fn make(
-        &self,
-        session: &Session,
-        path: &str,
-        options: &CreateOptions<'_>,
-    ) -> Result<bool, Failure> {
-        match session.ask(self.config.timeout, session.client.create(path, b"", options)).await {
-            Ok(_) | Err(Error::NodeExists) => Ok(true),
-            Err(Error::NoNode) => Ok(false),
-            Err(error) => {
-                let failure = wire::failure(error, &format!("cannot make {path}"));
-                // Whether a container was made does not matter to any claim.
-                Err(Failure::new(failure.kind, Effect::None, failure.detail()))
-            }
-        }
-    }
-
-    pub(crate) async fn exists(&self, session: &Session, path: &str) -> Result<bool, Failure> {
-        let stat = session.ask(self.config.timeout, session.client.check_stat(path)).await;
-        Ok(stat.map_err(cannot_look)?.is_some())
-    }
-
     /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session left behind.
     async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Own>, Failure> {
-        let Some((line, _)) = self.line_now(session, &claim.resource).await? else {
-            self.places.forget(claim.id);
-            return Ok(None);
-        };
+        let scene = self.scene_now(session, &claim.resource).await?;
         let mut found: Option<Own> = None;
-        for place in line.places().iter().filter(|place| place.id == claim.id) {
-            let path = format!("{}/{}", self.names.container(&claim.resource), place.name);
+        for (post, name) in scene.nodes_of(claim.id) {
+            let path = format!("{}/{name}", self.names.node(&claim.resource, post));
             let stat = session.ask(self.config.timeout, session.client.check_stat(&path)).await;
             match stat.map_err(cannot_look)? {
                 Some(stat) if stat.ephemeral_owner == session.id && found.is_none() => {
-                    found = Some(Own { name: place.name.clone(), czxid: stat.czxid });
+                    found = Some(Own { post, name, czxid: stat.czxid });
                 }
                 // It belongs to a session that is dying, or is one too many: nobody may believe in it.
                 Some(_) => drop(self.delete(session, &path).await?),
@@ -271,7 +271,7 @@ impl Ensemble {
     /// The line, together with the proof that the ensemble still had this session when it was asked.
     async fn proven_line(&self, session: &Session, resource: &Resource) -> Result<Option<Seen>, Failure> {
         let proof = session.prove(self.names.root()).map_err(cannot_look)?;
-        self.line_after(session, resource, proof).await
+        self.line_after(session, resource, Post::Line, proof).await
     }
 
     /// The line as it is now: the leader is asked first, in the same breath, so that what this server answers is not old.
@@ -279,9 +279,10 @@ impl Ensemble {
         &self,
         session: &Session,
         resource: &Resource,
+        post: Post,
     ) -> Result<Option<Seen>, Failure> {
         let synced = session.client.sync(self.names.root());
-        self.line_after(session, resource, synced).await
+        self.line_after(session, resource, post, synced).await
     }
 
     /// The line after what is answered `first`. Both leave together: a session's requests are answered in order.
@@ -289,9 +290,10 @@ impl Ensemble {
         &self,
         session: &Session,
         resource: &Resource,
+        post: Post,
         first: impl Future<Output = Result<(), Error>>,
     ) -> Result<Option<Seen>, Failure> {
-        let list = session.client.get_children(&self.names.container(resource));
+        let list = session.client.get_children(&self.names.node(resource, post));
         let both = async {
             let (first, listed) = join(first, list).await;
             first.and(listed)
@@ -306,16 +308,16 @@ impl Ensemble {
         }
     }
 
-    /// Sleeps until the claim may be admitted; `true` where patience ended first.
-    async fn sleep(
+    /// What ends when the claim may be admitted; nothing where that is so already.
+    async fn blockers(
         &self,
         session: &Session,
         claim: &Claim,
+        own: &Own,
         line: &Line,
         index: usize,
-        patience: &Patience,
-    ) -> Result<bool, Failure> {
-        let container = self.names.container(&claim.resource);
+    ) -> Result<Vec<OneshotWatcher>, Failure> {
+        let container = self.names.node(&claim.resource, own.post);
         let limit = self.config.timeout;
         let mut watchers = Vec::new();
         match line.blockers(index) {
@@ -326,7 +328,7 @@ impl Ensemble {
                 let watches = async { watches.await.into_iter().collect::<Result<Vec<_>, _>>() };
                 for (stat, watcher) in session.ask(limit, watches).await.map_err(cannot_look)? {
                     if stat.is_none() {
-                        return Ok(false);
+                        return Ok(Vec::new());
                     }
                     watchers.push(watcher);
                 }
@@ -335,26 +337,20 @@ impl Ensemble {
                 let watch = session.client.get_and_watch_children(&container);
                 match session.ask(limit, watch).await {
                     Ok((names, _, watcher)) => {
-                        if self.names.line(names).as_ref() != Ok(line) {
-                            return Ok(false);
+                        if self.names.line(names).as_ref() == Ok(line) {
+                            watchers.push(watcher);
                         }
-                        watchers.push(watcher);
                     }
-                    Err(Error::NoNode) => return Ok(false),
+                    Err(Error::NoNode) => {}
                     Err(error) => return Err(cannot_look(error)),
                 }
             }
         }
-        // A watch also ends with the session.
-        let changes = watchers.into_iter().map(|watcher| Box::pin(watcher.changed()));
-        tokio::select! {
-            _ = select_all(changes) => Ok(false),
-            () = patience.ended() => Ok(true),
-        }
+        Ok(watchers)
     }
 
     /// Gives up the place.
-    async fn leave(&self, session: &Session, claim: &Claim, own: &Own) -> Result<(), Failure> {
+    pub(crate) async fn leave(&self, session: &Session, claim: &Claim, own: &Own) -> Result<(), Failure> {
         self.delete(session, &self.path(claim, own)).await?;
         self.places.forget(claim.id);
         Ok(())
@@ -370,7 +366,19 @@ impl Ensemble {
     }
 
     pub(crate) fn path(&self, claim: &Claim, own: &Own) -> String {
-        format!("{}/{}", self.names.container(&claim.resource), own.name)
+        format!("{}/{}", self.names.node(&claim.resource, own.post), own.name)
+    }
+}
+
+/// Sleeps until one of the watchers fires; `true` where `end` comes first. A watch also ends with the session.
+async fn asleep(watchers: Vec<OneshotWatcher>, end: impl Future<Output = ()>) -> bool {
+    if watchers.is_empty() {
+        return false;
+    }
+    let changes = watchers.into_iter().map(|watcher| Box::pin(watcher.changed()));
+    tokio::select! {
+        _ = select_all(changes) => false,
+        () = end => true,
     }
 }
 
@@ -378,7 +386,7 @@ fn busy(ahead: usize) -> Step {
     Step::Busy(Hint { ask_again_in: None, ahead: u32::try_from(ahead).ok() })
 }
 
-fn cannot_stand(error: Error) -> Failure {
+pub(crate) fn cannot_stand(error: Error) -> Failure {
     wire::failure(error, "cannot stand in line")
 }
 
@@ -388,5 +396,7 @@ pub(crate) fn cannot_look(error: Error) -> Failure {
 
 /// The most looks in one step: each follows a change in the line ahead, and there are no more in a full one.
 const MAX_LOOKS: usize = 10_000;
+/// For how long one that only looks waits for those who are on their way in before it.
+const PASSING: Duration = Duration::from_millis(500);
 /// How often a container may vanish between its making and its first child.
 const MAX_PARENTS: usize = 8;

@@ -11,7 +11,7 @@ use common::{
     SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, take,
 };
 use leasehold::State;
-use leasehold::core::{Backend, Effect, LossCause, Release, Renewal, Share};
+use leasehold::core::{Backend, Effect, LossCause, Release, Renewal, Share, Standing, Step};
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 
 /// A client that never hears of its servers again is told before another can be granted.
@@ -126,6 +126,62 @@ async fn a_node_whose_making_was_not_answered_is_found_again() {
         assert_eq!(made().await, 0);
     }
     eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
+}
+
+/// Of other libraries' semaphores a claim moves from one node to another: whichever answer is lost on the way, it is one
+/// node, and is found where it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_found_again_whichever_answer_was_lost() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    for dialect in ["curator", "kazoo"] {
+        let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+        let options = format!("session=10s&prefix=of-{dialect}&dialect={dialect}");
+        let broken = backend(&format!("{}?{options}", servers.url_at(proxy.addr()))).await;
+        let other = backend(&format!("{}?{options}", servers.url())).await;
+        let share = Share::permits(1, 2).unwrap();
+        let first = claim("job", share);
+        hold(&broken, &first).await;
+        let mut last = None;
+        let mut untold = 0;
+        for n in 1..=8 {
+            let unsure = claim("job", share);
+            proxy.cut_after_request(n);
+            let asked = broken.contend(&unsure, &endless()).await;
+            proxy.heal().unwrap();
+            let made = async || {
+                let seen = other.inspect(&unsure.resource, None, &no_patience()).await.unwrap();
+                let own = |standing: &&Standing| standing.id == unsure.id;
+                let fences: Vec<_> = seen.holders.iter().filter(own).map(|holder| holder.fence).collect();
+                (fences, seen.waiting.iter().filter(own).count())
+            };
+            let (holds, waits) = made().await;
+            assert!(holds.len() + waits <= 1, "{dialect} {n}: {holds:?} and {waits} that wait");
+            match asked {
+                Ok(step) => assert!(matches!(step, Step::Granted(_)), "{dialect} {n}: {step:?}"),
+                Err(failure) => {
+                    assert!(failure.is_transient(), "{dialect} {n}: {failure}");
+                    // What is there is never said to be not there.
+                    assert!(
+                        failure.effect == Effect::Unknown || holds.is_empty(),
+                        "{dialect} {n}: {failure}"
+                    );
+                    untold += holds.len();
+                }
+            }
+            if n % 2 == 0 {
+                let grant = take(&broken, &unsure).await;
+                assert_eq!(made().await, (vec![grant.fence], 0), "{dialect} {n}: one claim, one node");
+                assert!(grant.fence > last, "{dialect} {n}: {:?} after {last:?}", grant.fence);
+                last = grant.fence;
+            }
+            eventually(async || matches!(release(&broken, &unsure).await, Release::Freed | Release::Gone))
+                .await;
+            assert_eq!(made().await, (Vec::new(), 0), "{dialect} {n}");
+        }
+        assert!(untold > 0, "{dialect}: no lease was made without its maker being told");
+        eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
+        assert!(matches!(release(&broken, &first).await, Release::Freed));
+    }
 }
 
 /// A node may bear the claim's name and belong to a session that is about to end. It would be lost without a word, so it is

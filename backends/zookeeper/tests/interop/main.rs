@@ -2,136 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod scene;
+mod semaphores;
 
-use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{SESSION, backend, claim, endless, eventually, hold, no_patience, release, take};
-use leasehold::core::{Backend, Claim, ClaimId, FailureKind, Grant, Release, Share, Step};
-use leasehold_testkit::peers::{self, Peer};
-use leasehold_testkit::{Error, ZooKeeperEnsemble, require};
-use leasehold_zookeeper::ZooKeeperBackend;
-
-/// A library, and how its program in `tests/peers` is started.
-struct Library {
-    dialect: &'static str,
-    start: fn() -> Result<Command, Error>,
-    file: &'static str,
-}
-
-const CURATOR: Library = Library {
-    dialect: "curator",
-    start: || {
-        let recipes = "libcurator-recipes-java";
-        peers::java(&[
-            ("curator-recipes.jar", recipes),
-            ("curator-framework.jar", recipes),
-            ("curator-client.jar", recipes),
-            ("guava.jar", recipes),
-            ("zookeeper.jar", "libzookeeper-java"),
-            ("zookeeper-jute.jar", "libzookeeper-java"),
-            ("slf4j-api.jar", "libslf4j-java"),
-            ("slf4j-nop.jar", "libslf4j-java"),
-        ])
-    },
-    file: "Peer.java",
-};
-
-const KAZOO: Library =
-    Library { dialect: "kazoo", start: || peers::python(&["kazoo>=2.10,<3"]), file: "peer.py" };
-
-/// A server, a client of ours in the library's dialect, and a way to start the library's program.
-struct Scene {
-    servers: ZooKeeperEnsemble,
-    ours: Arc<ZooKeeperBackend>,
-    library: &'static Library,
-}
-
-impl Scene {
-    async fn open(library: &'static Library) -> Option<Scene> {
-        // Asked for first, so that nothing is started for a test that is skipped.
-        require::or_skip(library.dialect, (library.start)())?;
-        let servers = ZooKeeperEnsemble::start_or_skip(1).await?;
-        let ours = client(&servers, library).await;
-        Some(Scene { servers, ours, library })
-    }
-
-    async fn peer(&self) -> Shared {
-        let mut command = (self.library.start)().unwrap();
-        let file = format!("{}/tests/peers/{}", env!("CARGO_MANIFEST_DIR"), self.library.file);
-        command.arg(file).arg(self.servers.addr(0).to_string()).arg(SESSION.as_millis().to_string());
-        let peer = Shared(Arc::new(Mutex::new(Some(Peer::start(command).unwrap()))));
-        assert_eq!(peer.answer().await, "ready");
-        peer
-    }
-
-    /// What stands in line, holders first.
-    async fn seen(&self, name: &str) -> (Vec<Share>, Vec<Share>) {
-        let seen =
-            self.ours.inspect(&claim(name, Share::MUTEX).resource, None, &no_patience()).await.unwrap();
-        let shares = |all: &[leasehold::core::Standing]| all.iter().map(|standing| standing.share).collect();
-        (shares(&seen.holders), shares(&seen.waiting))
-    }
-
-    async fn stand(&self, name: &str, holders: usize, waiting: usize) {
-        eventually(async || {
-            let (holds, waits) = self.seen(name).await;
-            (holds.len(), waits.len()) == (holders, waiting)
-        })
-        .await;
-    }
-}
-
-async fn client(servers: &ZooKeeperEnsemble, library: &Library) -> Arc<ZooKeeperBackend> {
-    backend(&format!("{}?session=4s&dialect={}", servers.url(), library.dialect)).await
-}
-
-/// A peer whose blocking calls run in threads of their own.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<Option<Peer>>>);
-
-impl Shared {
-    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Peer) -> T + Send + 'static) -> T {
-        let peer = self.0.clone();
-        tokio::task::spawn_blocking(move || work(peer.lock().unwrap().as_mut().unwrap())).await.unwrap()
-    }
-
-    async fn ask(&self, line: &str) -> String {
-        let line = line.to_owned();
-        self.with(move |peer| peer.ask(&line).unwrap()).await
-    }
-
-    async fn tell(&self, line: &str) {
-        let line = line.to_owned();
-        self.with(move |peer| peer.tell(&line).unwrap()).await;
-    }
-
-    async fn answer(&self) -> String {
-        self.with(|peer| peer.answer().unwrap()).await
-    }
-
-    async fn is_silent(&self) -> bool {
-        self.with(|peer| peer.answer_within(Duration::from_millis(300)).unwrap().is_none()).await
-    }
-
-    async fn kill(self) {
-        let peer = self.0.lock().unwrap().take().unwrap();
-        tokio::task::spawn_blocking(move || peer.kill().unwrap()).await.unwrap();
-    }
-}
-
-fn waits(ours: &Arc<ZooKeeperBackend>, claim: &Claim) -> tokio::task::JoinHandle<Grant> {
-    let (ours, claim) = (ours.clone(), claim.clone());
-    tokio::spawn(async move { take(&ours, &claim).await })
-}
-
-async fn within<T>(limit: Duration, task: tokio::task::JoinHandle<T>) -> T {
-    tokio::time::timeout(limit, task).await.unwrap().unwrap()
-}
-
-const SOON: Duration = Duration::from_secs(10);
+use common::{claim, endless, eventually, hold, no_patience, release};
+use leasehold::core::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
+use leasehold_testkit::ZooKeeperEnsemble;
+use scene::{CURATOR, KAZOO, Library, SOON, Scene, client, waits, within};
 
 /// Each in turn, each waiting for the other; then each dies while it holds.
 async fn mutexes_exclude_each_other(library: &'static Library) {
@@ -294,14 +175,6 @@ async fn the_line_of_another_library_is_refused() {
     let failure = kazoo.contend(&claim("mixed", Share::MUTEX), &endless()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
     assert!(failure.detail().contains("dialect"), "{failure}");
-    let failure =
-        kazoo.contend(&claim("mixed", Share::permits(1, 3).unwrap()), &endless()).await.unwrap_err();
-    assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
-    for (backend, why) in [(curator.clone(), "how many permits"), (kazoo, "no order")] {
-        let locks = leasehold::Leasehold::builder().over(backend).unwrap();
-        let refusal = locks.semaphore("mixed", 3).acquire().await.unwrap_err().to_string();
-        assert!(refusal.contains(why), "{refusal}");
-    }
     assert!(matches!(release(&curator, &held).await, Release::Freed));
 }
 

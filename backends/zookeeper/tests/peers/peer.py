@@ -1,6 +1,12 @@
-"""kazoo's locks, by commands on stdin: `KIND PATH MILLISECONDS` takes, `free KIND PATH` gives back."""
+"""kazoo's locks, by commands on stdin: `KIND PATH MILLISECONDS` takes, `free KIND PATH` gives back.
 
+The kind `permit/N` is a lease of a semaphore of N. `crowd permit/N PATH ROUNDS FOLDER` takes and gives back, and answers
+how many holders it met at most: each has a file in the folder for as long as it holds.
+"""
+
+import os
 import sys
+import uuid
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
@@ -10,23 +16,48 @@ def main():
     client = KazooClient(hosts=sys.argv[1], timeout=int(sys.argv[2]) / 1000)
     client.start(timeout=30)
     say("ready")
-    recipes = {"mutex": client.Lock, "read": client.ReadLock, "write": client.WriteLock}
     held = {}
     for line in sys.stdin:
         words = line.rstrip("\n").split(" ")
+        if words[0] == "crowd":
+            say(crowd(client, words[1], words[2], int(words[3]), words[4]))
+            continue
         if words[0] == "free":
-            held.pop((words[1], words[2])).release()
+            held[(words[1], words[2])].pop().release()
             say("free")
             continue
-        lock = recipes[words[0]](words[1], "a peer")
+        lock = recipe(client, words[0], words[1])
         try:
             taken = lock.acquire(timeout=int(words[2]) / 1000)
         except LockTimeout:
             taken = False
+        except ValueError:
+            say("refused")
+            continue
         if taken:
-            held[(words[0], words[1])] = lock
+            held.setdefault((words[0], words[1]), []).append(lock)
         say("held" if taken else "busy")
     client.stop()
+
+
+def crowd(client, kind, path, rounds, folder):
+    most = 0
+    for _ in range(rounds):
+        lease = recipe(client, kind, path)
+        lease.acquire()
+        file = os.path.join(folder, uuid.uuid4().hex)
+        open(file, "x").close()
+        most = max(most, len(os.listdir(folder)))
+        os.remove(file)
+        lease.release()
+    return most
+
+
+def recipe(client, kind, path):
+    if kind.startswith("permit/"):
+        return client.Semaphore(path, "a peer", max_leases=int(kind[len("permit/"):]))
+    recipes = {"mutex": client.Lock, "read": client.ReadLock, "write": client.WriteLock}
+    return recipes[kind](path, "a peer")
 
 
 def say(word):

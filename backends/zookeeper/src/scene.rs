@@ -1,0 +1,178 @@
+//! All that stands at a resource: its line, and in other libraries' dialects the line for a lease of its semaphore, and
+//! the leases.
+//!
+//! Pure: the children of the resource's nodes go in, as they were read one after the other. Who wants a lease moves from
+//! the line to the leases, so those are read last: whoever moved meanwhile is seen twice and kept once, and never missed.
+
+use leasehold_core::{ClaimId, Version};
+use zookeeper_client::Stat;
+
+use crate::dialect::Dialect;
+use crate::line::{Line, Unreadable};
+use crate::names::Post;
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(crate) struct Scene {
+    pub(crate) line: Line,
+    /// Those who want a lease.
+    pub(crate) locks: Line,
+    /// Those who have one, or wait for it with it in hand, in no order.
+    pub(crate) leases: Vec<Lease>,
+    states: Vec<Option<i64>>,
+}
+
+/// One lease of a semaphore.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Lease {
+    /// The child's name.
+    pub(crate) name: String,
+    pub(crate) id: ClaimId,
+}
+
+/// The children of one node, where it is there.
+pub(crate) type Children = Option<(Vec<String>, Stat)>;
+
+impl Scene {
+    /// Reads the children of each of the nodes.
+    ///
+    /// # Errors
+    /// As [`Line::of`]; also where a lease may be somebody else's.
+    pub(crate) fn of(dialect: Dialect, nodes: Vec<(Post, Children)>) -> Result<Scene, Unreadable> {
+        let mut scene = Scene::default();
+        for (post, children) in nodes {
+            scene.states.push(children.as_ref().map(|(_, stat)| stat.pzxid));
+            let names = children.map(|(names, _)| names).unwrap_or_default();
+            match post {
+                Post::Line => scene.line = Line::of(dialect, names)?,
+                Post::Locks => scene.locks = Line::of(dialect, names)?,
+                Post::Leases => {
+                    let (leases, others) = leases(dialect, names)?;
+                    scene.leases = leases;
+                    // Where the line of the resource is at the same node.
+                    if dialect == Dialect::Kazoo {
+                        scene.line = Line::of(dialect, others)?;
+                    }
+                }
+            }
+        }
+        let leases = &scene.leases;
+        scene.locks = scene.locks.without(|id| leases.iter().any(|lease| lease.id == id));
+        Ok(scene)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.line.places().is_empty() && self.locks.places().is_empty() && self.leases.is_empty()
+    }
+
+    /// All states without claims are one, whether their nodes are still there or not.
+    pub(crate) fn version(&self) -> Version {
+        if self.is_empty() {
+            return Version("empty".to_owned());
+        }
+        let states =
+            self.states.iter().map(|state| state.map(|pzxid| format!("{pzxid:x}")).unwrap_or_default());
+        Version(states.collect::<Vec<_>>().join("-"))
+    }
+
+    /// The nodes of a claim: where they are, and what they are called.
+    pub(crate) fn nodes_of(&self, id: ClaimId) -> Vec<(Post, String)> {
+        let places = |post: Post, line: &Line| {
+            let own = line.places().iter().filter(|place| place.id == id);
+            own.map(|place| (post, place.name.clone())).collect::<Vec<_>>()
+        };
+        let mut found = places(Post::Line, &self.line);
+        found.extend(places(Post::Locks, &self.locks));
+        let leases = self.leases.iter().filter(|lease| lease.id == id);
+        found.extend(leases.map(|lease| (Post::Leases, lease.name.clone())));
+        found
+    }
+}
+
+/// The leases among the children of a node, and the others.
+///
+/// # Errors
+/// Where a child beside Curator's leases is none: Curator would count it, whatever it is.
+pub(crate) fn leases(dialect: Dialect, names: Vec<String>) -> Result<(Vec<Lease>, Vec<String>), Unreadable> {
+    let (mut leases, mut others) = (Vec::new(), Vec::new());
+    for name in names {
+        match dialect.read_lease(&name) {
+            Some(id) => leases.push(Lease { name, id }),
+            None if dialect == Dialect::Curator => return Err(Unreadable::Foreign(name)),
+            None => others.push(name),
+        }
+    }
+    Ok((leases, others))
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::Share;
+
+    use super::*;
+
+    fn id(n: u8) -> ClaimId {
+        ClaimId::from_bytes([n; 16])
+    }
+
+    fn children(pzxid: i64, names: Vec<String>) -> Children {
+        let stat = Stat {
+            czxid: 0,
+            mzxid: 0,
+            ctime: 0,
+            mtime: 0,
+            version: 0,
+            cversion: 0,
+            aversion: 0,
+            ephemeral_owner: 0,
+            data_length: 0,
+            num_children: 0,
+            pzxid,
+        };
+        Some((names, stat))
+    }
+
+    fn place(dialect: Dialect, n: u8) -> String {
+        format!("{}{n:010}", dialect.stem(id(n), Share::MUTEX))
+    }
+
+    fn lease(dialect: Dialect, n: u8) -> String {
+        let sequence = if dialect == Dialect::Curator { format!("{n:010}") } else { String::new() };
+        format!("{}{sequence}", dialect.lease(id(n)))
+    }
+
+    #[test]
+    fn who_moved_between_two_reads_is_seen_once() {
+        for dialect in [Dialect::Curator, Dialect::Kazoo] {
+            let nodes = vec![
+                (Post::Locks, children(7, vec![place(dialect, 2), place(dialect, 1)])),
+                (Post::Leases, children(8, vec![lease(dialect, 9), lease(dialect, 1)])),
+            ];
+            let scene = Scene::of(dialect, nodes).unwrap();
+            assert_eq!(scene.leases.len(), 2);
+            assert_eq!(scene.locks.places().iter().map(|place| place.id).collect::<Vec<_>>(), [id(2)]);
+            assert_eq!(scene.nodes_of(id(1)), [(Post::Leases, lease(dialect, 1))]);
+            assert_eq!(scene.nodes_of(id(2)), [(Post::Locks, place(dialect, 2))]);
+            assert!(scene.nodes_of(id(3)).is_empty());
+            assert_eq!(scene.version(), Version("7-8".to_owned()));
+        }
+    }
+
+    #[test]
+    fn kazoos_leases_and_its_line_are_the_children_of_one_node() {
+        let names = vec![lease(Dialect::Kazoo, 1), place(Dialect::Kazoo, 2), "deeper".to_owned()];
+        let scene = Scene::of(Dialect::Kazoo, vec![(Post::Locks, None), (Post::Leases, children(3, names))]);
+        let scene = scene.unwrap();
+        assert_eq!((scene.leases.len(), scene.line.places().len()), (1, 1));
+        assert_eq!(scene.nodes_of(id(2)), [(Post::Line, place(Dialect::Kazoo, 2))]);
+    }
+
+    #[test]
+    fn what_curator_would_count_and_we_cannot_read_is_an_error() {
+        let odd = || vec![(Post::Leases, children(3, vec![lease(Dialect::Curator, 1), "odd".to_owned()]))];
+        assert_eq!(Scene::of(Dialect::Curator, odd()).unwrap_err(), Unreadable::Foreign("odd".to_owned()));
+        let nobody = Scene::of(Dialect::Curator, vec![(Post::Line, children(3, Vec::new()))]).unwrap();
+        assert!(nobody.is_empty());
+        assert_eq!(nobody.version(), Scene::default().version());
+    }
+}
