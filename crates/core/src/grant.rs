@@ -1,8 +1,9 @@
 //! The server's yes, and the ways in which it can end.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::watch;
 
@@ -58,30 +59,36 @@ impl fmt::Display for LossCause {
 
 /// The backend's end of a loss signal. Dropping it signals nothing.
 #[derive(Debug)]
-pub struct LossTrigger(watch::Sender<Option<LossCause>>);
+pub struct LossTrigger(Arc<Loss>);
 
 impl LossTrigger {
     /// A trigger and the signal that it sets off.
     pub fn new() -> (LossTrigger, LossSignal) {
-        let (sender, receiver) = watch::channel(None);
-        (LossTrigger(sender), LossSignal(receiver))
+        let loss = Arc::new(Loss { cause: watch::Sender::new(None), listeners: Mutex::default() });
+        (LossTrigger(loss.clone()), LossSignal(loss))
     }
 
     /// Says that the claim is lost. The first cause stays.
+    ///
+    /// Whoever [listens](LossSignal::on_loss) is called before this comes back, so no lock may be held that they need.
     pub fn fire(&self, cause: LossCause) {
-        self.0.send_if_modified(|present| {
+        let first = self.0.cause.send_if_modified(|present| {
             let first = present.is_none();
             if first {
                 *present = Some(cause);
             }
             first
         });
+        if first {
+            let listeners = std::mem::take(&mut self.0.listeners().waiting);
+            listeners.into_values().for_each(|tell| tell(cause));
+        }
     }
 }
 
-/// The engine's end of a loss signal.
+/// The engine's end of a loss signal. Clones are one signal, and many claims may share it.
 #[derive(Clone, Debug)]
-pub struct LossSignal(watch::Receiver<Option<LossCause>>);
+pub struct LossSignal(Arc<Loss>);
 
 impl LossSignal {
     /// Waits until the claim is lost; forever where it never is.
@@ -89,8 +96,9 @@ impl LossSignal {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn fired(&mut self) -> LossCause {
-        let cause = self.0.wait_for(Option::is_some).await.ok().and_then(|cause| *cause);
-        match cause {
+        let mut cause = self.0.cause.subscribe();
+        // It ends with its sender, which lives for as long as this signal.
+        match cause.wait_for(Option::is_some).await.ok().and_then(|cause| *cause) {
             Some(cause) => cause,
             None => std::future::pending().await,
         }
@@ -98,7 +106,72 @@ impl LossSignal {
 
     /// The cause, where the claim is lost already.
     pub fn cause(&self) -> Option<LossCause> {
-        *self.0.borrow()
+        *self.0.cause.borrow()
+    }
+
+    /// Calls `tell` once, when the claim is lost; at once where it is already. Not after what is returned was dropped, though
+    /// a call that has begun goes on.
+    ///
+    /// It is called by whoever finds the loss, and must neither block nor panic. No task waits meanwhile, so a claim that is held
+    /// for a moment only costs nobody a change of tasks.
+    pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> Listening {
+        let mut listeners = self.0.listeners();
+        // The cause is set before the listeners are called: one that finds none here is among those who are.
+        let cause = self.cause();
+        let number = listeners.next;
+        if let Some(cause) = cause {
+            drop(listeners);
+            tell(cause);
+        } else {
+            listeners.next += 1;
+            listeners.waiting.insert(number, Box::new(tell));
+        }
+        Listening { loss: Arc::downgrade(&self.0), number }
+    }
+}
+
+/// Somebody who is called when a claim is lost. Dropping it ends that.
+#[derive(Debug)]
+#[must_use = "nobody is called after it was dropped"]
+pub struct Listening {
+    /// What it listens to may go away before it, with all who listen.
+    loss: Weak<Loss>,
+    number: u64,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(loss) = self.loss.upgrade() {
+            let left = loss.listeners().waiting.remove(&self.number);
+            // What it holds on to may listen as well, and is dropped when the list is free again.
+            drop(left);
+        }
+    }
+}
+
+/// What both ends of a loss signal share.
+struct Loss {
+    cause: watch::Sender<Option<LossCause>>,
+    listeners: Mutex<Listeners>,
+}
+
+/// Those who are to be called, by numbers that are never used twice.
+#[derive(Default)]
+struct Listeners {
+    next: u64,
+    waiting: HashMap<u64, Box<dyn FnOnce(LossCause) + Send>>,
+}
+
+impl Loss {
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        // Nothing foreign is called while it is locked.
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loss").field("cause", &*self.cause.borrow()).finish_non_exhaustive()
     }
 }
 
@@ -154,6 +227,34 @@ mod tests {
             cause = signal.fired() => panic!("{cause:?}"),
             () = std::future::ready(()) => {}
         }
+    }
+
+    #[test]
+    fn a_listener_is_called_once_early_or_late_and_not_after_it_left() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let tell = |who: &'static str| {
+            let heard = heard.clone();
+            move |cause| heard.lock().unwrap().push((who, cause))
+        };
+        let (trigger, signal) = LossTrigger::new();
+        let early = signal.on_loss(tell("early"));
+        drop(signal.clone().on_loss(tell("left")));
+        trigger.fire(LossCause::Gone);
+        trigger.fire(LossCause::SessionEnded);
+        let late = signal.on_loss(tell("late"));
+        drop((early, late));
+        assert_eq!(*heard.lock().unwrap(), [("early", LossCause::Gone), ("late", LossCause::Gone)]);
+    }
+
+    #[test]
+    fn whoever_listens_keeps_nothing_alive_and_may_let_go_of_another_while_called() {
+        let (trigger, signal) = LossTrigger::new();
+        let (other, of_other) = LossTrigger::new();
+        let beside = of_other.on_loss(|_| {});
+        let listening = signal.on_loss(move |_| drop(beside));
+        trigger.fire(LossCause::Gone);
+        drop((trigger, signal, other, of_other));
+        assert!(listening.loss.upgrade().is_none());
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use clock::{Clock, ManualClock, Moment};
 pub use failure::{Effect, Failure, FailureKind};
 pub use fence::{Fence, Grade, ParseFenceError};
 pub use finding::{Finding, Severity};
-pub use grant::{Grant, LossCause, LossSignal, LossTrigger, Proof};
+pub use grant::{Grant, Listening, LossCause, LossSignal, LossTrigger, Proof};
 pub use ledger::{Ask, CALL_GRACE, CHALLENGE_AFTER, DamagedLedger, Entry, Ledger, MAX_LINE, Verdict, Wait};
 pub use note::{Note, NoteTooLong};
 pub use patience::Patience;

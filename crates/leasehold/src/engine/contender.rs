@@ -146,7 +146,7 @@ pub(super) fn take_charge(
         tracing::debug!(resource = %claim.resource, "a grant had run out when it arrived");
         return None;
     }
-    engine.keeper.watch(held.clone(), grant.lost.clone());
+    engine.keeper.watch(&held, grant.lost.as_ref());
     Some(held)
 }
 

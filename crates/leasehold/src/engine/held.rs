@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, Moment, Profile, Proof};
+use leasehold_core::{Claim, Clock, Fence, Grant, Listening, LossCause, Moment, Profile, Proof};
 use tokio::sync::watch;
 
 use crate::witness::{Event, Telling};
@@ -40,6 +40,8 @@ pub(crate) struct Held {
     retired: AtomicBool,
     /// Why somebody asked for it back, where this process has heard of it.
     revoked: OnceLock<Arc<str>>,
+    /// It hears of a loss that only the backend can see, for as long as it is there.
+    listening: OnceLock<Listening>,
 }
 
 /// The state and the point up to which it may be believed, changed together.
@@ -117,7 +119,14 @@ impl Held {
             health: watch::Sender::new(health),
             retired: AtomicBool::new(false),
             revoked: OnceLock::new(),
+            listening: OnceLock::new(),
         }
+    }
+
+    /// Keeps up what tells it of a loss that only the backend can see.
+    pub(super) fn listen(&self, listening: Listening) {
+        // There is one grant, so one signal, for each.
+        let _ = self.listening.set(listening);
     }
 
     /// The fence of a task that got the lock after `sub` hand-overs inside this process.

@@ -2,7 +2,8 @@
 //!
 //! One task and one hierarchical timing wheel (tokio-util's `DelayQueue`) for all leases. What is due in
 //! one tick goes out as one batch. A renewal that is not confirmed makes the claim suspect and is tried again
-//! inside what is left; at the end of its validity the claim is lost, whatever the network says.
+//! inside what is left; at the end of its validity the claim is lost, whatever the network says. What it is told lies on a desk
+//! until it comes by; it is called only for what cannot wait.
 //!
 //! Ground rules: nothing is extended by a request that was not answered. The wheel only says when to look;
 //! whether a claim is still held is read from the clock. A renewal runs in a task of its own, so a server that
@@ -14,30 +15,23 @@ use std::time::Duration;
 
 use leasehold_core::{Backend, ClaimId, Clock, LossCause, LossSignal, Moment, Renew, Renewal};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 use tracing::Instrument;
 
+use super::desk::Desk;
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::{Engine, Tuning};
 use crate::witness::{Event, Telling};
 
-/// The engine's end of the watchdog.
+/// The engine's end of the watchdog. Dropping it ends the watchdog.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    orders: mpsc::UnboundedSender<Order>,
-}
-
-/// What the watchdog is told. Each claim causes at most two orders, and each of its users with a limit one, so claims
-/// and users bound the queue.
-#[derive(Debug)]
-enum Order {
-    Watch(Arc<Held>, Option<LossSignal>),
-    Hasten(ClaimId),
-    Forget(ClaimId),
-    LoseAll(oneshot::Sender<()>),
+    desk: Arc<Desk>,
+    telling: Telling,
+    renew_at: f64,
 }
 
 impl Keeper {
@@ -49,47 +43,63 @@ impl Keeper {
         telling: Telling,
         engine: Weak<Engine>,
     ) -> Keeper {
-        let (orders, inbox) = mpsc::unbounded_channel();
+        let desk = Arc::<Desk>::default();
         let (answers, answered) = mpsc::unbounded_channel();
         let watchdog = Watchdog {
             backend,
             clock,
             renew_at: tuning.renew_at,
-            telling,
+            telling: telling.clone(),
             engine,
             wheel: DelayQueue::new(),
             kept: HashMap::new(),
             answers,
             offset: None,
         };
-        drop(runtime.spawn(watchdog.run(inbox, answered)));
-        Keeper { orders }
+        drop(runtime.spawn(watchdog.run(desk.clone(), answered)));
+        Keeper { desk, telling, renew_at: tuning.renew_at }
     }
 
     /// Renews the claim from now on, and marks its loss.
-    pub(super) fn watch(&self, held: Arc<Held>, lost: Option<LossSignal>) {
-        drop(self.orders.send(Order::Watch(held, lost)));
+    pub(super) fn watch(&self, held: &Arc<Held>, lost: Option<&LossSignal>) {
+        self.telling.tell(|| Event::Kept { resource: &held.claim.resource });
+        self.desk.watch(held.clone(), first_due(held, held.granted_at, self.renew_at));
+        if let Some(signal) = lost {
+            let (weak, desk) = (Arc::downgrade(held), self.desk.clone());
+            held.listen(signal.on_loss(move |cause| {
+                // A loss that only the backend can see. Where it is nobody's any more, nobody is to be told.
+                if let Some(held) = weak.upgrade() {
+                    held.lose(cause);
+                    desk.hasten(held.claim.id, Moment::START);
+                }
+            }));
+        }
     }
 
     /// Starts the business limit of one user of the claim, whose end may come before the next look at it.
     pub(super) fn limit_hold(&self, held: &Held, max_hold: Option<Duration>) {
         held.limit_hold(max_hold);
         if max_hold.is_some() {
-            drop(self.orders.send(Order::Hasten(held.claim.id)));
+            self.desk.hasten(held.claim.id, held.valid_until());
         }
     }
 
     /// Leaves the claim alone from now on.
-    pub(super) fn forget(&self, id: ClaimId) {
-        drop(self.orders.send(Order::Forget(id)));
+    pub(super) fn forget(&self, held: &Held) {
+        self.desk.forget(held.claim.id);
+        self.telling.tell(|| Event::LetGo { resource: &held.claim.resource });
     }
 
     /// Marks every claim as lost, because the client closes; comes back when all are on their way to the server.
     pub(super) async fn lose_all(&self) {
-        let (done, told) = oneshot::channel();
-        drop(self.orders.send(Order::LoseAll(done)));
         // A runtime that ended has nothing left to lose.
-        let _ = told.await;
+        let _ = self.desk.lose_all().await;
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.desk.end();
     }
 }
 
@@ -118,7 +128,6 @@ struct Kept {
     pending: u32,
     /// Renewals in a row that were not confirmed.
     failures: u32,
-    signal: Option<tokio::task::AbortHandle>,
 }
 
 /// One moment by both clocks. Claims that are due at the same moment come up together only where it is translated for all of
@@ -143,67 +152,86 @@ struct Answers {
 }
 
 impl Watchdog {
-    async fn run(
-        mut self,
-        mut inbox: mpsc::UnboundedReceiver<Order>,
-        mut answered: mpsc::UnboundedReceiver<Answers>,
-    ) {
-        let mut pulse = tokio::time::interval(PULSE);
-        pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    async fn run(mut self, desk: Arc<Desk>, mut answered: mpsc::UnboundedReceiver<Answers>) {
+        // When it is next checked whether the machine slept, and what lies on the desk is taken in at the latest. Only while
+        // something is held.
+        let mut pulse = None;
         loop {
+            if self.clear(&desk, &mut pulse) {
+                return;
+            }
             tokio::select! {
-                order = inbox.recv() => match order {
-                    Some(order) => self.obey(order),
-                    // The client and all guards are gone: there is nothing left to watch.
-                    None => return,
-                },
+                () = desk.rung() => {}
                 Some(answers) = answered.recv() => self.take_in(answers),
                 Some(due) = next_due(&mut self.wheel) => self.look(due.into_inner()),
-                _ = pulse.tick(), if !self.kept.is_empty() => self.notice_sleep(),
+                () = passed(pulse) => {
+                    pulse = None;
+                    self.notice_sleep();
+                }
             }
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Watch(held, lost) => {
-                let id = held.claim.id;
-                let due = self.first_due(&held, held.granted_at);
-                let key = self.wheel.insert_at(id, self.read().when(due));
-                let signal = lost.map(|signal| listen(held.clone(), signal, self.answers.clone()));
-                self.telling.tell(|| Event::Kept { resource: &held.claim.resource });
-                self.kept.insert(id, Kept { held, key, due, pending: 0, failures: 0, signal });
+    /// Does everything that lies on the desk, and says when it comes by next; `true` where that is never.
+    fn clear(&mut self, desk: &Desk, pulse: &mut Option<Instant>) -> bool {
+        loop {
+            let papers = desk.clear();
+            if papers.is_over {
+                return true;
             }
-            Order::Hasten(id) => {
-                if let Some(kept) = self.kept.get(&id) {
-                    // Only ever sooner: a renewal that is due before stays due.
-                    let planned = self.wheel.deadline(&kept.key).saturating_duration_since(Instant::now());
-                    let end = self.clock.now().until(kept.held.valid_until());
-                    self.wheel.reset(&kept.key, planned.min(end));
-                }
-            }
-            Order::Forget(id) => self.forget(id),
-            Order::LoseAll(done) => {
-                let ids: Vec<_> = self.kept.keys().copied().collect();
-                for id in ids {
-                    if let Some(kept) = self.kept.get(&id) {
-                        self.wheel.try_remove(&kept.key);
-                        kept.held.lose(LossCause::Closed);
-                    }
-                    self.end(id);
-                }
+            papers.forgotten.into_iter().for_each(|id| self.forget(id));
+            papers.fresh.into_values().for_each(|held| self.keep(held));
+            papers.hastened.into_iter().for_each(|id| self.hasten(id));
+            for done in papers.closing {
+                self.lose_all();
                 let _ = done.send(());
             }
+            let read = self.read();
+            if pulse.is_none() && !self.kept.is_empty() {
+                *pulse = Some(read.wheel + PULSE);
+            }
+            let comes_at = pulse.map(|pulse| read.now.after(pulse.saturating_duration_since(read.wheel)));
+            if desk.leave_until(comes_at) {
+                return false;
+            }
         }
+    }
+
+    fn keep(&mut self, held: Arc<Held>) {
+        let read = self.read();
+        let due = first_due(&held, held.granted_at, self.renew_at);
+        // What only the backend saw ends here and now, whatever the clock says.
+        let look_at = if let State::Lost(_) = held.state() { read.now } else { due };
+        let id = held.claim.id;
+        let key = self.wheel.insert_at(id, read.when(look_at));
+        self.kept.insert(id, Kept { held, key, due, pending: 0, failures: 0 });
+    }
+
+    fn hasten(&mut self, id: ClaimId) {
+        let Some(kept) = self.kept.get(&id) else { return };
+        if let State::Lost(_) = kept.held.state() {
+            return self.wheel.reset(&kept.key, Duration::ZERO);
+        }
+        // Only ever sooner: a renewal that is due before stays due.
+        let planned = self.wheel.deadline(&kept.key).saturating_duration_since(Instant::now());
+        let end = self.clock.now().until(kept.held.valid_until());
+        self.wheel.reset(&kept.key, planned.min(end));
     }
 
     fn forget(&mut self, id: ClaimId) {
         if let Some(kept) = self.kept.remove(&id) {
             self.wheel.try_remove(&kept.key);
-            if let Some(signal) = kept.signal {
-                signal.abort();
+        }
+    }
+
+    fn lose_all(&mut self) {
+        let ids: Vec<_> = self.kept.keys().copied().collect();
+        for id in ids {
+            if let Some(kept) = self.kept.get(&id) {
+                self.wheel.try_remove(&kept.key);
+                kept.held.lose(LossCause::Closed);
             }
-            self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
+            self.end(id);
         }
     }
 
@@ -211,13 +239,11 @@ impl Watchdog {
     /// no use to anybody, and others of this process wait for it to be gone.
     fn end(&mut self, id: ClaimId) {
         let Some(kept) = self.kept.remove(&id) else { return };
-        self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
-        if let Some(signal) = kept.signal {
-            signal.abort();
+        if !kept.held.retire() {
+            return;
         }
-        if let Some(engine) = self.engine.upgrade()
-            && kept.held.retire()
-        {
+        self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
+        if let Some(engine) = self.engine.upgrade() {
             let state = kept.held.state();
             engine.reaper.release(&engine, kept.held, state, None);
         }
@@ -322,7 +348,7 @@ impl Watchdog {
                     lag: read.now.since(due),
                     took: read.now.since(answers.asked_at),
                 });
-                self.first_due(&held, answers.asked_at)
+                first_due(&held, answers.asked_at, self.renew_at)
             } else {
                 read.now
             };
@@ -335,15 +361,6 @@ impl Watchdog {
 
     fn read(&self) -> Reading {
         Reading { now: self.clock.now(), wheel: Instant::now() }
-    }
-
-    /// When a claim that was confirmed as of `asked_at` is to be looked at next.
-    fn first_due(&self, held: &Held, asked_at: Moment) -> Moment {
-        let ttl = held.pace();
-        let due = asked_at.after(ttl.mul_f64(self.renew_at));
-        // Moved forward to a common beat, so that leases that were taken one after the other go out together.
-        let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
-        Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
     }
 
     /// After a suspend the wheel is late by all the time that the machine slept: every claim is looked at.
@@ -362,19 +379,21 @@ impl Watchdog {
     }
 }
 
-/// Waits for a loss that only the backend can see, and tells the watchdog as if the server had answered so.
-fn listen(
-    held: Arc<Held>,
-    mut signal: LossSignal,
-    answers: mpsc::UnboundedSender<Answers>,
-) -> tokio::task::AbortHandle {
-    let task = tokio::spawn(async move {
-        let cause = signal.fired().await;
-        held.lose(cause);
-        let renewals = vec![(held.claim.id, Renewal::Lost)];
-        drop(answers.send(Answers { asked_at: held.granted_at, renewals }));
-    });
-    task.abort_handle()
+/// When a claim that was confirmed as of `asked_at` is to be looked at next.
+fn first_due(held: &Held, asked_at: Moment, renew_at: f64) -> Moment {
+    let ttl = held.pace();
+    let due = asked_at.after(ttl.mul_f64(renew_at));
+    // Moved forward to a common beat, so that leases that were taken one after the other go out together.
+    let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
+    Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
+}
+
+/// Waits for that moment; for ever where there is none.
+async fn passed(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn next_due(wheel: &mut DelayQueue<ClaimId>) -> Option<delay_queue::Expired<ClaimId>> {
@@ -410,6 +429,6 @@ const GATHER: Duration = Duration::from_millis(5);
 const PENDING_MAX: u32 = 3;
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often it is checked whether the machine slept. Only while something is held.
+/// How often it is checked whether the machine slept, and how long what can wait may lie on the desk. Only while something is held.
 const PULSE: Duration = Duration::from_secs(1);
 const SLEEP_MIN: Duration = Duration::from_millis(50);

@@ -16,6 +16,7 @@
 
 mod beside;
 mod contender;
+mod desk;
 mod graph;
 mod held;
 mod hold;

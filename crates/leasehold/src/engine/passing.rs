@@ -101,7 +101,7 @@ impl Hold {
                 _ => LossCause::Gone,
             });
         }
-        engine.keeper.forget(held.claim.id);
+        engine.keeper.forget(&held);
         let left = held.remaining();
         // Whoever lost it before stays the one who did. From here on nothing of this process believes to hold it.
         if let lost @ State::Lost(cause) = held.lose(LossCause::HandedOver)

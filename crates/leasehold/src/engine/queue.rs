@@ -188,7 +188,7 @@ impl Lines {
             }
         }
         if held.retire() {
-            engine.keeper.forget(held.claim.id);
+            engine.keeper.forget(&held);
             engine.reaper.release(engine, held, state, done);
         } else if let Some(done) = done {
             // It was lost, and the keeper has given it back already.
@@ -198,7 +198,7 @@ impl Lines {
 
     /// A claim is left to its lease: the server alone counts it from now on.
     pub(super) fn spend(engine: &Arc<Engine>, held: &Held) {
-        engine.keeper.forget(held.claim.id);
+        engine.keeper.forget(held);
         Lines::departed(engine, &held.claim.resource, held.claim.id);
     }
 

@@ -3,13 +3,15 @@
 //! Ground rules: a release is detached from whoever asked for it, may be repeated, and is tried for as long
 //! as the lease could last. It is reported as what it was: freed, gone, or unknown.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use super::Engine;
@@ -133,18 +135,19 @@ impl Job {
     }
 }
 
+/// One task sends all batches and hears their answers: a task for each would change tasks twice more for a single lock.
 async fn run(mut inbox: mpsc::UnboundedReceiver<Order>, backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) {
-    let mut batches: JoinSet<bool> = JoinSet::new();
+    let mut batches = FuturesUnordered::new();
     let mut orders = Vec::with_capacity(BATCH_MAX);
     let mut all_answered = true;
     loop {
         while batches.len() >= BATCHES_MAX {
-            all_answered &= matches!(batches.join_next().await, Some(Ok(true)));
+            all_answered &= batches.next().await == Some(true);
         }
         tokio::select! {
             count = inbox.recv_many(&mut orders, BATCH_MAX) => if count == 0 { break },
-            Some(ended) = batches.join_next() => {
-                all_answered &= matches!(ended, Ok(true));
+            Some(answered) = batches.next() => {
+                all_answered &= answered;
                 continue;
             }
         }
@@ -157,11 +160,13 @@ async fn run(mut inbox: mpsc::UnboundedReceiver<Order>, backend: Arc<dyn Backend
             }
         }
         if !batch.is_empty() {
-            batches.spawn(end(batch, backend.clone(), clock.clone()));
+            // A backend that panics must not take what others gave back with it.
+            let ending = AssertUnwindSafe(end(batch, backend.clone(), clock.clone())).catch_unwind();
+            batches.push(ending.map(|answered| answered.unwrap_or(false)));
         }
         if !flushes.is_empty() {
-            while let Some(ended) = batches.join_next().await {
-                all_answered &= matches!(ended, Ok(true));
+            while let Some(answered) = batches.next().await {
+                all_answered &= answered;
             }
             for done in flushes {
                 let _ = done.send(all_answered);
@@ -170,7 +175,7 @@ async fn run(mut inbox: mpsc::UnboundedReceiver<Order>, backend: Arc<dyn Backend
         }
     }
     // The client is gone; what it gave back is still brought to its end.
-    while batches.join_next().await.is_some() {}
+    while batches.next().await.is_some() {}
 }
 
 /// Ends a batch, asking again for those that were not answered while their leases could last.
