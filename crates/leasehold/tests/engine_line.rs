@@ -171,3 +171,13 @@ async fn a_wait_that_times_out_leaves_the_line_and_the_others_in_it() {
     patient.await.unwrap().release().await.unwrap();
     settles(&locks, "job").await;
 }
+
+#[tokio::test]
+async fn the_futures_of_a_lock_are_small_enough_to_be_moved_about() {
+    let (locks, _) = Store::new().client();
+    let lock = locks.mutex("job");
+    assert!(size_of_val(&lock.lock()) <= 2_048);
+    assert!(size_of_val(&lock.try_lock()) <= 2_048);
+    let guard = lock.lock().await.unwrap();
+    assert!(size_of_val(&guard.release()) <= 1_024);
+}

@@ -207,20 +207,40 @@ impl Engine {
             return Err(Error::closed("lock").on(&want.resource));
         }
         let deadline = Deadline::of(wait, &self.clock);
-        let (resource, share) = (want.resource.clone(), want.share);
-        told::told(self, &resource, share, async {
-            let Manner { priority, looks_after } = manner;
-            let Some(owner) = owner else {
-                return Ok(self.acquire_unowned(want, deadline, priority).await?.map(Arc::new));
-            };
-            let watched = looks_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
-            let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
-            match watched {
-                None => acquiring.await,
-                Some((after, want)) => lookout::watched(self, owner, &want, after, acquiring).await,
-            }
-        })
-        .await
+        // What few ask for is boxed: the future of all others is moved about with the caller's, and stays small.
+        match told::Asked::heard(self, &want) {
+            None => self.acquire_for(want, owner, deadline, manner).await,
+            Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
+        }
+    }
+
+    async fn acquire_for(
+        self: &Arc<Self>,
+        want: Want,
+        owner: Option<&Owner>,
+        deadline: Deadline,
+        manner: Manner,
+    ) -> Result<Option<Arc<Hold>>> {
+        match owner {
+            None => Ok(self.acquire_unowned(want, deadline, manner.priority).await?.map(Arc::new)),
+            Some(owner) => Box::pin(self.acquire_owned(want, owner, deadline, manner)).await,
+        }
+    }
+
+    async fn acquire_owned(
+        self: &Arc<Self>,
+        want: Want,
+        owner: &Owner,
+        deadline: Deadline,
+        manner: Manner,
+    ) -> Result<Option<Arc<Hold>>> {
+        let Manner { priority, looks_after } = manner;
+        let watched = looks_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
+        let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
+        match watched {
+            None => acquiring.await,
+            Some((after, want)) => lookout::watched(self, owner, &want, after, acquiring).await,
+        }
     }
 
     async fn acquire_unowned(

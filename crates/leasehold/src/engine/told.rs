@@ -8,37 +8,49 @@ use std::sync::Arc;
 use leasehold_core::{Moment, Resource, Share};
 use tracing::{Instrument, Span, field};
 
-use super::Engine;
+use super::{Engine, Want};
 use super::hold::Hold;
 use crate::error::Result;
 use crate::witness::{Event, Miss, Way};
 
 type Outcome = Result<Option<Arc<Hold>>>;
 
-/// Runs one acquisition and tells of it.
-pub(super) async fn told(
-    engine: &Arc<Engine>,
-    resource: &Resource,
+/// An acquisition of which somebody wants to be told.
+pub(super) struct Asked {
+    engine: Arc<Engine>,
+    resource: Resource,
     share: Share,
-    acquiring: impl Future<Output = Outcome>,
-) -> Outcome {
-    let span = tracing::debug_span!(
-        "leasehold.acquire",
-        %resource,
-        %share,
-        outcome = field::Empty,
-        fence = field::Empty
-    );
-    // Where neither a witness nor a subscriber listens, this is all that is spent on them.
-    if span.is_disabled() && !engine.telling.is_heard() {
-        return acquiring.await;
+    span: Span,
+}
+
+impl Asked {
+    /// `None` where neither a witness nor a subscriber listens: then this is all that is spent on them.
+    pub(super) fn heard(engine: &Arc<Engine>, want: &Want) -> Option<Asked> {
+        let Want { resource, share, .. } = want;
+        let span = tracing::debug_span!(
+            "leasehold.acquire",
+            %resource,
+            %share,
+            outcome = field::Empty,
+            fence = field::Empty
+        );
+        if span.is_disabled() && !engine.telling.is_heard() {
+            return None;
+        }
+        Some(Asked { engine: engine.clone(), resource: resource.clone(), share: *share, span })
     }
-    engine.telling.tell(|| Event::Asked { resource, share });
-    let mut asking =
-        Asking { engine, resource, span: span.clone(), began: engine.clock.now(), is_told: false };
-    let outcome = acquiring.instrument(span).await;
-    asking.tell(&outcome, share);
-    outcome
+
+    /// Runs the acquisition and tells of it.
+    pub(super) async fn told(self, acquiring: impl Future<Output = Outcome>) -> Outcome {
+        let Asked { engine, resource, share, span } = self;
+        engine.telling.tell(|| Event::Asked { resource: &resource, share });
+        let began = engine.clock.now();
+        let mut asking =
+            Asking { engine: &engine, resource: &resource, span: span.clone(), began, is_told: false };
+        let outcome = acquiring.instrument(span).await;
+        asking.tell(&outcome, share);
+        outcome
+    }
 }
 
 /// An acquisition under way.
