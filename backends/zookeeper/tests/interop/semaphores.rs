@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use leasehold::core::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::peers::Peer;
@@ -123,7 +124,8 @@ async fn a_crowd_never_has_one_too_many(library: &'static Library) {
                 let file = folder.join(format!("{:?}-{round}", grant.fence));
                 std::fs::File::create_new(&file).unwrap();
                 most = most.max(holders_in(&folder));
-                tokio::task::yield_now().await;
+                // Long enough that all leases are out while others try to have one.
+                tokio::time::sleep(Duration::from_millis(10)).await;
                 most = most.max(holders_in(&folder));
                 std::fs::remove_file(&file).unwrap();
                 assert!(matches!(release(&ours, &mine).await, Release::Freed));

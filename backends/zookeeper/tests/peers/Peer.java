@@ -65,6 +65,7 @@ public class Peer {
         for (int round = 0; round < rounds; round++) {
             Lease lease = semaphore.acquire();
             Path file = Files.createFile(Path.of(folder, UUID.randomUUID().toString()));
+            Thread.sleep(10);
             try (Stream<Path> inside = Files.list(Path.of(folder))) {
                 most = Math.max(most, inside.count());
             }

@@ -6,6 +6,7 @@ how many holders it met at most: each has a file in the folder for as long as it
 
 import os
 import sys
+import time
 import uuid
 
 from kazoo.client import KazooClient
@@ -47,6 +48,7 @@ def crowd(client, kind, path, rounds, folder):
         lease.acquire()
         file = os.path.join(folder, uuid.uuid4().hex)
         open(file, "x").close()
+        time.sleep(0.01)
         most = max(most, len(os.listdir(folder)))
         os.remove(file)
         lease.release()

@@ -15,13 +15,14 @@ use crate::support::{Place, Started, eventually};
 fn etcd_keeps_the_contract() {
     let runtime = Runtime::new().unwrap();
     let Some(server) = runtime.block_on(EtcdCluster::start_or_skip()) else { return };
-    keeps_the_contract(&Kind {
+    let kind = Kind {
         url: server.url(),
         options: ["--ttl", "2s"],
         frees_within: Duration::from_secs(6),
         stop: Box::new(|| server.stop(0).unwrap()),
         resume: Box::new(|| server.resume(0).unwrap()),
-    });
+    };
+    keeps_the_contract(&kind, &CASES);
     let left = server.etcdctl(&["get", "", "--prefix", "--keys-only"]).unwrap();
     assert_eq!(left, "", "keys were left behind");
 }
@@ -30,13 +31,23 @@ fn etcd_keeps_the_contract() {
 fn zookeeper_keeps_the_contract() {
     let runtime = Runtime::new().unwrap();
     let Some(server) = runtime.block_on(ZooKeeperEnsemble::start_or_skip(1)) else { return };
-    keeps_the_contract(&Kind {
-        url: format!("{}?session=2s", server.url()),
+    let kind = |options| Kind {
+        url: format!("{}?session=2s{options}", server.url()),
         options: ["--ttl", "2s"],
         frees_within: Duration::from_secs(6),
         stop: Box::new(|| server.stop(0).unwrap()),
         resume: Box::new(|| server.resume(0).unwrap()),
-    });
+    };
+    keeps_the_contract(&kind(""), &CASES);
+    // The semaphores of other libraries, whose claims move from one node to another.
+    for dialect in ["&dialect=curator&prefix=c", "&dialect=kazoo&prefix=k"] {
+        keeps_the_contract(&kind(dialect), &[("permits and readers share", permits_and_readers_share)]);
+    }
+    let leases: [(&str, Case); 2] = [
+        ("an interrupted wait leaves no place", an_interrupted_wait_leaves_no_place),
+        ("it is shown, listed, watched and broken", it_is_shown_listed_watched_and_broken),
+    ];
+    keeps_the_contract(&kind("&dialect=kazoo&prefix=m&mutex=semaphore"), &leases);
 }
 
 /// What the cases need to know of a store.
@@ -64,8 +75,8 @@ const CASES: [(&str, Case); 9] = [
     ("a server that hangs ends the command in time", a_server_that_hangs_ends_the_command),
 ];
 
-fn keeps_the_contract(kind: &Kind<'_>) {
-    for (name, case) in CASES {
+fn keeps_the_contract(kind: &Kind<'_>, cases: &[(&str, Case)]) {
+    for (name, case) in cases {
         // Shown where it fails.
         println!("{}: {name}", kind.url);
         let place = Place::on(&kind.url);
