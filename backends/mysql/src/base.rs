@@ -5,6 +5,7 @@
 //! back, and counts while the server says that the lock is there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::{
     ClaimId, Clock, Effect, Failure, FailureKind, Fence, Note, Resource, Share, Standing, Summary,
@@ -12,7 +13,7 @@ use leasehold_core::{
 use mysql_async::Row;
 
 use crate::config::{Create, Dialect, MySqlConfig};
-use crate::dial::{Flavour, Link, read};
+use crate::dial::{Flavour, Link, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 use crate::schema;
@@ -99,6 +100,29 @@ impl Base {
         Ok(summaries)
     }
 
+    /// Ends the connection that has the named lock `lock`, which stands for a claim; `false` where this connection does not have
+    /// it any more. `lock` is an expression of SQL.
+    ///
+    /// That it has it is looked at in the very statement that ends it, and its number does not come again while the server runs.
+    pub(crate) async fn evict(&self, lock: &str, session: u64) -> Result<bool, Failure> {
+        let has_it = format!("IS_USED_LOCK({lock}) = {session}");
+        match self.pool.run(&format!("KILL CONNECTION IF({has_it}, {session}, 0)")).await {
+            Ok(_) => {}
+            // There is no connection 0.
+            Err(Refusal::LostRace) => return Ok(false),
+            Err(refusal) => return Err(refusal.into_failure()),
+        }
+        // It ends when it comes to that.
+        for _ in 0..EVICTING_LOOKS {
+            let row = only(self.look(&format!("SELECT COALESCE({has_it}, 0)")).await?)?;
+            if read::<u8>(&row, 0)? == 0 {
+                return Ok(true);
+            }
+            tokio::time::sleep(EVICTING_PAUSE).await;
+        }
+        Err(Failure::unanswered("the server was told to end the connection, and had not done so in time"))
+    }
+
     /// Looks, once more where a table is lost with the server's data.
     pub(crate) async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
         let answer = match self.pool.run(question).await {
@@ -137,3 +161,7 @@ pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Resu
         note: Note::clipped(&read::<String>(row, 3)?),
     })
 }
+
+/// Looks at a connection that is to end, and the pause between two.
+const EVICTING_LOOKS: u32 = 100;
+const EVICTING_PAUSE: Duration = Duration::from_millis(20);

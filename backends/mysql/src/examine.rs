@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use leasehold_core::{Failure, Finding, Grade, Severity};
 
+use crate::base::Base;
 use crate::cells::MySqlCells;
 use crate::dial::{only, read};
+use crate::pool::Pool;
 use crate::refusal::Refusal;
 use crate::schema::grants;
 use crate::server::Server;
@@ -33,7 +35,8 @@ pub(crate) async fn examine(cells: &MySqlCells, ttl: Duration) -> Vec<Finding> {
 }
 
 /// What can be said of locks that a connection holds.
-pub(crate) fn of_sessions(server: &Server) -> Vec<Finding> {
+pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
+    let server = &base.server;
     let failover = match server.is_followed() {
         true => Finding::new(
             "replication",
@@ -48,7 +51,32 @@ pub(crate) fn of_sessions(server: &Server) -> Vec<Finding> {
             Finding::new("replication", Severity::Good, "no replica is known").meaning("nothing takes over")
         }
     };
-    vec![durability(server), failover]
+    vec![durability(server), failover, breaking(may_break(&base.pool).await)]
+}
+
+/// Whether this user may end the connections of others.
+async fn may_break(pool: &Pool) -> Result<bool, Failure> {
+    let grants = pool.run("SHOW GRANTS").await.map_err(Refusal::into_failure)?;
+    let grants: Vec<String> = grants.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
+    let rights = ["ALL PRIVILEGES", "SUPER", "CONNECTION ADMIN", "CONNECTION_ADMIN"];
+    Ok(grants.iter().any(|grant| {
+        let mut parts = grant.split(" ON *.* ");
+        let (Some(granted), Some(_)) = (parts.next(), parts.next()) else { return false };
+        rights.iter().any(|right| granted.contains(right))
+    }))
+}
+
+fn breaking(may_break: Result<bool, Failure>) -> Finding {
+    match may_break {
+        Ok(true) => Finding::new("break", Severity::Good, "this user may end the connections of others")
+            .meaning("`leasehold break` works on locks of all users"),
+        // It is what a user of locks should have, and no more.
+        Ok(false) => Finding::new("break", Severity::Good, "this user may end its own connections only")
+            .meaning("`leasehold break` works on locks that the same user of the database holds")
+            .advice("GRANT CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) ON *.* TO the user that is to break the locks of others"),
+        Err(failure) => Finding::new("break", Severity::Unknown, failure.to_string())
+            .meaning("whether `leasehold break` works here is not known"),
+    }
 }
 
 /// What can change while a connection lasts.

@@ -83,8 +83,22 @@ impl Sessions for ForUpdate {
         self.base.list(IS_ALIVE, prefix, after, limit).await
     }
 
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        let holder = format!(
+            "SELECT session, word FROM {held} WHERE name = {name} AND claim = '{id}' AND {IS_ALIVE}",
+            held = self.base.held,
+            name = literal(claim.resource.as_str()),
+            id = claim.id.to_hex(),
+        );
+        let Some(row) = self.base.look(&holder).await?.pop() else { return Ok(None) };
+        let (session, word): (u64, String) = (read(&row, 0)?, read(&row, 1)?);
+        // The word is of one transaction, which has the lock of one claim as long as it is open.
+        let is_ended = self.base.evict(&utf8(&word), session).await?;
+        Ok(is_ended.then(Vec::new))
+    }
+
     async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base.server)
+        crate::examine::of_sessions(&self.base).await
     }
 }
 

@@ -12,7 +12,7 @@ use leasehold_core::{
     Claim, ClaimId, Clock, Failure, Fence, Finding, Note, Profile, Resource, Share, Standing, Summary,
     Waiting,
 };
-use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions};
+use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, of_a_stranger};
 
 use crate::base::{Base, standing};
 use crate::config::{Dialect, MySqlConfig};
@@ -84,12 +84,33 @@ impl Sessions for GetLock {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<Summary>, Failure> {
-        let is_alive = "IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session";
-        self.base.list(is_alive, prefix, after, limit).await
+        self.base.list(IS_ALIVE, prefix, after, limit).await
+    }
+
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        if let Some(connection) = connection_of_stranger(claim.id) {
+            return Err(of_a_stranger(&format!("connection {connection} of the server")));
+        }
+        let lock_name = utf8(&self.base.lock_name(&claim.resource));
+        let (held, id) = (&self.base.held, claim.id.to_hex());
+        let holder = format!(
+            "SELECT session FROM {held} WHERE lock_name = {lock_name} AND name = {} AND claim = '{id}' AND {IS_ALIVE}",
+            literal(claim.resource.as_str())
+        );
+        let Some(row) = self.base.look(&holder).await?.pop() else { return Ok(None) };
+        let session: u64 = read(&row, 0)?;
+        let others = format!(
+            "SELECT name FROM {held} WHERE session = {session} AND claim <> '{id}' AND {IS_ALIVE} \
+             ORDER BY name LIMIT {BESIDE_MAX}"
+        );
+        let others = self.base.look(&others).await?;
+        let others: Vec<String> = others.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
+        let is_ended = self.base.evict(&lock_name, session).await?;
+        Ok(is_ended.then(|| others.iter().filter_map(|name| Resource::new(name).ok()).collect()))
     }
 
     async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base.server)
+        crate::examine::of_sessions(&self.base).await
     }
 }
 
@@ -219,6 +240,12 @@ impl Session for GetLockSession {
     }
 }
 
+/// The connection of a claim that [`stranger`] has made up.
+fn connection_of_stranger(id: ClaimId) -> Option<u64> {
+    let (connection, rest) = id.as_bytes().split_first_chunk()?;
+    rest.iter().all(|byte| *byte == 0).then(|| u64::from_be_bytes(*connection))
+}
+
 fn stranger(connection: u64) -> Standing {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&connection.to_be_bytes());
@@ -232,6 +259,10 @@ fn stranger(connection: u64) -> Standing {
     }
 }
 
+/// Whether the lock of a row of the table of holders is still its session's.
+const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session";
+/// Names of locks that are told to have ended with another.
+const BESIDE_MAX: u32 = 1_000;
 /// The longest names of locks that each server takes.
 const MARIADB_MAX_BYTES: usize = 192;
 const MYSQL_MAX_CHARS: usize = 64;

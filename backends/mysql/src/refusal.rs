@@ -64,7 +64,9 @@ impl Refusal {
 fn kind(code: u16) -> FailureKind {
     match code {
         // Access denied to: a database, a user, a host, a user by another way, a table, a column, for want of a privilege; expired.
-        1044 | 1045 | 1130 | 1698 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 3159 => FailureKind::Denied,
+        1044 | 1045 | 1130 | 1698 | 1142 | 1143 | 1227 | NOT_OWNER | 1820 | 1862 | 3118 | 3159 => {
+            FailureKind::Denied
+        }
         // No such database; what a proxy or an old server does not know.
         1049 | NO_TABLE | NO_COLUMN | 1064 | 1193 | 1235 | 1305 => FailureKind::Unsupported,
         // A character that a column of somebody else's table has not.
@@ -78,6 +80,10 @@ fn describe(cause: &ServerError) -> String {
     let advice = match cause.code {
         1045 | 1698 => "check the user and the password, from the URL, password-file or MYSQL_PWD",
         1044 | 1142 | 1143 | 1227 => "grant what `leasehold schema --on` prints, to the user of the URL",
+        NOT_OWNER => {
+            "another user of the database holds it, whose connections this one may not end: run it as that user, or GRANT \
+             CONNECTION_ADMIN (MySQL), CONNECTION ADMIN (MariaDB) or SUPER (older servers) ON *.* TO the user of the URL"
+        }
         1130 => "let the user of the URL log in from this machine",
         1049 => "create the database, or name another one in the URL",
         NO_TABLE | NO_COLUMN => "create what `leasehold schema --on` prints",
@@ -103,6 +109,8 @@ const TIMED_OUT: u16 = 1205;
 const NOT_WAITED: u16 = 3572;
 /// Who was to be ended has ended already.
 const NO_CONNECTION: u16 = 1094;
+/// Who was to be ended is of another user.
+const NOT_OWNER: u16 = 1095;
 const NO_COLUMN: u16 = 1054;
 const NO_TABLE: u16 = 1146;
 /// The server goes away, ends this connection, or (with replicas or Galera) cannot say what became of the statement.
@@ -127,6 +135,7 @@ mod tests {
             (1290, FailureKind::Unavailable, Effect::None, "the primary"),
             (1045, FailureKind::Denied, Effect::None, "MYSQL_PWD"),
             (1142, FailureKind::Denied, Effect::None, "leasehold schema"),
+            (1095, FailureKind::Denied, Effect::None, "CONNECTION ADMIN"),
             (1049, FailureKind::Unsupported, Effect::None, "create the database"),
             (1053, FailureKind::Unavailable, Effect::Unknown, "error 1053"),
             (1317, FailureKind::Unavailable, Effect::Unknown, "error 1317"),

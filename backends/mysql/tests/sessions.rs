@@ -7,7 +7,8 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Claim, FailureKind, Grant, Patience, Release, Renewal};
+use leasehold_conformance::breaking::{self, Shared};
+use leasehold_core::{Backend, Broken, Claim, FailureKind, Grant, Patience, Release, Renewal};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Data, MariaDbServer, require};
 
@@ -58,6 +59,47 @@ async fn a_connection_that_the_server_ends_takes_its_locks_along_and_says_so() {
     assert!(matches!(renew(&*two, &next).await, Renewal::Alive));
     // A new session is opened for the next lock.
     assert!(hold(&*one, &claim("b", LONG)).await.fence > held_b.fence);
+}
+
+#[tokio::test]
+async fn an_operator_ends_the_connection_that_holds_and_no_other() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    for (method, shared) in METHODS.into_iter().zip([Shared::Yes, Shared::No]) {
+        let url = format!("{}?{method}", server.url());
+        let clients = [open(&url).await, open(&url).await, open(&url).await];
+        // The condition under which a connection is ended, where it is not fulfilled.
+        let nobody = server.sql("KILL CONNECTION IF(IS_USED_LOCK('free') = 7, 7, 0)").await.unwrap_err();
+        assert!(nobody.to_string().contains("1094"), "{nobody}");
+        // These servers tell nobody: a sign of life that is not answered does.
+        breaking::what_is_broken_ends_and_nothing_else(clients, shared, Duration::from_millis(1_300)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_operator_without_rights_ends_nothing_and_is_told_which_it_needs() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("CREATE DATABASE shared").await.unwrap();
+    for name in ["ann", "bob"] {
+        server.sql(&format!("CREATE USER {name}; GRANT ALL ON shared.* TO {name}")).await.unwrap();
+    }
+    for method in METHODS {
+        let as_user =
+            async |name: &str| open(&format!("mysql://{name}@{}/shared?{method}", server.addr())).await;
+        let (holder, operator) = (as_user("ann").await, as_user("bob").await);
+        breaking::who_may_not_break_is_told_what_to_grant(&*holder, &*operator, "CONNECTION ADMIN").await;
+        let found = operator.examine(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
+        assert!(found.contains("its own connections only"), "{found}");
+        server.sql("GRANT CONNECTION ADMIN ON *.* TO bob").await.unwrap();
+        // Rights of this kind are those of the connection's beginning.
+        let operator = as_user("bob").await;
+        let found = operator.examine(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
+        assert!(found.contains("the connections of others"), "{found}");
+        let seen = operator.inspect(&resource("theirs"), None, &Patience::none(clock())).await.unwrap();
+        let theirs = Claim { id: seen.holders[0].id, ..claim("theirs", LONG) };
+        assert_eq!(operator.break_claim(&theirs).await.unwrap(), Broken::Ended { beside: Vec::new() });
+        hold(&*operator, &claim("theirs", LONG)).await;
+        server.sql("REVOKE CONNECTION ADMIN ON *.* FROM bob").await.unwrap();
+    }
 }
 
 #[tokio::test]

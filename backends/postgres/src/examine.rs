@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Finding, Grade, Severity};
+use leasehold_core::{Failure, Finding, Grade, Severity};
 
 use crate::cells::PostgresCells;
-use crate::dial::{Sql, read};
+use crate::dial::{Sql, only, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
 use crate::schema::grants;
 use crate::server::{Server, Sessions};
+use crate::session::Base;
 
 /// Looks at everything; nothing is changed.
 pub(crate) async fn examine(cells: &PostgresCells, ttl: Duration) -> Vec<Finding> {
@@ -70,8 +73,30 @@ impl Facts {
 }
 
 /// What can be said of locks that a connection holds.
-pub(crate) fn of_sessions(server: &Server) -> Vec<Finding> {
-    vec![durability(server), sessions(server)]
+pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
+    vec![durability(&base.server), sessions(&base.server), breaking(may_break(&base.pool).await)]
+}
+
+/// Whose connections this user may end.
+async fn may_break(pool: &Pool) -> Result<bool, Failure> {
+    let text = "SELECT r.rolsuper OR pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
+                FROM pg_catalog.pg_roles r WHERE r.rolname = current_user";
+    let question = Sql { name: "may_break", text: text.to_owned(), types: &[] };
+    let rows = pool.look(&question, &[]).await.map_err(Refusal::into_failure)?;
+    read(&only(rows)?, 0)
+}
+
+fn breaking(may_break: Result<bool, Failure>) -> Finding {
+    match may_break {
+        Ok(true) => Finding::new("break", Severity::Good, "this user may end the connections of others")
+            .meaning("`leasehold break` works on locks of all users, of superusers only for a superuser"),
+        // It is what a user of locks should have, and no more.
+        Ok(false) => Finding::new("break", Severity::Good, "this user may end its own connections only")
+            .meaning("`leasehold break` works on locks that the same user of the database holds")
+            .advice("GRANT pg_signal_backend TO the user that is to break the locks of others"),
+        Err(failure) => Finding::new("break", Severity::Unknown, failure.to_string())
+            .meaning("whether `leasehold break` works here is not known"),
+    }
 }
 
 pub(crate) fn durability(server: &Server) -> Finding {

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use leasehold_conformance::breaking::{self, Shared};
 use leasehold_conformance::room;
 use leasehold_core::{
-    Backend, Claim, FailureKind, Grade, LossCause, LossSignal, Patience, Release, Renewal, Share, Step,
+    Backend, Broken, Claim, FailureKind, Grade, LossCause, LossSignal, Patience, Release, Renewal, Share,
+    Step,
 };
 use leasehold_postgres::{PostgresConfig, grants, in_transaction, in_transaction_sql, schema};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
@@ -82,6 +84,62 @@ async fn a_session_that_is_ended_by_hand_is_a_loss_at_once() {
         let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
         assert_eq!(seen.holders.len(), 1, "{method}: {:?}", seen.holders);
     }
+}
+
+#[tokio::test]
+async fn an_operator_ends_the_session_that_holds_and_no_other() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for (method, shared) in METHODS.into_iter().zip([Shared::Yes, Shared::No]) {
+        let url = format!("{}?{method}", server.url());
+        let clients = [open(&url).await, open(&url).await, open(&url).await];
+        breaking::what_is_broken_ends_and_nothing_else(clients, shared, AT_ONCE).await;
+    }
+}
+
+#[tokio::test]
+async fn an_operator_without_rights_ends_nothing_and_is_told_which_it_needs() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    server.sql("CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN").await.unwrap();
+    for method in METHODS {
+        let table = method.split(['=', '&', '-']).nth(1).unwrap();
+        let url = |user: &str| {
+            format!(
+                "postgres://{user}@{}/postgres?schema=locks&table={table}&create=no&{method}",
+                server.addr()
+            )
+        };
+        for user in ["ann", "bob"] {
+            let config = PostgresConfig::parse(&url(user)).unwrap();
+            server.sql(&schema(&config)).await.unwrap();
+            server.sql(&grants(&config)).await.unwrap();
+        }
+        let (holder, operator) = (open(&url("ann")).await, open(&url("bob")).await);
+        breaking::who_may_not_break_is_told_what_to_grant(&*holder, &*operator, "pg_signal_backend").await;
+        let rights =
+            async || operator.examine(LONG).await.into_iter().find(|one| one.topic == "break").unwrap();
+        assert!(rights().await.found.contains("its own connections only"));
+        server.sql("GRANT pg_signal_backend TO bob").await.unwrap();
+        assert!(rights().await.found.contains("the connections of others"));
+        let seen = operator.inspect(&resource("theirs"), None, &Patience::none(clock())).await.unwrap();
+        let theirs = Claim { id: seen.holders[0].id, ..claim("theirs", LONG) };
+        assert_eq!(operator.break_claim(&theirs).await.unwrap(), Broken::Ended { beside: Vec::new() });
+        hold(&*operator, &claim("theirs", LONG)).await;
+        server.sql("REVOKE pg_signal_backend FROM bob").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_another_program_holds_is_not_broken() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?{}", server.url(), METHODS[0])).await;
+    let stranger = connect_plainly(&server).await;
+    stranger.batch_execute("SELECT pg_advisory_lock(255)").await.unwrap();
+    let seen = backend.inspect(&resource("00000000000000ff"), None, &Patience::none(clock())).await.unwrap();
+    let theirs = Claim { id: seen.holders[0].id, ..claim("00000000000000ff", LONG) };
+    let refused = backend.break_claim(&theirs).await.unwrap_err();
+    assert_eq!(refused.kind, FailureKind::Unsupported, "{refused}");
+    assert!(refused.detail().contains("process"), "{refused}");
+    stranger.batch_execute("SELECT pg_advisory_unlock(255)").await.unwrap();
 }
 
 /// The server notices nothing of the network, and ends the session by its own limit.

@@ -514,7 +514,9 @@ Examples:
 
 The holders are not asked. Each learns of it at its next renewal, a third of
 its ttl later at most; until then both the old holder and the next one act.
-Only what checks the fence can tell them apart.
+Only what checks the fence can tell them apart. Where a connection keeps what
+it holds (advisory, get-lock, for-update), that connection is ended, with all
+locks on it.
 
 Exits with 0 where something was broken, with 1 where there was nothing to
 break or you said no.";

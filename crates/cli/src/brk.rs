@@ -1,11 +1,12 @@
 //! `break`: takes a lock away from those who hold it.
 //!
 //! Ground rules: it ends the claims that were shown and no others: who took the lock between the look and the answer
-//! keeps it.
+//! keeps it. Where that takes other locks along, it says so before it asks, and names them afterwards.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use leasehold::{Leasehold, Note, Snapshot, Standing};
+use leasehold::core::Liveness;
+use leasehold::{Broken, Leasehold, Note, Resource, Snapshot, Standing};
 
 use crate::args::BreakArgs;
 use crate::describe::who;
@@ -31,23 +32,27 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     let name = visible(args.name.as_str());
     if condemned.is_empty() {
         if args.json {
-            json::line(&mut io::stdout().lock(), &BrokenShape::of(&args.name, &[]))?;
+            json::line(&mut io::stdout().lock(), &BrokenShape::of(&args.name, &[], &[]))?;
         } else {
             complain(&format!("{name} is free: there is nothing to break"));
         }
         return Ok(Exit::NothingBroken);
     }
-    if !args.yes && !is_confirmed(&snapshot, condemned.len())? {
+    let consequences = consequences(&locks);
+    if !args.yes && !is_confirmed(&snapshot, condemned.len(), consequences)? {
         complain("nothing was broken");
         return Ok(Exit::NothingBroken);
     }
-    let broken = break_all(&locks, args.name.as_str(), &condemned).await?;
+    let (broken, beside) = break_all(&locks, args.name.as_str(), &condemned).await?;
     let mut out = io::stdout().lock();
     if args.json {
-        json::line(&mut out, &BrokenShape::of(&args.name, &broken))?;
+        json::line(&mut out, &BrokenShape::of(&args.name, &broken, &beside))?;
     } else {
         for standing in &broken {
             writeln!(out, "{name}: broken: {}", who(standing))?;
+        }
+        for other in &beside {
+            writeln!(out, "{}: ended with the connection", visible(other.as_str()))?;
         }
     }
     if broken.is_empty() {
@@ -56,7 +61,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     }
     // Who was asked has read it already.
     if args.yes && !args.json {
-        writeln!(out, "{CONSEQUENCES}")?;
+        writeln!(out, "{consequences}")?;
     }
     Ok(Exit::Done)
 }
@@ -68,27 +73,42 @@ fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<Standing> {
     waiting.chain(&snapshot.holders).cloned().collect()
 }
 
-async fn break_all(locks: &Leasehold, name: &str, condemned: &[Standing]) -> Result<Vec<Standing>, Problem> {
-    let mut broken = Vec::new();
+/// Who was broken, and what ended with it.
+async fn break_all(
+    locks: &Leasehold,
+    name: &str,
+    condemned: &[Standing],
+) -> Result<(Vec<Standing>, Vec<Resource>), Problem> {
+    let (mut broken, mut others) = (Vec::new(), Vec::new());
     for standing in condemned {
         let done = locks.break_claim(name, standing).await;
-        let is_broken = done.map_err(|error| {
+        let done = done.map_err(|error| {
             let hint = format!("{} of {} were broken before", broken.len(), condemned.len());
             Problem::from(error).hint(hint)
         })?;
-        if is_broken {
+        if let Broken::Ended { beside } = done {
             broken.push(standing.clone());
+            // Other readers of the same lock may be among them.
+            others.extend(beside);
         }
     }
-    Ok(broken)
+    Ok((broken, others))
 }
 
-fn is_confirmed(snapshot: &Snapshot, count: usize) -> Result<bool, Problem> {
+/// What somebody should know before it is done.
+fn consequences(locks: &Leasehold) -> &'static str {
+    match locks.profile().liveness {
+        Liveness::Heartbeat { .. } => OF_A_CONNECTION,
+        _ => CONSEQUENCES,
+    }
+}
+
+fn is_confirmed(snapshot: &Snapshot, count: usize, consequences: &str) -> Result<bool, Problem> {
     let mut err = io::stderr().lock();
     print(&mut err, snapshot, Paint::Plain)?;
     write!(
         err,
-        "{CONSEQUENCES}\nBreak {} [y/N] ",
+        "{consequences}\nBreak {} [y/N] ",
         if count == 1 { "it?".to_owned() } else { format!("all {count}?") }
     )?;
     err.flush()?;
@@ -101,3 +121,8 @@ const CONSEQUENCES: &str = "\
 A holder learns of it at its next renewal, a third of its ttl later at most.
 Until then it and the next holder both act; only what checks the fence can
 tell them apart.";
+
+const OF_A_CONNECTION: &str = "\
+It ends the holder's connection to the server, and with it all other locks
+that are held on the same connection. The holder learns of it at once, or
+at its next sign of life; until then it and the next holder both act.";

@@ -82,6 +82,8 @@ impl<'a> DeadlockShape<'a> {
 pub(crate) struct BrokenShape<'a> {
     name: &'a str,
     broken: Vec<ClaimShape<'a>>,
+    /// Other locks that ended with the connection of the holder.
+    beside: Vec<&'a str>,
 }
 
 /// What `sweep` has done.
@@ -168,8 +170,9 @@ impl<'a> SummaryShape<'a> {
 }
 
 impl<'a> BrokenShape<'a> {
-    pub(crate) fn of(name: &'a Resource, broken: &'a [Standing]) -> Self {
-        BrokenShape { name: name.as_str(), broken: broken.iter().map(ClaimShape::of).collect() }
+    pub(crate) fn of(name: &'a Resource, broken: &'a [Standing], beside: &'a [Resource]) -> Self {
+        let (broken, beside) = (broken.iter().map(ClaimShape::of), beside.iter().map(Resource::as_str));
+        BrokenShape { name: name.as_str(), broken: broken.collect(), beside: beside.collect() }
     }
 }
 
@@ -230,7 +233,8 @@ mod tests {
         );
         let mut out = Vec::new();
         line(&mut out, &LockShape::of(&snapshot)).unwrap();
-        line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
+        let beside = [snapshot.resource.clone()];
+        line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders, &beside)).unwrap();
         line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
         let summary = Summary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
@@ -249,7 +253,7 @@ mod tests {
             format_args!(
                 r#"{{"name":"n","state":"held","fence":"00000000000000000042","holders":[{held}],"waiting":[{waits}]}}"#
             ),
-            format_args!(r#"{{"name":"n","broken":[{held}]}}"#),
+            format_args!(r#"{{"name":"n","broken":[{held}],"beside":["n"]}}"#),
             format_args!(r#"{{"name":"n","asked":[{held}]}}"#),
             r#"{"name":"n","holders":1,"waiting":2}"#,
             r#"{"waits":[{"waits_for":"n","share":"mutex","weight":1,"capacity":1,"holds":["m"],"note":"ann"}]}"#,

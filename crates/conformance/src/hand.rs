@@ -102,7 +102,7 @@ pub async fn renew_at_last(backend: &dyn Backend, claim: &Claim) -> Renewal {
     panic!("no renewal of {:?} was ever answered", claim.resource);
 }
 
-fn must<T, E: std::fmt::Debug>(outcome: Result<T, E>) -> T {
+pub(crate) fn must<T, E: std::fmt::Debug>(outcome: Result<T, E>) -> T {
     match outcome {
         Ok(value) => value,
         Err(error) => panic!("{error:?}"),

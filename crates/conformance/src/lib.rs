@@ -75,6 +75,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod breaking;
 mod chance;
 mod client;
 mod clock;

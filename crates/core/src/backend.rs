@@ -78,6 +78,23 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order.
     async fn release(&self, batch: &[&Claim]) -> Vec<Release>;
 
+    /// Takes a claim away from whoever has it, for an operator who has seen it.
+    ///
+    /// Unlike a release it may be of another client, and end more: where a connection keeps what it holds, only its end
+    /// takes a claim away, and all else that it holds goes along. It ends nothing where the claim is not there any more.
+    ///
+    /// # Errors
+    /// `Denied` where the server does not let this user do it, `Unsupported` where nobody can by way of this store. Another
+    /// [`Failure`] whose effect is `Unknown` may have ended it.
+    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+        match self.release(&[claim]).await.pop() {
+            Some(Release::Freed) => Ok(Broken::Ended { beside: Vec::new() }),
+            Some(Release::Gone) => Ok(Broken::Gone),
+            Some(Release::Unknown(failure)) => Err(failure),
+            None => Err(Failure::unanswered("the store did not answer a release")),
+        }
+    }
+
     /// Holders and line of a resource. With `seen`, waits until the version is another one or patience ends,
     /// and answers with what there is then.
     ///
@@ -165,4 +182,16 @@ pub enum Release {
     Gone,
     /// No answer; the claim may still be there until its ttl ends.
     Unknown(Failure),
+}
+
+/// What became of a claim that was to be taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// It was there and is ended.
+    Ended {
+        /// What else ended with it, as far as that is known: what its connection held beside it.
+        beside: Vec<Resource>,
+    },
+    /// It was not there any more; nothing was ended.
+    Gone,
 }

@@ -28,7 +28,7 @@ mod resource;
 mod share;
 mod snapshot;
 
-pub use backend::{Backend, Hint, Release, Renew, Renewal, Step};
+pub use backend::{Backend, Broken, Hint, Release, Renew, Renewal, Step};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};
 pub use failure::{Effect, Failure, FailureKind};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{
-    Backend, Claim, Clock, Note, Profile, Release, Resource, Snapshot, Standing, Summary, Version,
+    Backend, Broken, Claim, Clock, Note, Profile, Resource, Snapshot, Standing, Summary, Version,
 };
 
 use crate::clock::SystemClock;
@@ -231,15 +231,18 @@ impl Leasehold {
 
     /// Ends somebody else's claim, as seen in a [`Snapshot`]. For operators.
     ///
-    /// `true` where it stood and was ended.
+    /// # Promises
+    /// It ends this claim and no other that came in its place. Where a connection keeps what it holds, that connection is
+    /// ended, and with it all else that it holds: the answer names it.
     ///
     /// # Does not promise
-    /// The holder learns of it at its next renewal, a third of its ttl later at most; until then both it and its
-    /// successor act. Only a fenced resource tells them apart.
+    /// The holder learns of it at its next renewal, a third of its ttl later at most, or at the next sign of life of a
+    /// connection; until then both it and its successor act. Only a fenced resource tells them apart.
     ///
     /// # Errors
-    /// As the server failed; it may have happened where the error says so.
-    pub async fn break_claim(&self, name: &str, standing: &Standing) -> Result<bool> {
+    /// `Denied` where this user may not do it, `Unsupported` where nobody can by way of this store. Else as the server
+    /// failed; it may have happened where the error says so.
+    pub async fn break_claim(&self, name: &str, standing: &Standing) -> Result<Broken> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
         let claim = Claim {
             id: standing.id,
@@ -248,11 +251,8 @@ impl Leasehold {
             ttl: Duration::ZERO,
             note: Note::default(),
         };
-        match self.backend().release(&[&claim]).await.pop() {
-            Some(Release::Freed) => Ok(true),
-            Some(Release::Gone) | None => Ok(false),
-            Some(Release::Unknown(failure)) => Err(Error::failed("break", failure).on(&resource)),
-        }
+        let broken = self.backend().break_claim(&claim).await;
+        broken.map_err(|failure| Error::failed("break", failure).on(&resource))
     }
 
     /// Asks all who hold a lock to let go, for a reason of up to 256 bytes, and tells who was asked; nobody, where nobody holds it.

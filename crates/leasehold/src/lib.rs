@@ -64,8 +64,8 @@ pub use witness::{Event, Miss, Way, Witness};
 
 pub use leasehold_core::deadlock::{Blocked, Deadlock};
 pub use leasehold_core::{
-    Admission, Backend, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile, Resource,
-    Safety, Severity, Share, Snapshot, Standing, Summary, Version, Waiting,
+    Admission, Backend, Broken, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile,
+    Resource, Safety, Severity, Share, Snapshot, Standing, Summary, Version, Waiting,
 };
 
 /// The contract between engine and backends, for those who write a backend.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use common::{Store, ms};
 use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, State, SystemClock};
+use leasehold::{Broken, ErrorKind, State, SystemClock};
 
 /// Whatever happens to the requests, the holder is told before its successor is granted.
 async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
@@ -113,8 +113,9 @@ async fn a_claim_that_the_server_forgot_is_lost_at_the_next_renewal() {
     let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
     let standing = operator.inspect("job").await.unwrap().holders.remove(0);
     assert_eq!(standing.id.tag(), guard.tag());
-    assert!(operator.break_claim("job", &standing).await.unwrap());
-    assert!(!operator.break_claim("job", &standing).await.unwrap(), "it is broken once");
+    let broken = Broken::Ended { beside: Vec::new() };
+    assert_eq!(operator.break_claim("job", &standing).await.unwrap(), broken);
+    assert_eq!(operator.break_claim("job", &standing).await.unwrap(), Broken::Gone, "it is broken once");
     assert_eq!(guard.lost().await, LossCause::Gone);
 }
 

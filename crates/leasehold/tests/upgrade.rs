@@ -101,7 +101,8 @@ async fn the_loss_of_either_is_the_loss_of_both() {
         guard.upgrade().await.unwrap();
         let holders = operator.inspect("prices").await.unwrap().holders;
         assert_eq!(holders.len(), 2);
-        assert!(operator.break_claim("prices", &holders[part]).await.unwrap());
+        let broken = operator.break_claim("prices", &holders[part]).await.unwrap();
+        assert_ne!(broken, leasehold::Broken::Gone);
         assert_eq!(guard.lost().await, LossCause::Gone);
         assert!(guard.check().unwrap_err().is_lost());
         assert!(guard.run(async {}).await.unwrap_err().is_lost());

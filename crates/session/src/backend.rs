@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_cell::{Pollers, Turns};
 use leasehold_core::{
-    Backend, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot,
-    Step, Summary, Version,
+    Backend, Broken, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource,
+    Snapshot, Step, Summary, Version,
 };
 
 use crate::roster::Roster;
@@ -58,6 +58,10 @@ impl<C: Sessions> Backend for SessionBackend<C> {
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         self.end(batch).await
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+        self.take_away(claim).await
     }
 
     async fn inspect(

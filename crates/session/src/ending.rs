@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use leasehold_core::{Claim, Failure, Release, Renew, Renewal};
+use leasehold_core::{Broken, Claim, Failure, Release, Renew, Renewal};
 
 use crate::backend::SessionBackend;
 use crate::open::Open;
@@ -50,6 +50,17 @@ impl<C: Sessions> SessionBackend<C> {
                 Release::Unknown(failure)
             }
         }
+    }
+
+    /// Ends a claim of anybody. One of this client is given back, and its session stays.
+    pub(crate) async fn take_away(&self, claim: &Claim) -> Result<Broken, Failure> {
+        match self.end_one(claim).await {
+            Release::Freed => return Ok(Broken::Ended { beside: Vec::new() }),
+            Release::Unknown(failure) => return Err(failure),
+            Release::Gone => {}
+        }
+        let evicted = self.roster.sessions.evict(claim).await?;
+        Ok(evicted.map_or(Broken::Gone, |beside| Broken::Ended { beside }))
     }
 
     /// Asks each session once for a sign of life.

@@ -35,4 +35,4 @@ mod roster;
 mod sessions;
 
 pub use backend::SessionBackend;
-pub use sessions::{Answer, Ask, Beside, LONGEST_WAIT, Room, Session, Sessions, collision};
+pub use sessions::{Answer, Ask, Beside, LONGEST_WAIT, Room, Session, Sessions, collision, of_a_stranger};

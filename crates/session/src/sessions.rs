@@ -58,6 +58,17 @@ pub trait Sessions: Any + Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<Summary>, Failure>;
 
+    /// Ends the session of another client that holds this claim, if it still does, and answers the resources that it held
+    /// beside it; `None` where no session holds it, and none was ended then.
+    ///
+    /// That it holds is found out by the server in the step that ends the session, so no other one is hit which has come in
+    /// its place. It comes back when the lock is free.
+    ///
+    /// # Errors
+    /// `Denied` where this user may not, `Unsupported` where it is of another program. A [`Failure`] whose effect is
+    /// `Unknown` may have ended it.
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure>;
+
     /// As [`Backend::examine`](leasehold_core::Backend::examine).
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
@@ -159,6 +170,17 @@ pub fn collision(wanted: &Resource, held: &str) -> Failure {
         format!(
             "{wanted:?} and {held:?}, which is held, have the same key on this server, so they would exclude each other \
              without anybody having meant it: rename one of them"
+        ),
+    )
+}
+
+/// Says that a lock is held by a program that is none of leasehold's, whose sessions are not ended here.
+pub fn of_a_stranger(whose: &str) -> Failure {
+    Failure::new(
+        leasehold_core::FailureKind::Unsupported,
+        leasehold_core::Effect::None,
+        format!(
+            "another program holds it, by {whose}: let that program go, or end its connection on the server by hand"
         ),
     )
 }

@@ -11,11 +11,11 @@ use leasehold_core::{
     Claim, ClaimId, Effect, Failure, FailureKind, Finding, Note, Profile, Resource, Share, Standing, Summary,
     Waiting,
 };
-use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, collision};
+use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, collision, of_a_stranger};
 use tokio_postgres::types::Type;
 
 use super::key::Key;
-use super::roll::{AGAIN, ALIVE, CLAIM, Entry, drawn, insert};
+use super::roll::{AGAIN, ALIVE, CLAIM, Entry, drawn, evict, evicted, insert};
 use super::{Base, draw_word, process};
 use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
@@ -101,8 +101,17 @@ impl Sessions for Advisory {
         self.base.roll.list(&self.base.pool, prefix, after, limit).await
     }
 
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        if let Some(pid) = process_of_stranger(claim.id) {
+            return Err(of_a_stranger(&format!("process {pid} of the server")));
+        }
+        let (wide, one, high, low) = Key::of(claim.resource.as_str()).numbers();
+        let (id, name) = (claim.id.to_hex(), claim.resource.as_str());
+        evicted(self.base.pool.ask(&self.statements.evict, &[&id, &name, &wide, &one, &high, &low]).await)
+    }
+
     async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base.server)
+        crate::examine::of_sessions(&self.base).await
     }
 }
 
@@ -231,6 +240,7 @@ struct Statements {
     put_back_alone: Sql,
     put_back_shared: Sql,
     strangers: Sql,
+    evict: Sql,
 }
 
 impl Statements {
@@ -262,7 +272,22 @@ impl Statements {
             free_shared: free("free_shared", "pg_advisory_unlock_shared"),
             put_back_alone: put_back("put_back_alone", "pg_advisory_unlock"),
             put_back_shared: put_back("put_back_shared", "pg_advisory_unlock_shared"),
-            strangers: Sql { name: "strangers", text: STRANGERS.to_owned(), types: KEY },
+            strangers: Sql {
+                name: "strangers",
+                text: format!("{STRANGERS} AND {} ORDER BY k.pid LIMIT 100", is_of_key(1)),
+                types: KEY,
+            },
+            evict: Sql {
+                name: "evict",
+                text: evict(
+                    names,
+                    &format!(
+                        "EXISTS (SELECT FROM pg_catalog.pg_locks k WHERE k.pid = h.pid AND {})",
+                        is_of_key(3)
+                    ),
+                ),
+                types: &[Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8, Type::INT4, Type::INT4],
+            },
         }
     }
 
@@ -293,6 +318,12 @@ fn take(names: &Names, lock: &str, clear: &str) -> String {
     )
 }
 
+/// The process of a claim that [`stranger`] has made up.
+fn process_of_stranger(id: ClaimId) -> Option<i32> {
+    let (pid, rest) = id.as_bytes().split_first_chunk()?;
+    rest.iter().all(|byte| *byte == 0).then(|| i32::from_be_bytes(*pid))
+}
+
 fn stranger(pid: i32, mode: &str, application: &str) -> Result<Standing, Failure> {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&pid.to_be_bytes());
@@ -321,11 +352,19 @@ const TAKE: &[Type] = &[
 
 const KEY: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4];
 
-/// Processes that hold the key and are none of leasehold's. PostgreSQL shows a key of one number as two halves.
+/// Processes that hold a key and are none of leasehold's.
 const STRANGERS: &str = "SELECT k.pid, k.mode, a.application_name FROM pg_catalog.pg_locks k \
-    JOIN pg_catalog.pg_stat_activity a USING (pid) WHERE k.locktype = 'advisory' AND k.granted \
-    AND k.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) \
-    AND a.application_name NOT LIKE 'leasehold %' AND CASE WHEN $1 \
-    THEN k.objsubid = 1 AND (k.classid::int8 << 32 | k.objid::int8) = $2 \
-    ELSE k.objsubid = 2 AND k.classid::int8 = ($3::int8 & 4294967295) AND k.objid::int8 = ($4::int8 & 4294967295) END \
-    ORDER BY k.pid LIMIT 100";
+    JOIN pg_catalog.pg_stat_activity a USING (pid) WHERE a.application_name NOT LIKE 'leasehold %'";
+
+/// Whether a lock `k` of the server is held, and of the key whose four parameters begin with this one. PostgreSQL shows a key of
+/// one number as two halves.
+fn is_of_key(first: usize) -> String {
+    let [wide, one, high, low] = [first, first + 1, first + 2, first + 3];
+    format!(
+        "k.locktype = 'advisory' AND k.granted \
+         AND k.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) AND CASE WHEN ${wide} \
+         THEN k.objsubid = 1 AND (k.classid::int8 << 32 | k.objid::int8) = ${one} \
+         ELSE k.objsubid = 2 AND k.classid::int8 = (${high}::int8 & 4294967295) \
+         AND k.objid::int8 = (${low}::int8 & 4294967295) END"
+    )
+}

@@ -14,7 +14,7 @@ use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions};
 use tokio::sync::{Mutex, watch};
 use tokio_postgres::types::Type;
 
-use super::roll::Entry;
+use super::roll::{Entry, evict, evicted};
 use super::{Base, draw_word, process};
 use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
@@ -75,8 +75,13 @@ impl Sessions for ForUpdate {
         self.base.roll.list(&self.base.pool, prefix, after, limit).await
     }
 
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        let (id, name) = (claim.id.to_hex(), claim.resource.as_str());
+        evicted(self.base.pool.ask(&self.statements.evict, &[&id, &name]).await)
+    }
+
     async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base.server)
+        crate::examine::of_sessions(&self.base).await
     }
 }
 
@@ -299,6 +304,7 @@ impl Drop for Asking<'_> {
 struct Statements {
     locks: [Sql; 4],
     make: Sql,
+    evict: Sql,
 }
 
 impl Statements {
@@ -319,7 +325,13 @@ impl Statements {
             "WITH s AS MATERIALIZED (SELECT set_config('lock_timeout', '{MAKING}', true) AS limited) \
              INSERT INTO {rows} (name) SELECT $1 FROM s WHERE limited IS NOT NULL ON CONFLICT DO NOTHING"
         );
-        Statements { locks, make: Sql { name: "make", text: make, types: &[Type::TEXT] } }
+        // The word is of one transaction, which has the lock of one claim as long as it is open.
+        let evict = evict(names, "true");
+        Statements {
+            locks,
+            make: Sql { name: "make", text: make, types: &[Type::TEXT] },
+            evict: Sql { name: "evict", text: evict, types: &[Type::TEXT, Type::TEXT] },
+        }
     }
 
     fn lock(&self, exclusive: bool, at_once: bool) -> &Sql {

@@ -129,6 +129,46 @@ impl Roll {
     }
 }
 
+/// The statement that ends the session of the claim `$1` on the name `$2`, where the row `h` fulfils the condition. It answers
+/// whether the session has ended, and what else it held; no row where there is none.
+///
+/// The session is known by its word, which no other ever has, and not by its number alone.
+pub(crate) fn evict(names: &Names, holds: &str) -> String {
+    let held = names.table("_held");
+    format!(
+        "WITH it AS MATERIALIZED (SELECT h.pid, h.session FROM {held} h \
+         WHERE h.claim = $1 AND h.name = $2 AND {ALIVE} AND {holds}), \
+         beside AS MATERIALIZED (SELECT ARRAY(SELECT DISTINCT o.name FROM {held} o JOIN it USING (pid, session) \
+         WHERE o.claim <> $1 ORDER BY o.name LIMIT {BESIDE_MAX}) AS names) \
+         SELECT pg_catalog.pg_terminate_backend(it.pid, {EVICTING}), beside.names FROM it, beside"
+    )
+}
+
+/// What [`evict`] answered.
+pub(crate) fn evicted(answer: Result<Vec<Row>, Refusal>) -> Result<Option<Vec<Resource>>, Failure> {
+    let overdue = "the server was told to end the connection, and had not done so in time";
+    let rows = answer.map_err(|refusal| match refusal {
+        // Whoever waits for the end of a session has told it to end.
+        Refusal::CalledBack(_) => Failure::unanswered(overdue),
+        refusal => refusal.into_failure(),
+    });
+    let rows = rows.map_err(|failure| match failure.kind {
+        FailureKind::Denied => {
+            let text = "another user of the database holds it, whose connections this one may not end: run it as that user, or \
+                        GRANT pg_signal_backend TO the user of the URL (connections of a superuser are ended by a superuser \
+                        alone)";
+            Failure::new(FailureKind::Denied, failure.effect, text).because(failure)
+        }
+        _ => failure,
+    })?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    if !read::<bool>(row, 0)? {
+        return Err(Failure::unanswered(overdue));
+    }
+    let names: Vec<String> = read(row, 1)?;
+    Ok(Some(names.iter().filter_map(|name| Resource::new(name).ok()).collect()))
+}
+
 /// The first six parameters of a statement that enters a claim.
 pub(crate) struct Entry {
     pub(crate) id: String,
@@ -174,6 +214,12 @@ pub(crate) const AGAIN: &str = "ON CONFLICT (claim) DO UPDATE SET session = excl
 /// Whether the session of a row lives. Its word is drawn at random, because numbers of processes come again.
 pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = h.pid \
                                 AND a.application_name = h.session)";
+
+/// Milliseconds that the server waits for the end of a session. It takes a few, unless the session is at work.
+const EVICTING: u32 = 2_000;
+
+/// Names of locks that are told to have ended with another.
+const BESIDE_MAX: u32 = 1_000;
 
 /// Rows that are cleared away at a time.
 const CLEARED_MAX: u32 = 500;

@@ -8,6 +8,7 @@
 mod support;
 mod sweep;
 
+mod breaking;
 mod counter;
 mod deadlocks;
 mod descriptors;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Effect, Failure, FailureKind, Finding, Patience, Profile, Put, RegisterPromise,
+    Backend, Broken, Claim, Effect, Failure, FailureKind, Finding, Patience, Profile, Put, RegisterPromise,
     Registered, Registers, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Stamp, Step, Summary,
     Version, Waiting,
 };
@@ -201,6 +201,11 @@ impl Backend for Fault {
             Ok(answer) => answer.deliver(self.inner.release(batch).await).await,
         };
         answered.unwrap_or_else(|failure| batch.iter().map(|_| Release::Unknown(failure.clone())).collect())
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+        let answer = self.pass(Verb::Release, None).await?;
+        answer.deliver(self.inner.break_claim(claim).await).await?
     }
 
     async fn inspect(

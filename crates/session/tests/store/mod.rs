@@ -150,6 +150,11 @@ impl Sessions for MemorySessions {
         Ok(rows.map(|(_, (_, standing))| standing.clone()).collect())
     }
 
+    async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        // Nobody else's session is known here.
+        Ok(None)
+    }
+
     async fn list(
         &self,
         prefix: &str,

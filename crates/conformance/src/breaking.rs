@@ -1,0 +1,99 @@
+//! What locks that a connection holds have to show when an operator takes them away.
+//!
+//! Ground rules: for tests only, so what must not fail panics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Backend, Broken, Claim, LossCause, Release, Renewal};
+
+use crate::chance;
+use crate::hand::{LONG, claim, hold, must, release, renew, take};
+
+/// A holder loses what is broken, by another client, and what its connection holds beside it; whoever waits gets it. Whoever is
+/// named by an id that does not hold, or not any more, loses nothing.
+///
+/// `told_within` is after how long a holder hears of the end of its connection.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn what_is_broken_ends_and_nothing_else(
+    clients: [Arc<dyn Backend>; 3],
+    shared: Shared,
+    told_within: Duration,
+) {
+    let [holder, operator, next] = clients;
+    let (job, other) = (claim("job", LONG), claim("other", LONG));
+    let mut signal = must(hold(&*holder, &job).await.lost.ok_or("nothing tells of its loss"));
+    let mut beside = must(hold(&*holder, &other).await.lost.ok_or("nothing tells of its loss"));
+    let wrong_id = Claim { id: must(chance::id()), ..job.clone() };
+    let wrong_name = Claim { resource: other.resource.clone(), ..job.clone() };
+    for wrong in [&wrong_id, &wrong_name] {
+        assert_eq!(must(operator.break_claim(wrong).await), Broken::Gone, "{wrong:?}");
+    }
+    for claim in [&job, &other] {
+        assert!(
+            matches!(renew(&*holder, claim).await, Renewal::Alive),
+            "{claim:?} was ended by another's id"
+        );
+    }
+    assert!(matches!(release(&*operator, &job).await, Release::Gone), "a release is for one's own");
+    let successor = claim("job", LONG);
+    let waiting = tokio::spawn({
+        let (next, successor) = (next.clone(), successor.clone());
+        async move { take(&*next, &successor).await }
+    });
+    let lost = match shared {
+        Shared::Yes => vec![other.resource.clone()],
+        Shared::No => Vec::new(),
+    };
+    assert_eq!(must(operator.break_claim(&job).await), Broken::Ended { beside: lost });
+    let told = tokio::time::timeout(told_within, signal.fired()).await;
+    assert_eq!(must(told), LossCause::SessionEnded);
+    must(waiting.await);
+    if shared == Shared::Yes {
+        let told = tokio::time::timeout(told_within, beside.fired()).await;
+        assert_eq!(must(told), LossCause::SessionEnded);
+    } else {
+        assert!(matches!(renew(&*holder, &other).await, Renewal::Alive), "it has a connection of its own");
+    }
+    // The id is an old one by now.
+    assert_eq!(must(operator.break_claim(&job).await), Broken::Gone);
+    assert!(matches!(renew(&*next, &successor).await, Renewal::Alive), "the next holder was hit");
+    // One's own is given back, and what is beside it stays.
+    let (mine, stays) = (claim("mine", LONG), claim("stays", LONG));
+    for claim in [&mine, &stays] {
+        hold(&*operator, claim).await;
+    }
+    let ended = Broken::Ended { beside: Vec::new() };
+    assert_eq!(must(operator.break_claim(&mine).await), ended);
+    assert!(matches!(renew(&*operator, &stays).await, Renewal::Alive));
+}
+
+/// Whether all locks of a client share one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// They do.
+    Yes,
+    /// Each has its own.
+    No,
+}
+
+/// Who may not end the connection of a holder is told so, with what to grant, and nobody loses anything.
+///
+/// # Panics
+/// Where that is not so.
+pub async fn who_may_not_break_is_told_what_to_grant(
+    holder: &dyn Backend,
+    operator: &dyn Backend,
+    grant: &str,
+) {
+    let job = claim("theirs", LONG);
+    hold(holder, &job).await;
+    let Err(failure) = operator.break_claim(&job).await else {
+        panic!("it may break what is another user's")
+    };
+    assert_eq!(failure.kind, leasehold_core::FailureKind::Denied, "{failure}");
+    assert!(failure.detail().contains(grant), "{failure}");
+    assert!(matches!(renew(holder, &job).await, Renewal::Alive), "it was ended all the same");
+}
