@@ -8,8 +8,8 @@ use std::sync::Arc;
 use leasehold_core::{Moment, Resource, Share};
 use tracing::{Instrument, Span, field};
 
-use super::{Engine, Want};
 use super::hold::Hold;
+use super::{Engine, Want};
 use crate::error::Result;
 use crate::witness::{Event, Miss, Way};
 
