@@ -157,6 +157,6 @@ fn break_tells_programs_what_it_broke_and_turns_waiters_away_if_told_so() {
         holder.end().expect(76);
         drop(waiter);
         let nothing = place.end(&["break", "--yes", "--json", "other"]).expect(1);
-        assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[]}\n");
+        assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[],\"beside\":[]}\n");
     }
 }
