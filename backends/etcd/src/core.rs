@@ -24,6 +24,7 @@ use crate::proto::{
 use crate::refusal::Refusal;
 use crate::roster::{Room, Roster};
 use crate::slots::{Slot, Spot, Whose};
+use crate::tending;
 use crate::txn::{Erase, created_at, into_range, op};
 use crate::version::Watches;
 use crate::watcher::Watcher;
@@ -84,6 +85,13 @@ impl Core {
 
     pub(crate) fn now(&self) -> Moment {
         self.clock.get().map_or(Moment::START, |clock| clock.now())
+    }
+
+    /// Something is due at that moment. Whoever tends to it is woken only where he would come by too late.
+    fn nudge_before(&self, due: Option<Moment>) {
+        if due.is_some_and(|due| due < self.now().after(tending::LONGEST)) {
+            self.nudge.notify_one();
+        }
     }
 
     /// A lease for a claim of this ttl.
@@ -285,8 +293,8 @@ impl Core {
         let most = self.operations_max.load(Ordering::Relaxed);
         // A condition holds for a whole transaction.
         let chunks = keys.chunk_by(|one, next| one.only_if.is_empty() && next.only_if.is_empty());
-        let chunks = chunks.flat_map(|keys| keys.chunks(most));
-        let chunks = chunks.map(|keys| self.delete_together(keys, most));
+        let chunks: Vec<_> = chunks.flat_map(|keys| keys.chunks(most)).collect();
+        let chunks = chunks.into_iter().map(|keys| self.delete_together(keys, most));
         join_all(chunks).await.into_iter().flatten().collect()
     }
 
@@ -360,7 +368,8 @@ impl<'a> Visit<'a> {
                 roster.seat(claim, core.spot_in(claim, slot), lease.id);
             }
         }
-        core.nudge.notify_one();
+        let kept_by = core.roster().kept_by(claim.id);
+        core.nudge_before(kept_by);
         Ok(Visit { core, claim: claim.id })
     }
 
@@ -378,8 +387,8 @@ impl<'a> Visit<'a> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         let now = self.core.now();
-        self.core.roster().leave(self.claim, now);
-        self.core.nudge.notify_one();
+        let end = self.core.roster().leave(self.claim, now);
+        self.core.nudge_before(end);
     }
 }
 

@@ -26,6 +26,11 @@ impl Lease {
         self.kept_at.after(self.ttl)
     }
 
+    /// By when it has to be kept alive for those that wait on it.
+    pub(crate) fn due(&self) -> Moment {
+        self.kept_at.after(self.ttl / 3).max(self.keep_again_at)
+    }
+
     /// Whether a claim that is granted now would outlive it.
     pub(crate) fn is_short_of(&self, ttl: Duration, now: Moment) -> bool {
         self.covers() < now.after(ttl)

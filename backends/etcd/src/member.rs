@@ -215,8 +215,9 @@ impl Line {
     {
         let mut grpc = self.grpc().await?;
         let path = http::uri::PathAndQuery::from_static(path);
-        let answer = grpc.unary(self.request(question), path, ProstCodec::<Q, A>::default()).await?;
-        Ok(answer.into_inner())
+        // Boxed, because it is large, and all that wait for it are moved about with what they wait for.
+        let asked = Box::pin(grpc.unary(self.request(question), path, ProstCodec::<Q, A>::default()));
+        Ok(asked.await?.into_inner())
     }
 
     async fn streaming<Q, A>(

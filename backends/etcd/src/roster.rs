@@ -199,24 +199,33 @@ impl Roster {
         }
     }
 
-    /// A visit ends. A claim that was not granted and that nobody comes back for ends soon.
-    pub(crate) fn leave(&mut self, claim: ClaimId, now: Moment) {
-        let Some(seat) = self.seats.get_mut(&claim) else { return };
+    /// A visit ends. A claim that was not granted and that nobody comes back for ends soon: answers when.
+    pub(crate) fn leave(&mut self, claim: ClaimId, now: Moment) -> Option<Moment> {
+        let seat = self.seats.get_mut(&claim)?;
         seat.visitors = seat.visitors.saturating_sub(1);
         if seat.visitors > 0 {
-            return;
+            return None;
         }
         seat.bell = None;
         if let Some(lease) = self.leases.get_mut(&seat.lease) {
             lease.waiters = lease.waiters.saturating_sub(1);
         }
         if seat.clear {
-            return self.remove(claim);
+            self.remove(claim);
+            return None;
         }
         if seat.place.is_none() {
             seat.until = now.after(KEPT_PLACE);
         }
-        self.ends.insert((seat.until, claim));
+        let until = seat.until;
+        self.ends.insert((until, claim));
+        Some(until)
+    }
+
+    /// By when the lease of a claim has to be kept alive for those that wait on it.
+    pub(crate) fn kept_by(&self, claim: ClaimId) -> Option<Moment> {
+        let seat = self.seats.get(&claim)?;
+        self.leases.get(&seat.lease).map(Lease::due)
     }
 
     /// Gives a visited claim whose lease ended a place on another one.
@@ -418,7 +427,7 @@ impl Roster {
     pub(crate) fn chores(&mut self, now: Moment, max_ends: usize) -> Chores {
         let mut chores = Chores::default();
         for lease in self.leases.values_mut().filter(|lease| lease.waiters > 0) {
-            let due = lease.kept_at.after(lease.ttl / 3).max(lease.keep_again_at);
+            let due = lease.due();
             if due <= now {
                 lease.keep_again_at = now.after(lease.ttl / 20);
                 chores.keep.push(lease.id);
@@ -628,7 +637,10 @@ mod tests {
             roster.absent(id(1), at(5));
             roster.leave(id(1), at(5));
         }));
-        assert!(is_used_again(|roster| roster.leave(id(1), at(5))), "nothing was sent at all");
+        let nothing_sent = is_used_again(|roster| {
+            roster.leave(id(1), at(5));
+        });
+        assert!(nothing_sent);
         let two_deletes = is_used_again(|roster| {
             placed(roster);
             roster.leave(id(1), at(5));

@@ -62,5 +62,6 @@ async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Erase)>) {
 /// The most claims that are ended in one go; what is left follows at once.
 const ENDS_TOGETHER: usize = 1_024;
 const SHORTEST: Duration = Duration::from_millis(5);
-const LONGEST: Duration = Duration::from_millis(500);
+/// How often it looks at least.
+pub(crate) const LONGEST: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(1);

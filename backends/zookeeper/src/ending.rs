@@ -53,6 +53,9 @@ impl Drop for Leftovers {
 impl Ensemble {
     /// Ends the claims of a batch, in order.
     pub(crate) async fn end_all(&self, batch: &[&Claim]) -> Vec<Release> {
+        if let [claim] = batch {
+            return vec![self.end(claim).await];
+        }
         let ends: Vec<_> = batch.iter().map(|claim| self.end(claim)).collect();
         stream::iter(ends).buffered(AT_ONCE).collect().await
     }

@@ -175,8 +175,12 @@ impl Sessions {
 
     /// The present session; waits for it where the last one has ended, but not beyond `limit`.
     pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<Session>, Failure> {
+        // Nearly always there is nothing to wait for.
+        if let Some(session) = self.present.borrow().usable() {
+            return Ok(session.clone());
+        }
         let mut present = self.present.clone();
-        let open = present.wait_for(|present| present.is_usable());
+        let open = present.wait_for(|present| present.usable().is_some());
         let found = match tokio::time::timeout(limit, open).await {
             Ok(Ok(present)) => present.clone(),
             Ok(Err(_)) => return Err(Failure::unavailable("the runtime of this client has ended")),
@@ -190,9 +194,12 @@ impl Sessions {
 }
 
 impl Present {
-    /// Whether requests may be sent: not from the very moment at which the client has seen the end of the session.
-    fn is_usable(&self) -> bool {
-        matches!(self, Present::Open(session) if !session.client.state().is_terminated())
+    /// The session on which requests may be sent: not from the very moment at which the client has seen its end.
+    fn usable(&self) -> Option<&Arc<Session>> {
+        match self {
+            Present::Open(session) if !session.client.state().is_terminated() => Some(session),
+            _ => None,
+        }
     }
 }
 

@@ -53,7 +53,9 @@ impl Resource {
             if plain(byte) && byte.is_ascii_graphic() && byte != b'%' && byte != Resource::HASH_MARK {
                 escaped.push(char::from(byte));
             } else {
-                escaped.push_str(&format!("%{byte:02X}"));
+                // Digit by digit, as this is done for every request: formatting makes a string for each byte.
+                let digits = [byte >> 4, byte & 15].map(|digit| char::from(HEX_DIGITS[usize::from(digit)]));
+                escaped.extend(['%', digits[0], digits[1]]);
             }
             if escaped.len() <= Resource::HEAD_BYTES.min(max.saturating_sub(Resource::DIGEST_BYTES + 1)) {
                 head = escaped.len();
@@ -136,6 +138,8 @@ pub enum InvalidResource {
         at: usize,
     },
 }
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
 #[cfg(test)]
 mod tests {
