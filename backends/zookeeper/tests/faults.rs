@@ -270,8 +270,8 @@ async fn a_broken_claim_is_lost_to_its_holder_alone() {
     let broken = ours.mutex("a").lock().await.unwrap();
     let spared = ours.mutex("b").lock().await.unwrap();
     let seen = theirs.inspect("a").await.unwrap();
-    let broken = theirs.break_claim("a", &seen.holders[0]).await.unwrap();
-    assert_eq!(broken, leasehold::Broken::Ended { beside: Vec::new() });
+    let told = theirs.break_claim("a", &seen.holders[0]).await.unwrap();
+    assert_eq!(told, leasehold::Broken::Ended { beside: Vec::new() });
     let cause = tokio::time::timeout(SESSION, broken.lost()).await;
     assert_eq!(cause, Ok(LossCause::Gone));
     let next = theirs.mutex("a").lock_timeout(SESSION * 4).await.unwrap();
