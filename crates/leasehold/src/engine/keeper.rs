@@ -9,6 +9,7 @@
 //! whether a claim is still held is read from the clock. A renewal runs in a task of its own, so a server that
 //! hangs delays neither the next tick nor the signal of a loss.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -55,6 +56,7 @@ impl Keeper {
             kept: HashMap::new(),
             answers,
             offset: None,
+            base: Cell::new(None),
         };
         drop(runtime.spawn(watchdog.run(desk.clone(), answered)));
         Keeper { desk, telling, renew_at: tuning.renew_at }
@@ -116,6 +118,8 @@ struct Watchdog {
     answers: mpsc::UnboundedSender<Answers>,
     /// How far the clock that counts suspend is ahead of the runtime's, to notice that the machine slept.
     offset: Option<Duration>,
+    /// What the two clocks showed at one moment, by which one is translated to the other.
+    base: Cell<Option<Reading>>,
 }
 
 /// One lease under watch.
@@ -130,8 +134,9 @@ struct Kept {
     failures: u32,
 }
 
-/// One moment by both clocks. Claims that are due at the same moment come up together only where it is translated for all of
-/// them by the same reading, or by readings that are no further apart than a tick of the wheel.
+/// One moment by both clocks. Claims that are due at the same moment come up together because it is translated for all of them
+/// by one and the same reading: no claim has to be looked for among those that are due a little later, for which the wheel
+/// would go through all that are due about then, once for each.
 #[derive(Clone, Copy)]
 struct Reading {
     now: Moment,
@@ -254,32 +259,13 @@ impl Watchdog {
         let read = self.read();
         let mut due = vec![first];
         while due.len() < TICK_MAX {
-            let expired = expired_now(&mut self.wheel).map(delay_queue::Expired::into_inner);
-            let Some(more) = expired.or_else(|| self.due_soon(read)) else { break };
-            due.push(more);
+            let Some(more) = expired_now(&mut self.wheel) else { break };
+            due.push(more.into_inner());
         }
         let batch: Vec<_> = due.into_iter().filter_map(|id| self.look_at(id, read)).collect();
         if !batch.is_empty() {
             self.renew(batch);
         }
-    }
-
-    /// One more claim whose renewal is due in a moment. Those of one beat come up over some ticks of the wheel, because each
-    /// was translated to its clock by itself; taken one tick at a time they would not fill a batch.
-    fn due_soon(&mut self, read: Reading) -> Option<ClaimId> {
-        let key = self.wheel.peek()?;
-        let deadline = self.wheel.deadline(&key);
-        if deadline > read.wheel + GATHER {
-            return None;
-        }
-        let id = self.wheel.remove(&key).into_inner();
-        let kept = self.kept.get_mut(&id)?;
-        if kept.pending == 0 && kept.failures == 0 {
-            return Some(id);
-        }
-        // An answer that is not overdue yet, or the end of a lease: neither is to be told early.
-        kept.key = self.wheel.insert_at(id, deadline);
-        None
     }
 
     /// Looks at one claim whose time has come; the claim where it is to be renewed now.
@@ -359,8 +345,18 @@ impl Watchdog {
         }
     }
 
+    /// Now, by both clocks: by the runtime's as the base has it, unless that is not right any more.
     fn read(&self) -> Reading {
-        Reading { now: self.clock.now(), wheel: Instant::now() }
+        let read = Reading { now: self.clock.now(), wheel: Instant::now() };
+        if let Some(base) = self.base.get() {
+            let wheel = base.when(read.now);
+            if wheel.max(read.wheel) - wheel.min(read.wheel) <= SKEW {
+                return Reading { wheel, ..read };
+            }
+        }
+        // The machine slept, somebody set a clock of his own, or the time between the two looks at them was long.
+        self.base.set(Some(read));
+        read
     }
 
     /// After a suspend the wheel is late by all the time that the machine slept: every claim is looked at.
@@ -423,8 +419,8 @@ fn runtime_age() -> Duration {
 
 /// The most claims that one tick renews; what is left follows in the next.
 const TICK_MAX: usize = 10_000;
-/// How much earlier than due a claim is renewed, so that it goes out together with others.
-const GATHER: Duration = Duration::from_millis(5);
+/// How far the two clocks may be apart from what they were at the base. Part of what a signal of a loss may be late.
+const SKEW: Duration = Duration::from_micros(500);
 /// The most renewals of one claim that wait for an answer at the same time.
 const PENDING_MAX: u32 = 3;
 const RETRY_MIN: Duration = Duration::from_millis(5);
