@@ -45,6 +45,7 @@ pub(crate) struct Answer<T> {
 pub(crate) struct Chosen<'a> {
     number: usize,
     member: &'a Member,
+    connection: u64,
     login: Arc<Login>,
 }
 
@@ -95,7 +96,7 @@ impl Cluster {
                 }
                 Some(Err(Advice::TryElsewhere(failure))) => failure,
                 None => {
-                    chosen.member.reconnect();
+                    chosen.member.reconnect(chosen.connection);
                     Failure::unanswered(format!("{} did not answer in time", chosen.member.name()))
                 }
             };
@@ -160,7 +161,8 @@ impl Cluster {
 
     fn chosen(&self, number: usize) -> Chosen<'_> {
         let login = self.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Chosen { number, member: &self.members[number], login }
+        let member = &self.members[number];
+        Chosen { number, member, connection: member.connection_number(), login }
     }
 
     /// A connection to a chosen server, logged in.
@@ -177,7 +179,7 @@ impl Cluster {
 
     /// Drops the connection to a server that hangs.
     pub(crate) fn reconnect(&self, chosen: &Chosen<'_>) {
-        chosen.member.reconnect();
+        chosen.member.reconnect(chosen.connection);
         self.leave(chosen);
     }
 

@@ -11,6 +11,7 @@ use leasehold_core::{
 };
 
 use crate::core::{Core, Visit};
+use crate::gate::Pass;
 use crate::line::{Entry, admits, blockers};
 use crate::member::term;
 use crate::proof::EtcdProof;
@@ -39,12 +40,17 @@ pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> 
     core.adopt(patience.clock());
     end_leftover(core, claim).await?;
     let visit = Visit::enter(core, claim).await.map_err(Refusal::into_failure)?;
-    let call = Call { core, claim, visit: &visit };
-    let step = match patience.is_ended() {
+    let call = Call { core, claim, visit: &visit, patience };
+    let glances = patience.is_ended();
+    let step = match glances {
         true => call.glance().await,
         false if core.layout.has_lines() => call.wait(patience).await,
         false => call.wait_for_the_key(patience).await,
     };
+    if step.is_err() && !glances && patience.is_ended() && core.roster().is_clear(claim.id) {
+        // It never came to ask.
+        return Ok(busy(0));
+    }
     step.map_err(|mut failure| {
         // The place of a former try is kept for a while, for the next one.
         if !core.roster().is_clear(claim.id) {
@@ -67,6 +73,7 @@ struct Call<'a> {
     core: &'a Core,
     claim: &'a Claim,
     visit: &'a Visit<'a>,
+    patience: &'a Patience,
 }
 
 impl Call<'_> {
@@ -181,6 +188,23 @@ impl Call<'_> {
         }
     }
 
+    /// Waits until this client has few enough requests under way, for as long as patience lasts. Who has none may wait as long
+    /// as for an answer.
+    async fn turn(&self) -> Result<Pass<'_>, Failure> {
+        let glances = self.patience.is_ended();
+        let late = async {
+            match glances {
+                true => tokio::time::sleep(self.core.cluster.limit()).await,
+                false => self.patience.ended().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            pass = self.core.entries.pass(self.core.now()) => Ok(pass),
+            () = late => Err(Failure::unavailable(CROWDED)),
+        }
+    }
+
     /// Puts the key where it is not there, perhaps under one more condition, and sees the line in the same transaction.
     async fn place(&self, condition: Option<Compare>) -> Result<Seen, Failure> {
         let (core, claim) = (self.core, self.claim);
@@ -188,6 +212,7 @@ impl Call<'_> {
         if spot.whose == Whose::Others {
             return self.look_for_it().await;
         }
+        let pass = self.turn().await?;
         let lease = self.visit.lease(claim).await.map_err(Refusal::into_failure)?;
         let all = core.layout.look_at_all(&core.layout.line(&claim.resource));
         let mark = core.layout.mark(lease.id);
@@ -205,6 +230,7 @@ impl Call<'_> {
         };
         let before = core.roster().sending(claim.id, lease.mark);
         let stepped = core.step(claim, &lease, request).await;
+        drop(pass);
         match stepped {
             Ok((answer, asked_at)) => {
                 if !answer.doubt {
@@ -253,6 +279,7 @@ impl Call<'_> {
     /// Sees a line as a quorum has it.
     async fn see(&self, line: RangeRequest) -> Result<Seen, Failure> {
         let request = TxnRequest { success: vec![op(Request::Range(line))], ..TxnRequest::default() };
+        let _pass = self.turn().await?;
         let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
         let (answer, asked_at) = self.core.step(self.claim, &lease, request).await.map_err(|refusal| {
             // Looking changes nothing, but the place in the line is still there.
@@ -391,6 +418,8 @@ fn busy(ahead: usize) -> Step {
     Step::Busy(Hint { ask_again_in: None, ahead: Some(u32::try_from(ahead).unwrap_or(u32::MAX)) })
 }
 
+const CROWDED: &str =
+    "so much is asked for at once that the server did not come to this: ask for fewer locks at a time";
 const TRUSTED: Duration = Duration::from_secs(3);
 const TRUSTED_MORE: u32 = 8;
 const TRUSTED_MOST: Duration = Duration::from_secs(300);

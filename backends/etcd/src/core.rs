@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::cluster::{Answer, Cluster};
+use crate::gate::Gate;
 use crate::lease::{Lease, length_for};
 use crate::line::Entry;
 use crate::member::{Kept, Line, term};
@@ -44,6 +45,12 @@ pub(crate) struct Core {
     clock: OnceLock<Arc<dyn Clock>>,
     /// A lease was opened, or was not.
     opened: Notify,
+    /// Where renewals wait, the one whose claims end first in front.
+    pub(crate) renewals: Gate,
+    /// Where those who want a lock wait, so that however many there are, the server has little to do before it comes to a renewal.
+    pub(crate) entries: Gate,
+    /// Where releases wait.
+    exits: Gate,
     operations_max: AtomicUsize,
 }
 
@@ -69,6 +76,9 @@ impl Core {
             roster: Mutex::default(),
             clock: OnceLock::new(),
             opened: Notify::new(),
+            renewals: Gate::new(RENEWALS_AT_ONCE),
+            entries: Gate::new(ENTRIES_AT_ONCE),
+            exits: Gate::new(EXITS_AT_ONCE),
             operations_max: AtomicUsize::new(OPERATIONS_MAX),
         }
     }
@@ -187,7 +197,7 @@ impl Core {
         loop {
             tries += 1;
             let asked_at = self.now();
-            let most = self.operations_max.load(Ordering::Relaxed);
+            let most = self.operations_max();
             let asked = self.cluster.ask_within(limit, |line| round_on(line, leases, checks, most)).await;
             let (kept, looked) = match asked {
                 Ok(answer) => answer.value,
@@ -290,7 +300,7 @@ impl Core {
 
     /// Deletes keys. Answers in order whether each was there, and whether that may be the work of an earlier try.
     pub(crate) async fn delete(&self, keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
-        let most = self.operations_max.load(Ordering::Relaxed);
+        let most = self.operations_max();
         // A condition holds for a whole transaction.
         let chunks = keys.chunk_by(|one, next| one.only_if.is_empty() && next.only_if.is_empty());
         let chunks: Vec<_> = chunks.flat_map(|keys| keys.chunks(most)).collect();
@@ -305,11 +315,14 @@ impl Core {
             success: keys.iter().map(delete).collect(),
             ..TxnRequest::default()
         };
+        let pass = self.exits.pass(self.now()).await;
         let asked = self.cluster.ask(|line| {
             let request = request.clone();
             async move { line.txn(request).await }
         });
-        match asked.await {
+        let asked = asked.await;
+        drop(pass);
+        match asked {
             Ok(answer) => {
                 let was_there = |response: ResponseOp| match response.response {
                     Some(Response::Delete(deleted)) => deleted.deleted > 0,
@@ -325,6 +338,11 @@ impl Core {
             }
             Err(refusal) => keys.iter().map(|_| Err(refusal.clone())).collect(),
         }
+    }
+
+    /// How many operations go into one transaction.
+    pub(crate) fn operations_max(&self) -> usize {
+        self.operations_max.load(Ordering::Relaxed)
     }
 
     /// Halves the size of transactions, for servers that were told to allow less than etcd does by itself. Answers
@@ -432,6 +450,12 @@ fn round_on(
 
 /// What etcd allows in one transaction unless it is told otherwise.
 const OPERATIONS_MAX: usize = 128;
+/// The most transactions of renewals that are under way together. Each looks at as many keys as one may.
+const RENEWALS_AT_ONCE: usize = 16;
+/// The most requests of those who want a lock that are under way together.
+const ENTRIES_AT_ONCE: usize = 256;
+/// The most transactions of releases that are under way together.
+const EXITS_AT_ONCE: usize = 32;
 /// The most leases on one keep-alive stream: a server takes them one after the other.
 const KEPT_TOGETHER: usize = 64;
 const OPENINGS: usize = 4;

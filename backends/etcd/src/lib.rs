@@ -10,6 +10,7 @@ mod contending;
 mod core;
 mod ending;
 mod examining;
+mod gate;
 mod lease;
 mod line;
 mod looking;

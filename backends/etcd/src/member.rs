@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -33,8 +33,15 @@ use crate::proto::{
 pub(crate) struct Member {
     name: String,
     endpoint: Endpoint,
-    channel: Mutex<Channel>,
+    connection: Mutex<Connection>,
     first: Arc<FirstAnswer>,
+}
+
+/// A channel, and how many there were before it.
+#[derive(Clone, Debug)]
+struct Connection {
+    number: u64,
+    channel: Channel,
 }
 
 /// Which cluster this client talks to: that of the first answer.
@@ -82,8 +89,8 @@ impl Member {
         if let Some(tls) = tls {
             endpoint = endpoint.tls_config(tls).map_err(unusable)?;
         }
-        let channel = Mutex::new(endpoint.connect_lazy());
-        Ok(Member { name: host.to_string(), endpoint, channel, first })
+        let connection = Mutex::new(Connection { number: 0, channel: endpoint.connect_lazy() });
+        Ok(Member { name: host.to_string(), endpoint, connection, first })
     }
 
     /// The server as the URL names it.
@@ -93,13 +100,27 @@ impl Member {
 
     /// The connection as it is now.
     pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
-        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let channel = self.connection().channel.clone();
         Line { channel, token, first: self.first.clone() }
     }
 
-    /// Begins with a new connection: the present one may hang for as long as the system's own limits.
-    pub(crate) fn reconnect(&self) {
-        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = self.endpoint.connect_lazy();
+    /// Which connection it is now, for [`Member::reconnect`].
+    pub(crate) fn connection_number(&self) -> u64 {
+        self.connection().number
+    }
+
+    /// Begins with a new connection: the one of this number may hang for as long as the system's own limits. Where all that was
+    /// sent over it was late, they all say so, and it is left once.
+    pub(crate) fn reconnect(&self, number: u64) {
+        let mut connection = self.connection();
+        if connection.number == number {
+            *connection = Connection { number: number + 1, channel: self.endpoint.connect_lazy() };
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        // It is replaced as a whole.
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,11 +3,16 @@
 //! Ground rules: `Renewed` says that the claim's own key was there, created when it was granted, and that the lease it is
 //! attached to runs for another ttl from before the question. The look at the keys is also the quorum that makes the
 //! keep-alive count, so it costs nothing extra, and a claim that somebody broke is found out by its next renewal.
+//!
+//! However many claims are renewed at once, each transaction has a time limit of its own, what it answered counts whatever becomes
+//! of the others, and few are under way together: a server that is slow renews fewer claims then, and not none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind, LossCause, Moment, Renew, Renewal};
+use futures_util::future::{join, join_all};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, LossCause, Moment, Renew, Renewal};
+use tokio::time::timeout;
 
 use crate::core::Core;
 use crate::proof::EtcdProof;
@@ -29,9 +34,36 @@ struct Item<'a, 'b> {
 
 pub(crate) async fn renew(core: &Core, batch: &[Renew<'_>]) -> Vec<Renewal> {
     let asked_at = core.now();
-    let mut items: Vec<Item<'_, '_>> = batch.iter().map(|renew| item(core, renew, asked_at)).collect();
-    // The shortest ttl bounds the wait: a later answer would help nobody.
-    let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or_default();
+    // Those of one ttl go together, the shortest first: the shortest is what bounds the wait for an answer.
+    let mut order: Vec<usize> = (0..batch.len()).collect();
+    order.sort_by_key(|number| batch[*number].claim.ttl);
+    let sorted: Vec<Renew<'_>> = order.iter().map(|number| batch[*number]).collect();
+    let mut parts = sorted.chunks(core.operations_max()).map(|part| renew_part(core, part, asked_at));
+    let Some(first) = parts.next() else { return Vec::new() };
+    // The first one extends the leases for the others too, so they give it a little time.
+    let mut first = std::pin::pin!(first);
+    let head_start = core.cluster.limit() / HEAD_START;
+    let (first, others) = match timeout(head_start, first.as_mut()).await {
+        Ok(first) => (first, join_all(parts).await),
+        Err(_) => join(first, join_all(parts)).await,
+    };
+    let mut answers: Vec<Option<Renewal>> = batch.iter().map(|_| None).collect();
+    for (number, answer) in order.into_iter().zip(first.into_iter().chain(others.into_iter().flatten())) {
+        answers[number] = Some(answer);
+    }
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unsteady)).collect()
+}
+
+/// Renews as many claims as one transaction can look at, when it is their turn.
+async fn renew_part(core: &Core, part: &[Renew<'_>], asked_at: Moment) -> Vec<Renewal> {
+    // A later answer would help nobody.
+    let shortest = part.iter().map(|renew| renew.claim.ttl).min().unwrap_or_default();
+    let end = asked_at.after(shortest);
+    let Ok(_pass) = timeout(core.now().until(end), core.renewals.pass(end)).await else {
+        let detail = "so many renewals were under way that the server did not come to this one in time: hold fewer locks in one process, or longer ones";
+        return part.iter().map(|_| Renewal::Unknown(Failure::unavailable(detail))).collect();
+    };
+    let mut items: Vec<Item<'_, '_>> = part.iter().map(|renew| item(core, renew, asked_at)).collect();
     let limit = core.cluster.limit().min(shortest).max(MIN_LIMIT);
     // A key may turn out to be on another lease, which is then kept in the next turn.
     for _ in 0..TURNS {
@@ -40,13 +72,15 @@ pub(crate) async fn renew(core: &Core, batch: &[Renew<'_>]) -> Vec<Renewal> {
         }
         turn(core, &mut items, asked_at, limit).await;
     }
-    let unsteady =
-        || Renewal::Unknown(Failure::unavailable("its key was moved from lease to lease meanwhile"));
     items.into_iter().map(|item| item.answer.unwrap_or_else(unsteady)).collect()
 }
 
-fn item<'a, 'b>(core: &Core, renew: &'a Renew<'b>, now: Moment) -> Item<'a, 'b> {
-    let view = core.roster().view(renew.claim, now);
+fn unsteady() -> Renewal {
+    Renewal::Unknown(Failure::unavailable("its key was moved from lease to lease meanwhile"))
+}
+
+fn item<'a, 'b>(core: &Core, renew: &'a Renew<'b>, asked_at: Moment) -> Item<'a, 'b> {
+    let view = core.roster().view(renew.claim, core.now());
     let line = core.layout.line(&renew.claim.resource);
     let proven = renew.proof.get::<EtcdProof>().filter(|proof| line.holds(&proof.key));
     let key = match (&view, proven) {
@@ -56,10 +90,15 @@ fn item<'a, 'b>(core: &Core, renew: &'a Renew<'b>, now: Moment) -> Item<'a, 'b> 
     };
     let (mut place, mut lease, mut answer) = (0, 0, None);
     let seated = view.is_some();
+    // Whoever asks again while his question waits for its turn is answered by one look.
+    let seen = view.as_ref().is_some_and(|view| view.seen_at >= asked_at);
     match (view, proven) {
         (Some(view), proven) => match view.place {
             Some(granted) if !view.expired && proven.is_none_or(|proof| proof.create_revision == granted) => {
                 (place, lease) = (granted, view.lease);
+                if seen && core.roster().is_covered(renew.claim, asked_at) {
+                    answer = Some(renewed(core, renew.claim, asked_at));
+                }
             }
             // It waits, its time is over, or it was lost and granted once more under another fence.
             _ => answer = Some(Renewal::Lost),
@@ -77,6 +116,7 @@ async fn turn(core: &Core, items: &mut [Item<'_, '_>], asked_at: Moment, limit: 
     let leases: Vec<i64> =
         leases.into_iter().filter(|lease| is_short(core, *lease, &open, asked_at)).collect();
     let checks: Vec<_> = open.iter().map(|item| look_up(&item.key)).collect();
+    let sent_at = core.now();
     let round = match core.round(&leases, &checks, limit).await {
         Ok(round) => round,
         Err(refusal) => {
@@ -89,6 +129,9 @@ async fn turn(core: &Core, items: &mut [Item<'_, '_>], asked_at: Moment, limit: 
     for item in open {
         let kv = found.next().and_then(|found| found.kvs.into_iter().next());
         judge(core, item, kv, &round.ended, round.confirmed, asked_at);
+        if matches!(item.answer, Some(Renewal::Renewed)) {
+            core.roster().seen(item.renew.claim.id, sent_at);
+        }
     }
 }
 
@@ -131,12 +174,21 @@ fn judge(
             );
             Renewal::Unknown(Failure::new(FailureKind::Invalid, Effect::Unknown, detail))
         }
-        _ if !item.seated || core.roster().renewed(claim, asked_at) => Renewal::Renewed,
-        // Its end by the local clock came while the answer was under way, and it may be swept out already.
-        _ => Renewal::Lost,
+        _ if !item.seated => Renewal::Renewed,
+        _ => renewed(core, claim, asked_at),
     });
+}
+
+fn renewed(core: &Core, claim: &Claim, asked_at: Moment) -> Renewal {
+    match core.roster().renewed(claim, asked_at) {
+        true => Renewal::Renewed,
+        // Its end by the local clock came while the answer was under way, and it may be swept out already.
+        false => Renewal::Lost,
+    }
 }
 
 /// How often a batch is looked at in one call.
 const TURNS: u32 = 3;
+/// The part of the time for a request that the first look of a batch is ahead of the others.
+const HEAD_START: u32 = 8;
 const MIN_LIMIT: Duration = Duration::from_millis(200);

@@ -38,6 +38,8 @@ struct Seat {
     /// The revision that created its key, where it is granted.
     place: Option<i64>,
     until: Moment,
+    /// When the last look was sent that found it held.
+    seen_at: Moment,
     visitors: usize,
     /// The mark under which a request that may still arrive was sent.
     doubt: Option<i64>,
@@ -57,6 +59,7 @@ pub(crate) struct View {
     pub(crate) erase: Erase,
     pub(crate) lease: i64,
     pub(crate) place: Option<i64>,
+    pub(crate) seen_at: Moment,
     pub(crate) expired: bool,
     pub(crate) doubt: bool,
 }
@@ -175,6 +178,7 @@ impl Roster {
             lease,
             place: None,
             until: Moment::START,
+            seen_at: Moment::START,
             visitors: 1,
             doubt: None,
             bell: None,
@@ -307,6 +311,7 @@ impl Roster {
             erase: seat.spot.erase.clone(),
             lease: seat.lease,
             place: seat.place,
+            seen_at: seat.seen_at,
             expired: seat.place.is_some() && seat.until <= now,
             doubt: seat.is_unsettled(mark),
         }
@@ -325,6 +330,20 @@ impl Roster {
         }
         seat.until = until;
         true
+    }
+
+    /// A look that was sent at that moment found the claim held.
+    pub(crate) fn seen(&mut self, claim: ClaimId, sent_at: Moment) {
+        if let Some(seat) = self.seats.get_mut(&claim) {
+            seat.seen_at = seat.seen_at.max(sent_at);
+        }
+    }
+
+    /// Whether the lease of the claim is known to run for a whole ttl from then on.
+    pub(crate) fn is_covered(&self, claim: &Claim, from: Moment) -> bool {
+        let seat = self.seats.get(&claim.id);
+        let lease = seat.and_then(|seat| self.leases.get(&seat.lease));
+        lease.is_some_and(|lease| !lease.is_short_of(claim.ttl, from))
     }
 
     /// A request to take the key away is about to be sent.
@@ -347,7 +366,7 @@ impl Roster {
     /// The key of the claim is gone. What may still be under way for it is not: then the claim is ended once more.
     fn ended(&mut self, claim: ClaimId, now: Moment) {
         let Some(seat) = self.seats.get_mut(&claim) else { return };
-        (seat.place, seat.loss) = (None, None);
+        (seat.place, seat.loss, seat.seen_at) = (None, None, Moment::START);
         let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
         seat.clear = !seat.is_unsettled(mark);
         match (seat.visitors, seat.clear) {
