@@ -12,6 +12,7 @@ use leasehold_core::{
 use crate::config::ZooKeeperConfig;
 use crate::dialect::Dialect;
 use crate::ending::{self, Leftovers};
+use crate::fleet::Fleet;
 use crate::names::Names;
 use crate::places::Places;
 use crate::quiet::Quiet;
@@ -21,7 +22,7 @@ use crate::session::Sessions;
 /// Locks in one ZooKeeper ensemble.
 ///
 /// Promises what its [`Profile`] says; this module's documentation explains each promise. All claims of one value
-/// live in one session, and so in one connection.
+/// live in one session, and so in one connection, up to some ten thousand; there is one more for each that many.
 ///
 /// # Does not promise
 /// A claim's ttl has no meaning here: what keeps claims is the session, whose timeout is the option `session` of the
@@ -42,7 +43,10 @@ pub struct ZooKeeperBackend {
 pub(crate) struct Ensemble {
     pub(crate) config: ZooKeeperConfig,
     pub(crate) names: Names,
+    /// The one for all that is no claim.
     pub(crate) sessions: Sessions,
+    /// Those that claims are in.
+    pub(crate) fleet: Fleet,
     pub(crate) places: Places,
     pub(crate) quiet: Quiet,
     pub(crate) leftovers: Leftovers,
@@ -60,8 +64,10 @@ impl ZooKeeperBackend {
         }
         let names = Names::new(config.base(), config.dialect, config.user().is_some()).with(config.mutexes);
         let (sessions, first) = Sessions::start(config.clone()).await?;
+        let fleet = Fleet::new(config.clone(), first.timeout, sessions.clone());
         let ensemble = Arc::new(Ensemble {
             config,
+            fleet,
             names,
             sessions,
             places: Places::default(),

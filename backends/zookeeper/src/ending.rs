@@ -76,8 +76,11 @@ impl Ensemble {
 
     /// Removes the claim's node, wherever it is; whether it was there.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
-        let session = self.sessions.present(self.config.timeout).await?;
         let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
+        let session = match known.as_ref().and_then(|known| self.fleet.session(known.session)) {
+            Some(session) => session,
+            None => self.sessions.present(self.config.timeout).await?,
+        };
         let own = known.as_ref().and_then(|known| known.own(session.id)).cloned();
         if let Some(known) = &known {
             self.places.set(claim, known.session, Stage::Ends);

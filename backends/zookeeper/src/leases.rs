@@ -68,7 +68,10 @@ impl Ensemble {
                 {
                     return Ok(Look::Refused(ahead));
                 }
-                self.stand(session, claim).await?
+                match self.stand(session, claim).await? {
+                    Some(stands) => stands,
+                    None => return Ok(Look::Gone),
+                }
             }
         };
         let Some(index) = line.position(&own.name) else {

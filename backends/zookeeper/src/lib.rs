@@ -9,6 +9,7 @@ mod config;
 mod dialect;
 mod ending;
 mod examining;
+mod fleet;
 mod leases;
 mod line;
 mod listing;

@@ -12,7 +12,14 @@ use crate::names::Post;
 
 /// The claims of one client.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<HashMap<ClaimId, Known>>);
+pub(crate) struct Places(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    claims: HashMap<ClaimId, Known>,
+    /// How long the paths of the nodes of each session are together, those that may be made included.
+    loads: HashMap<i64, usize>,
+}
 
 /// One claim.
 #[derive(Clone, Debug)]
@@ -21,6 +28,8 @@ pub(crate) struct Known {
     /// In which session it stands, or was sent.
     pub(crate) session: i64,
     pub(crate) stage: Stage,
+    /// What its node adds to what is written when the session ends.
+    bytes: usize,
 }
 
 /// How far it came.
@@ -48,20 +57,62 @@ pub(crate) struct Own {
 
 impl Places {
     pub(crate) fn get(&self, id: ClaimId) -> Option<Known> {
-        self.lock().get(&id).cloned()
+        self.lock().claims.get(&id).cloned()
+    }
+
+    /// Whether a session has room for a node with a path of so many bytes.
+    pub(crate) fn has_room(&self, session: i64, bytes: usize) -> bool {
+        self.lock().has_room(session, bytes)
+    }
+
+    /// A node with a path of so many bytes is about to be asked for. `false` where the session has no room for it: then it must not be.
+    pub(crate) fn enter(&self, claim: &Claim, session: i64, bytes: usize) -> bool {
+        let mut table = self.lock();
+        // A former try of the same claim makes room for this one.
+        table.remove(claim.id);
+        let enters = table.has_room(session, bytes);
+        if enters {
+            table.insert(claim, session, Stage::Sent, bytes);
+        }
+        enters
     }
 
     pub(crate) fn set(&self, claim: &Claim, session: i64, stage: Stage) {
-        let known = Known { resource: claim.resource.clone(), session, stage };
-        self.lock().insert(claim.id, known);
+        let mut table = self.lock();
+        let bytes = table.remove(claim.id);
+        table.insert(claim, session, stage, bytes);
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.lock().remove(&id);
+        self.lock().remove(id);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Known>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn has_room(&self, session: i64, bytes: usize) -> bool {
+        self.loads.get(&session).copied().unwrap_or_default() + bytes <= ROOM
+    }
+
+    fn insert(&mut self, claim: &Claim, session: i64, stage: Stage, bytes: usize) {
+        *self.loads.entry(session).or_default() += bytes;
+        let known = Known { resource: claim.resource.clone(), session, stage, bytes };
+        self.claims.insert(claim.id, known);
+    }
+
+    /// Answers what the claim took.
+    fn remove(&mut self, id: ClaimId) -> usize {
+        let Some(known) = self.claims.remove(&id) else { return 0 };
+        if let Some(load) = self.loads.get_mut(&known.session) {
+            *load = load.saturating_sub(known.bytes);
+            if *load == 0 {
+                self.loads.remove(&known.session);
+            }
+        }
+        known.bytes
     }
 }
 
@@ -80,5 +131,47 @@ impl Known {
             Stage::Holds(own) if self.session == session => Some(own),
             _ => None,
         }
+    }
+}
+
+/// How long the paths of the nodes of one session may be together. Servers write them down in one go when it ends, beside
+/// little else, and read no more than 1 MiB unless they are told otherwise.
+pub(crate) const ROOM: usize = 900_000;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Note, Share};
+
+    use super::*;
+
+    fn claim(n: u8) -> Claim {
+        Claim {
+            id: ClaimId::from_bytes([n; 16]),
+            resource: Resource::new("job").unwrap(),
+            share: Share::MUTEX,
+            ttl: std::time::Duration::from_secs(9),
+            note: Note::default(),
+        }
+    }
+
+    fn own() -> Own {
+        Own { name: "n".to_owned(), czxid: 1, post: Post::Line }
+    }
+
+    #[test]
+    fn a_session_takes_no_more_than_its_servers_can_write_down() {
+        let places = Places::default();
+        let half = ROOM / 2;
+        assert!(places.enter(&claim(1), 7, half) && places.enter(&claim(2), 7, half));
+        assert!(!places.has_room(7, 1) && !places.enter(&claim(3), 7, 1));
+        assert!(places.get(claim(3).id).is_none(), "what was refused is not there");
+        assert!(places.enter(&claim(3), 8, 1), "another session has room");
+        assert!(places.enter(&claim(1), 7, half), "a second try takes its own room");
+        places.set(&claim(1), 7, Stage::Holds(own()));
+        assert!(!places.has_room(7, 1), "it takes as much when it holds");
+        places.set(&claim(2), 8, Stage::Stands(own()));
+        assert!(places.has_room(7, half), "it stands in another session now");
+        places.forget(claim(1).id);
+        assert!(places.has_room(7, ROOM));
     }
 }

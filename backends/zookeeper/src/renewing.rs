@@ -3,6 +3,7 @@
 //! The client keeps the session alive by pings of its own, but a server answers those without asking the leader, also
 //! when it has lost it. So a renewal is counted from a request that a quorum agrees to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -13,61 +14,53 @@ use crate::backend::Ensemble;
 use crate::session::Session;
 use crate::wire;
 
-/// What a claim of a batch needs.
-enum Need {
-    /// It is not held by this client, or not in this session.
-    Nothing,
-    /// A look at this node.
-    Look(String),
-}
-
 impl Ensemble {
     /// Confirms the claims of a batch, in order. `limit` is when an answer would come too late.
     pub(crate) async fn confirm(&self, batch: &[Renew<'_>], limit: Duration) -> Vec<Renewal> {
-        if batch.is_empty() {
-            return Vec::new();
+        // What is not held by this client is lost.
+        let mut answers: Vec<Renewal> = batch.iter().map(|_| Renewal::Lost).collect();
+        let mut looks: BTreeMap<i64, (Vec<usize>, Vec<String>)> = BTreeMap::new();
+        for (number, renew) in batch.iter().enumerate() {
+            if let Some((session, path)) = self.node(renew.claim) {
+                let (numbers, paths) = looks.entry(session).or_default();
+                numbers.push(number);
+                paths.push(path);
+            }
         }
-        let session = match self.sessions.present(limit).await {
-            Ok(session) if session.is_connected() => session,
-            Ok(_) => {
-                let failure = Failure::unavailable("the connection is down; the session may live on");
-                return vec![Renewal::Unknown(failure); batch.len()];
+        let asked = looks.into_iter().map(|(session, (numbers, paths))| async move {
+            (numbers, self.confirm_in(session, &paths, limit).await)
+        });
+        for (numbers, renewals) in join_all(asked).await {
+            for (number, renewal) in numbers.into_iter().zip(renewals) {
+                if matches!(renewal, Renewal::Lost) {
+                    self.places.forget(batch[number].claim.id);
+                }
+                answers[number] = renewal;
             }
-            Err(failure) => return vec![Renewal::Unknown(failure); batch.len()],
-        };
-        let needs: Vec<Need> = batch.iter().map(|renew| self.need(&session, renew.claim)).collect();
-        let paths: Vec<&str> = needs
-            .iter()
-            .filter_map(|need| match need {
-                Need::Nothing => None,
-                Need::Look(path) => Some(path.as_str()),
-            })
-            .collect();
-        let mut looks = match self.look_at_all(&session, &paths, limit).await {
-            Ok(looks) => looks.into_iter(),
-            Err(failure) => vec![Renewal::Unknown(failure); paths.len()].into_iter(),
-        };
-        let lost = |renewal: &Renewal, claim: &Claim| {
-            if matches!(renewal, Renewal::Lost) {
-                self.places.forget(claim.id);
-            }
-        };
-        let answer = |(need, renew): (&Need, &Renew<'_>)| match need {
-            Need::Nothing => Renewal::Lost,
-            Need::Look(_) => {
-                let renewal = looks.next().unwrap_or_else(|| Renewal::Unknown(unread()));
-                lost(&renewal, renew.claim);
-                renewal
-            }
-        };
-        needs.iter().zip(batch).map(answer).collect()
+        }
+        answers
     }
 
-    fn need(&self, session: &Session, claim: &Claim) -> Need {
-        let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
-        match known.as_ref().and_then(|known| known.held(session.id)) {
-            Some(own) => Need::Look(self.path(claim, own)),
-            None => Need::Nothing,
+    /// The session and the node of a claim that this client holds.
+    fn node(&self, claim: &Claim) -> Option<(i64, String)> {
+        let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource)?;
+        let own = known.held(known.session)?;
+        Some((known.session, self.path(claim, own)))
+    }
+
+    /// Confirms nodes of one session.
+    async fn confirm_in(&self, session: i64, paths: &[String], limit: Duration) -> Vec<Renewal> {
+        let Some(session) = self.fleet.session(session) else {
+            return vec![Renewal::Lost; paths.len()];
+        };
+        if !session.is_connected() {
+            let failure = Failure::unavailable("the connection is down; the session may live on");
+            return vec![Renewal::Unknown(failure); paths.len()];
+        }
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        match self.look_at_all(&session, &paths, limit).await {
+            Ok(looks) => looks,
+            Err(failure) => vec![Renewal::Unknown(failure); paths.len()],
         }
     }
 

@@ -173,6 +173,11 @@ impl Sessions {
         }
     }
 
+    /// The present session, where there is one.
+    pub(crate) fn open(&self) -> Option<Arc<Session>> {
+        self.present.borrow().usable().cloned()
+    }
+
     /// The present session; waits for it where the last one has ended, but not beyond `limit`.
     pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<Session>, Failure> {
         // Nearly always there is nothing to wait for.

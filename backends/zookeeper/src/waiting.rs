@@ -5,6 +5,7 @@
 //! owns it; one of another session dies with that, whatever its name says. Whoever sleeps has seen, *after* its watch
 //! was set, that what it watches is still there. A look is left out only where [`crate::quiet`] shows what it would find.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join, join_all, join3, select_all};
@@ -29,7 +30,7 @@ pub(crate) enum Look {
     Full(usize, Own),
     /// It has no place, and would not be admitted behind so many.
     Refused(usize),
-    /// Its node is not there any more: somebody ended it, or its session did.
+    /// It has no node: somebody ended it, or its session did, or the session had no room for one.
     Gone,
     /// What it needs was made, or changed under its eyes: it has to look again.
     Again,
@@ -44,7 +45,7 @@ impl Ensemble {
         self.names.check(claim.share)?;
         let mut passing = None;
         for _ in 0..MAX_LOOKS {
-            let session = self.sessions.present(self.config.timeout).await?;
+            let session = self.session_for(claim).await?;
             match self.look(&session, claim, patience).await? {
                 Look::Admitted(grant) => return Ok(Step::Granted(grant)),
                 Look::Refused(ahead) => return Ok(busy(ahead)),
@@ -79,6 +80,24 @@ impl Ensemble {
         Ok(busy(0))
     }
 
+    /// The session that the claim is in, or one that has room for it.
+    async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>, Failure> {
+        let known = self.places.get(claim.id);
+        match known.and_then(|known| self.fleet.session(known.session)) {
+            Some(session) => Ok(session),
+            None => self.fleet.roomy(&self.places, self.bytes_of(claim)).await,
+        }
+    }
+
+    /// What the node of a claim adds to what the servers write when its session ends.
+    fn bytes_of(&self, claim: &Claim) -> usize {
+        // One that wants a lease of a semaphore moves from one node to another; it has one at a time.
+        let posts = [self.names.line_of(claim.share), Post::Leases];
+        let longest = posts.map(|post| self.names.node(&claim.resource, post).len()).into_iter().max();
+        let stem = self.names.dialect().stem(claim.id, claim.share);
+        longest.unwrap_or_default() + stem.len() + SEQUENCE
+    }
+
     async fn look(&self, session: &Session, claim: &Claim, patience: &Patience) -> Result<Look, Failure> {
         let known = self.places.get(claim.id);
         let own = match &known {
@@ -111,7 +130,7 @@ impl Ensemble {
                     }
                 }
                 let asked_at = patience.now();
-                let (own, line) = self.stand(session, claim).await?;
+                let Some((own, line)) = self.stand(session, claim).await? else { return Ok(Look::Gone) };
                 (asked_at, own, Some(line))
             }
         };
@@ -148,7 +167,12 @@ impl Ensemble {
     }
 
     /// Takes a place in the line, and sees the line. A session's requests are answered in order, so all leave together.
-    pub(crate) async fn stand(&self, session: &Session, claim: &Claim) -> Result<(Own, Line), Failure> {
+    /// `None` where the session has no room for one more node.
+    pub(crate) async fn stand(
+        &self,
+        session: &Session,
+        claim: &Claim,
+    ) -> Result<Option<(Own, Line)>, Failure> {
         let post = self.names.line_of(claim.share);
         let container = self.names.node(&claim.resource, post);
         let stem = self.names.dialect().stem(claim.id, claim.share);
@@ -159,8 +183,11 @@ impl Ensemble {
             // There the line alone does not say who holds.
             Post::Locks | Post::Leases => Hope::None,
         };
-        self.places.set(claim, session.id, Stage::Sent);
+        let bytes = self.bytes_of(claim);
         for _ in 0..MAX_PARENTS {
+            if !self.places.enter(claim, session.id, bytes) {
+                return Ok(None);
+            }
             let create = session.client.create(&path, data.as_bytes(), &options);
             let watch = matches!(hope, Hope::Again).then(|| session.client.check_and_watch_stat(&container));
             let list = (!matches!(hope, Hope::After(..))).then(|| session.client.get_children(&container));
@@ -173,7 +200,6 @@ impl Ensemble {
                     hope = Hope::None;
                     self.places.forget(claim.id);
                     self.make_all(session, &container, b"", &self.names.container_options()).await?;
-                    self.places.set(claim, session.id, Stage::Sent);
                 }
                 Err(error) => {
                     let failure = cannot_stand(error);
@@ -192,7 +218,7 @@ impl Ensemble {
                         hope = Hope::Watching(Watched::new(session.id, watcher));
                     }
                     return match self.line_of_newcomer(session, claim, &own, hope, listed).await {
-                        Ok(line) => Ok((own, line)),
+                        Ok(line) => Ok(Some((own, line))),
                         // The place is there and known; it may even hold.
                         Err(failure) => Err(Failure::new(failure.kind, Effect::Unknown, failure.detail())),
                     };
@@ -398,5 +424,7 @@ pub(crate) fn cannot_look(error: Error) -> Failure {
 const MAX_LOOKS: usize = 10_000;
 /// For how long one that only looks waits for those who are on their way in before it.
 const PASSING: Duration = Duration::from_millis(500);
+/// What a path has beside the container's and the child's own name: a slash, the number that the server adds, and its length.
+const SEQUENCE: usize = 1 + 10 + 4;
 /// How often a container may vanish between its making and its first child.
 const MAX_PARENTS: usize = 8;

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use common::{
     SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, take,
 };
+use futures_util::future::join_all;
+use leasehold::core::{Backend, Effect, LossCause, Release, Renew, Renewal, Share, Standing, Step};
 use leasehold::State;
-use leasehold::core::{Backend, Effect, LossCause, Release, Renewal, Share, Standing, Step};
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 
 /// A client that never hears of its servers again is told before another can be granted.
@@ -313,4 +314,37 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
     }
     assert!(held.check().is_ok(), "held through both: {:?}", held.state());
     assert!(matches!(theirs.mutex("held").try_lock().await, Ok(None)));
+}
+
+/// Servers write down the paths of all nodes of a session when it ends, and read no more than 2 MiB again when they start.
+/// 1,700 long ones are more than one session is given; `LEASEHOLD_CLAIMS=4000` are more than the servers would read if it were.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_ends_with_many_claims_does_not_take_the_servers_along() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let count: usize = std::env::var("LEASEHOLD_CLAIMS").map_or(1_700, |number| number.parse().unwrap());
+    let client = backend(&format!("{}?session=30s", servers.url())).await;
+    let claims: Vec<_> = (0..count).map(|n| claim(&format!("{n:0>500}"), Share::MUTEX)).collect();
+    let mut grants = Vec::new();
+    for some in claims.chunks(500) {
+        grants.extend(join_all(some.iter().map(|claim| hold(&client, claim))).await);
+    }
+    let renews: Vec<_> =
+        claims.iter().zip(&grants).map(|(claim, grant)| Renew { claim, proof: &grant.proof }).collect();
+    let renewals = client.renew(&renews).await;
+    assert!(renewals.iter().all(|renewal| matches!(renewal, Renewal::Alive)), "every session is renewed");
+    let metric = async |name| servers.metric(0, name).await.unwrap() as usize;
+    assert_eq!(metric("zk_ephemerals_count").await, count);
+    assert!(metric("zk_global_sessions").await > count / 1_700, "one session has all of them");
+    // It says good-bye, and gives nothing back.
+    drop(client);
+    for _ in 0..600 {
+        if metric("zk_ephemerals_count").await == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(metric("zk_ephemerals_count").await, 0);
+    servers.kill(0).unwrap();
+    servers.restart(0).await.expect("it reads what it wrote");
+    hold(&*backend(&servers.url()).await, &claims[0]).await;
 }
