@@ -11,8 +11,8 @@ use common::{
     SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, take,
 };
 use futures_util::future::join_all;
-use leasehold::core::{Backend, Effect, LossCause, Release, Renew, Renewal, Share, Standing, Step};
 use leasehold::State;
+use leasehold::core::{Backend, Effect, LossCause, Release, Renew, Renewal, Share, Standing, Step};
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 
 /// A client that never hears of its servers again is told before another can be granted.
