@@ -248,3 +248,36 @@ async fn a_dropped_client_still_gives_back_what_was_held() {
     }
     settles(&other, "job").await;
 }
+
+/// What comes to a resource whose release its asker has begun, and does not go on with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Comer {
+    Waits,
+    Tries,
+    Closes,
+}
+
+#[tokio::test]
+async fn whoever_stops_polling_his_release_keeps_nobody_waiting() {
+    for comer in [Comer::Waits, Comer::Tries, Comer::Closes] {
+        let store = Store::new();
+        let (locks, wire) = store.client();
+        let lock = locks.mutex("job");
+        let guard = lock.lock().await.unwrap();
+        wire.set(Verb::Release, Mode::Hang);
+        let mut releasing = pin!(guard.release());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(releasing.as_mut().poll(&mut cx).is_pending());
+        wire.set(Verb::Release, Mode::Pass);
+        match comer {
+            Comer::Waits => drop(lock.lock_timeout(PATIENT).await.expect("nobody else has it")),
+            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not given back yet"),
+            Comer::Closes => assert!(locks.close(PATIENT).await, "the release is brought to its end"),
+        }
+        settles(&store.client().0, "job").await;
+        releasing.await.unwrap();
+    }
+}
+
+/// Longer than anything takes here, and shorter than a lease.
+const PATIENT: Duration = Duration::from_secs(10);

@@ -125,12 +125,15 @@ impl Hold {
     /// Gives it back and tells what became of it. The work is done even where the future is dropped.
     pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
         let (done, told) = oneshot::channel();
-        if let Some(held) = self.held.take() {
+        let carried = self.held.take().and_then(|held| {
             self.tell_end(&held);
-            Lines::give_back(&self.engine, held, self.passed, Some(done));
-        }
+            Lines::give_back(&self.engine, held, self.passed, Some(done))
+        });
         // A runtime that is shut down takes the reaper with it, and nobody can tell any more.
         async {
+            if let Some(carried) = carried {
+                carried.await;
+            }
             told.await.unwrap_or(Released::unknown("the runtime ended before the release was confirmed"))
         }
     }
@@ -140,7 +143,8 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.tell_end(&held);
-            Lines::give_back(&self.engine, held, self.passed, None);
+            // Nobody waits for it, so nobody carries it out.
+            drop(Lines::give_back(&self.engine, held, self.passed, None));
         }
     }
 }

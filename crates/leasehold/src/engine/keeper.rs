@@ -250,7 +250,7 @@ impl Watchdog {
         self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
         if let Some(engine) = self.engine.upgrade() {
             let state = kept.held.state();
-            engine.reaper.release(&engine, kept.held, state, None);
+            drop(engine.reaper.release(&engine, kept.held, state, None));
         }
     }
 

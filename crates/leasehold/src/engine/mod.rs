@@ -17,6 +17,7 @@
 mod beside;
 mod contender;
 mod desk;
+mod errand;
 mod graph;
 mod held;
 mod hold;

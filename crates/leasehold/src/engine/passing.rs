@@ -107,7 +107,7 @@ impl Hold {
         if let lost @ State::Lost(cause) = held.lose(LossCause::HandedOver)
             && cause != LossCause::HandedOver
         {
-            engine.reaper.release(&engine, held, lost, None);
+            drop(engine.reaper.release(&engine, held, lost, None));
             return Err(cause);
         }
         engine.backend.forgo(&held.claim);

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{ClaimId, Patience, Resource, Share};
 use tokio::sync::oneshot;
@@ -19,6 +19,7 @@ use tokio::task;
 use tracing::Instrument;
 
 use super::contender;
+use super::errand::{Carried, Errand};
 use super::held::{Held, State};
 use super::hold::Hold;
 use super::reaper::Released;
@@ -39,6 +40,8 @@ struct Line {
     waiters: BTreeMap<Place, Waiter>,
     contending: Option<Contending>,
     held: Vec<Local>,
+    /// A release that its asker carries out.
+    carried: Weak<Errand>,
 }
 
 /// A place in the local line: the greater priority first, then who came first.
@@ -81,7 +84,11 @@ impl Lines {
             task.is_some() && line.held.iter().any(|local| local.task == task && local.share.is_exclusive());
         line.waiters.insert(place, Waiter { want, task, reply });
         let next = line.advance(engine);
+        let carried = line.carried.upgrade();
         drop(shard);
+        if let Some(carried) = carried {
+            carried.send_off();
+        }
         if own {
             tracing::warn!(
                 resource = %resource,
@@ -95,7 +102,14 @@ impl Lines {
 
     /// Whether what this process holds leaves room for another claim.
     pub(super) fn admits(&self, want: &Want) -> bool {
-        self.shard(&want.resource).get(&want.resource).is_none_or(|line| line.fits(want.share))
+        let shard = self.shard(&want.resource);
+        let Some(line) = shard.get(&want.resource) else { return true };
+        let (fits, carried) = (line.fits(want.share), line.carried.upgrade());
+        drop(shard);
+        if let Some(carried) = carried.filter(|_| !fits) {
+            carried.send_off();
+        }
+        fits
     }
 
     /// Under which claim the one of this process stands in the server's line.
@@ -171,7 +185,7 @@ impl Lines {
         held: Arc<Held>,
         passed: u32,
         done: Option<oneshot::Sender<Released>>,
-    ) {
+    ) -> Option<Carried> {
         let state = held.state();
         while let Some(waiter) = Lines::next_taker(engine, &held, passed, state) {
             engine.keeper.limit_hold(&held, waiter.want.max_hold);
@@ -180,7 +194,7 @@ impl Lines {
                 if let Some(done) = done {
                     drop(done.send(Released::Freed));
                 }
-                return;
+                return None;
             };
             // That task has left. The hold that it did not get must not give itself back: it is still in our hands.
             if let Ok(hold) = undelivered {
@@ -189,11 +203,28 @@ impl Lines {
         }
         if held.retire() {
             engine.keeper.forget(&held);
-            engine.reaper.release(engine, held, state, done);
-        } else if let Some(done) = done {
+            return engine.reaper.release(engine, held, state, done);
+        }
+        if let Some(done) = done {
             // It was lost, and the keeper has given it back already.
             drop(done.send(Released::Gone));
         }
+        None
+    }
+
+    /// Whether a release may be carried out by its asker: not where others of this process depend on it. Those who come later
+    /// send it off.
+    pub(super) fn carries(engine: &Engine, resource: &Resource, errand: &Arc<Errand>) -> bool {
+        let mut shard = engine.lines.shard(resource);
+        let Some(line) = shard.get_mut(resource) else { return false };
+        let is_alone =
+            line.waiters.is_empty() && line.contending.is_none() && line.carried.strong_count() == 0;
+        // Closing sends off what it finds, so nothing may come after that.
+        if !is_alone || engine.closed.is_cancelled() {
+            return false;
+        }
+        line.carried = Arc::downgrade(errand);
+        true
     }
 
     /// A claim is left to its lease: the server alone counts it from now on.
@@ -229,14 +260,19 @@ impl Lines {
         start(engine, next);
     }
 
-    /// Ends every contender; their waiters are told by the client's own closing signal.
+    /// Ends every contender; their waiters are told by the client's own closing signal. Releases go on without their askers.
     pub(super) fn end_waits(&self) {
+        let mut carried = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
-            for contending in shard.values().filter_map(|line| line.contending.as_ref()) {
-                contending.patience.end();
+            for line in shard.values() {
+                if let Some(contending) = &line.contending {
+                    contending.patience.end();
+                }
+                carried.extend(line.carried.upgrade());
             }
         }
+        carried.iter().for_each(|errand| errand.send_off());
     }
 
     fn leave(&self, resource: &Resource, place: Place) -> bool {

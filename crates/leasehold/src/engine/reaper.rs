@@ -5,6 +5,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
 use super::Engine;
+use super::errand::{Carried, Ending, Errand};
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::queue::Lines;
@@ -40,13 +42,34 @@ impl Released {
 #[derive(Debug)]
 pub(crate) struct Reaper {
     jobs: mpsc::UnboundedSender<Order>,
+    backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
+    under_way: Arc<AtomicUsize>,
 }
 
-#[derive(Debug)]
 enum Order {
     Release(Job),
+    /// A release whose asker has left it, or on which others depend.
+    GoOn(Ending),
     Flush(oneshot::Sender<bool>),
+}
+
+/// Counts what has not ended yet.
+#[derive(Debug)]
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    /// One more; whether it is the only one.
+    fn begin(count: &Arc<AtomicUsize>) -> (UnderWay, bool) {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        (UnderWay(count.clone()), before == 0)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One claim that is to end. Claims bound the queue: each is here at most once.
@@ -61,23 +84,29 @@ struct Job {
     tried: bool,
     engine: Option<Arc<Engine>>,
     done: Option<oneshot::Sender<Released>>,
+    _under_way: UnderWay,
 }
 
 impl Reaper {
     pub(super) fn start(runtime: &Handle, backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> Reaper {
         let (jobs, inbox) = mpsc::unbounded_channel();
-        drop(runtime.spawn(run(inbox, backend, clock.clone())));
-        Reaper { jobs, clock }
+        drop(runtime.spawn(run(inbox, backend.clone(), clock.clone())));
+        Reaper { jobs, backend, clock, under_way: Arc::default() }
     }
 
     /// Ends a claim that was held. The local line goes on when it is done.
+    ///
+    /// Where somebody waits for that he may have to carry it out: while the client has no other release under way, which it
+    /// could go together with, and nobody of this process depends on it.
     pub(super) fn release(
         &self,
         engine: &Arc<Engine>,
         held: Arc<Held>,
         state: State,
         done: Option<oneshot::Sender<Released>>,
-    ) {
+    ) -> Option<Carried> {
+        let (under_way, is_only) = UnderWay::begin(&self.under_way);
+        let may_be_carried = is_only && done.is_some();
         let job = Job {
             until: self.clock.now().after(held.claim.ttl),
             claim: held.claim.clone(),
@@ -85,21 +114,49 @@ impl Reaper {
             tried: false,
             engine: Some(engine.clone()),
             done,
+            _under_way: under_way,
         };
         if held.stays_quiet() {
-            return job.finish(Released::Gone);
+            job.finish(Released::Gone);
+            return None;
+        }
+        if may_be_carried {
+            return self.carry(engine, job);
         }
         if let Err(refused) = self.jobs.send(Order::Release(job))
             && let Order::Release(job) = refused.0
         {
             job.finish(Released::unknown("the runtime ended before the release was sent"));
         }
+        None
+    }
+
+    fn carry(&self, engine: &Arc<Engine>, job: Job) -> Option<Carried> {
+        let resource = job.claim.resource.clone();
+        let ending = ended(vec![job], self.backend.clone(), self.clock.clone());
+        let jobs = self.jobs.clone();
+        let go_on = move |ending| drop(jobs.send(Order::GoOn(ending)));
+        let errand = Errand::new(ending, engine.runtime.clone(), go_on);
+        if !Lines::carries(engine, &resource, &errand) {
+            errand.send_off();
+            return None;
+        }
+        Some(Carried(errand))
     }
 
     /// Ends a claim that was never handed to anybody.
     pub(super) fn abandon(&self, claim: Claim) {
         let until = self.clock.now().after(claim.ttl);
-        let job = Job { claim, until, was_valid: false, tried: false, engine: None, done: None };
+        let (under_way, _) = UnderWay::begin(&self.under_way);
+        let job = Job {
+            claim,
+            until,
+            was_valid: false,
+            tried: false,
+            engine: None,
+            done: None,
+            _under_way: under_way,
+        };
         drop(self.jobs.send(Order::Release(job)));
     }
 
@@ -156,13 +213,12 @@ async fn run(mut inbox: mpsc::UnboundedReceiver<Order>, backend: Arc<dyn Backend
         for order in orders.drain(..) {
             match order {
                 Order::Release(job) => batch.push(job),
+                Order::GoOn(ending) => batches.push(ending),
                 Order::Flush(done) => flushes.push(done),
             }
         }
         if !batch.is_empty() {
-            // A backend that panics must not take what others gave back with it.
-            let ending = AssertUnwindSafe(end(batch, backend.clone(), clock.clone())).catch_unwind();
-            batches.push(ending.map(|answered| answered.unwrap_or(false)));
+            batches.push(ended(batch, backend.clone(), clock.clone()));
         }
         if !flushes.is_empty() {
             while let Some(answered) = batches.next().await {
@@ -176,6 +232,12 @@ async fn run(mut inbox: mpsc::UnboundedReceiver<Order>, backend: Arc<dyn Backend
     }
     // The client is gone; what it gave back is still brought to its end.
     while batches.next().await.is_some() {}
+}
+
+/// The end of a batch. A backend that panics must not take anything else with it.
+fn ended(batch: Vec<Job>, backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> Ending {
+    let ending = AssertUnwindSafe(end(batch, backend, clock)).catch_unwind();
+    ending.map(|answered| answered.unwrap_or(false)).boxed()
 }
 
 /// Ends a batch, asking again for those that were not answered while their leases could last.
