@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::sync::OnceCell;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 
@@ -78,12 +78,20 @@ impl Cluster {
         F: Future<Output = Result<T, Status>>,
     {
         let part = (limit / TRIES).max(MIN_PART);
-        let over = Instant::now() + limit;
+        let mut over = std::pin::pin!(tokio::time::sleep(limit));
         let (mut doubt, mut logins, mut tries) = (false, 0, 0);
         loop {
             let chosen = self.choose();
-            let asked = timeout(part.min(left(over)), self.ask_one(&chosen, &ask));
-            let failure = match asked.await.ok() {
+            let asking = timeout(part.min(limit), self.ask_one(&chosen, &ask));
+            let asked = match (tries, logins) {
+                // A part of the time cannot outlast the whole, and nearly always there is no other: one timer is enough.
+                (0, 0) => asking.await.ok(),
+                _ => tokio::select! {
+                    asked = asking => asked.ok(),
+                    () = &mut over => None,
+                },
+            };
+            let failure = match asked {
                 Some(Ok(value)) => return Ok(Answer { value, doubt }),
                 Some(Err(Advice::GiveUp(refusal))) => return Err(given_up(refusal, doubt)),
                 Some(Err(Advice::LogInAgain(failure))) => {
@@ -104,11 +112,14 @@ impl Cluster {
             doubt |= failure.effect == Effect::Unknown;
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
             tries += 1;
-            if tries % self.members.len() == 0 {
+            if !over.is_elapsed() && tries % self.members.len() == 0 {
                 // All servers were asked. An election takes about a second.
-                tokio::time::sleep(PAUSE.min(left(over))).await;
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = &mut over => {}
+                }
             }
-            if left(over).is_zero() {
+            if over.is_elapsed() {
                 return Err(given_up(Refusal::Failed(failure), doubt));
             }
         }
@@ -216,10 +227,6 @@ impl Cluster {
         let token = answer.token.parse().map_err(|_| failed(invalid("the cluster's token is no text")))?;
         Ok(Some(token))
     }
-}
-
-fn left(over: Instant) -> Duration {
-    over.saturating_duration_since(Instant::now())
 }
 
 /// A request that an earlier try may have brought about did perhaps happen, whatever the last try says.
