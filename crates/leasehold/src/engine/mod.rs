@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Ground rules: nothing here knows which backend it drives. A future of the backend is never dropped
-//! midway: it runs in a task of the engine, and the caller's future is only a receiver. What a dropped
-//! caller no longer wants is released by whoever finds it undeliverable.
+//! midway: it runs in a task of the engine, and the caller's future is only a receiver. A release alone may be
+//! carried out by its asker, and what he leaves the engine takes over. What a dropped caller no longer wants is released by
+//! whoever finds it undeliverable.
 
 mod beside;
 mod contender;
