@@ -175,7 +175,7 @@ async fn the_larger_share_of_two_is_taken(ground: &Ground) {
     assert!(ground.two.rwlock("multi/5").try_read().await.unwrap().is_none(), "it is held to write");
     guard.release().await.unwrap();
     if !ground.admits(Admission::Counted) {
-        return assert_unsupported(ground.one.semaphore("multi/6", 3).try_acquire().await);
+        return assert_unsupported(ground.one.semaphore("multi/6", 3).try_acquire_many(2).await);
     }
     let mixed = MultiLock::new()
         .and(ground.one.semaphore("multi/6", 3).taking(2))

@@ -84,8 +84,12 @@ fn semaphore(locks: &Leasehold, name: &str, ttl: Duration) -> Semaphore {
 async fn rules(ground: &Ground) {
     let (ours, theirs) =
         (ground.one.semaphore("semaphore/1", PERMITS), ground.two.semaphore("semaphore/1", PERMITS));
-    if !ground.admits(Admission::Counted) {
+    if !ground.admits(Admission::Permits) {
         return assert_unsupported(ours.acquire().await);
+    }
+    if !ground.admits(Admission::Counted) {
+        assert_unsupported(ours.acquire_many(2).await);
+        return one_by_one(&ours, &theirs).await;
     }
     assert_eq!(ours.acquire_many(PERMITS + 1).await.unwrap_err().kind(), ErrorKind::Invalid);
     let two = soon("two", ours.acquire_many(2)).await.unwrap();
@@ -113,5 +117,21 @@ async fn rules(ground: &Ground) {
     }
     for task in tasks {
         task.await.unwrap();
+    }
+}
+
+/// What can be asked for where a claim is one permit.
+async fn one_by_one(ours: &Semaphore, theirs: &Semaphore) {
+    let first = soon("the first", ours.acquire()).await.unwrap();
+    let second = soon("the second", theirs.acquire()).await.unwrap();
+    let third = soon("the third", ours.acquire()).await.unwrap();
+    assert!(first.fence() < second.fence() && second.fence() < third.fence());
+    assert!(ours.try_acquire().await.unwrap().is_none());
+    assert!(theirs.try_acquire().await.unwrap().is_none());
+    second.release().await.unwrap();
+    let fourth = soon("the fourth", theirs.acquire()).await.unwrap();
+    assert!(third.fence() < fourth.fence());
+    for guard in [first, third, fourth] {
+        guard.release().await.unwrap();
     }
 }
