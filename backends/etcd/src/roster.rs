@@ -656,10 +656,10 @@ mod tests {
             roster.absent(id(1), at(5));
             roster.leave(id(1), at(5));
         }));
-        let nothing_sent = is_used_again(|roster| {
+        let left_at_once = is_used_again(|roster| {
             roster.leave(id(1), at(5));
         });
-        assert!(nothing_sent);
+        assert!(left_at_once, "nothing was sent at all");
         let two_deletes = is_used_again(|roster| {
             placed(roster);
             roster.leave(id(1), at(5));
