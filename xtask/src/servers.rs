@@ -26,6 +26,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "redis-cli", package: "redis-tools", needed_by: &["redis"] },
     Tool { program: "mariadbd", package: "mariadb-server", needed_by: &["mariadb"] },
     Tool { program: "mariadb", package: "mariadb-client", needed_by: &["mariadb"] },
+    Tool { program: "/usr/lib/galera/libgalera_smm.so", package: "galera-4", needed_by: &["galera"] },
     Tool { program: "psql", package: "postgresql", needed_by: &["postgres"] },
     Tool { program: "pgbouncer", package: "pgbouncer", needed_by: &["pgbouncer"] },
     Tool { program: "java", package: "default-jre-headless", needed_by: &["zookeeper"] },

@@ -29,6 +29,17 @@ pub(crate) enum Flavour {
     MySql,
 }
 
+/// Servers that have a say in what this one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    /// None that is known.
+    None,
+    /// It follows another one.
+    Primary,
+    /// Those of a cluster that decide together, by Galera.
+    Equals,
+}
+
 /// What a statement did.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -79,7 +90,8 @@ impl Link {
         check_version(self.flavour, &version, place)?;
         let is_on =
             |at| read::<String>(&row, at).map(|value| value != "0" && !value.eq_ignore_ascii_case("off"));
-        if is_on(2)? || is_on(3)? || self.follows().await? {
+        let company = self.company().await?;
+        if is_on(2)? || is_on(3)? || company == Company::Primary {
             return Err(Failure::unavailable(format!(
                 "{place} is a replica or set read-only, and cannot decide anything: name the primary"
             )));
@@ -93,26 +105,44 @@ impl Link {
         if self.flavour == Flavour::MariaDb {
             settings += &format!(", max_statement_time = {}", self.timeout.as_secs_f64());
         }
+        if company == Company::Equals {
+            // What another server of the cluster has confirmed to us may not have come here yet. A change made on such
+            // ground fails by itself, so only reading has to wait for it.
+            settings += ", wsrep_sync_wait = 1";
+        }
         self.run(&settings).await.map(drop).map_err(failed)
     }
 
-    /// Whether the server follows another one. One that does not let this user ask is believed to be a primary, unless
-    /// it is set read-only.
-    async fn follows(&mut self) -> Result<bool, Failure> {
-        let (question, column) = match self.flavour {
-            Flavour::MariaDb => ("SHOW GLOBAL STATUS LIKE 'Slaves_running'", 1),
-            Flavour::MySql => ("SHOW REPLICA STATUS", 0),
+    /// Which other servers have a say. One that does not let this user ask is believed to be a primary, unless it is set
+    /// read-only.
+    async fn company(&mut self) -> Result<Company, Failure> {
+        let question = match self.flavour {
+            Flavour::MariaDb => {
+                "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'wsrep_connected')"
+            }
+            Flavour::MySql => "SHOW REPLICA STATUS",
         };
-        match self.run(question).await {
-            // MariaDB counts its connections to primaries; MySQL has a row for each.
-            Ok(rows) if self.flavour == Flavour::MariaDb => match rows.first() {
-                Some(row) => Ok(read::<String>(row, column)? != "0"),
-                None => Ok(false),
-            },
-            Ok(rows) => Ok(!rows.is_empty()),
-            Err(Refusal::Failed(failure)) if failure.effect == Effect::None => Ok(false),
-            Err(refusal) => Err(refusal.into_failure()),
+        let rows = match self.run(question).await {
+            Ok(rows) => rows,
+            Err(Refusal::Failed(failure)) if failure.effect == Effect::None => return Ok(Company::None),
+            Err(refusal) => return Err(refusal.into_failure()),
+        };
+        if self.flavour == Flavour::MySql {
+            // A row for each server that it follows.
+            return Ok(if rows.is_empty() { Company::None } else { Company::Primary });
         }
+        let mut company = Company::None;
+        for row in &rows {
+            let (name, value): (String, String) = (read(row, 0)?, read(row, 1)?);
+            match (name.to_lowercase().as_str(), value.as_str()) {
+                // The number of connections to servers that it follows.
+                ("slaves_running", "0") => {}
+                ("slaves_running", _) => return Ok(Company::Primary),
+                (_, value) if value.eq_ignore_ascii_case("on") => company = Company::Equals,
+                _ => {}
+            }
+        }
+        Ok(company)
     }
 
     /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of its answer.

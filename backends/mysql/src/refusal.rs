@@ -87,6 +87,10 @@ fn describe(cause: &ServerError) -> String {
         1130 => "let the user of the URL log in from this machine",
         1049 => "create the database, or name another one in the URL",
         NO_TABLE | NO_COLUMN => "create what `leasehold schema --on` prints",
+        1047 => {
+            "it has lost most servers of its cluster, or was not yet taken in: name another one as well, or let an operator \
+             decide that the others are gone"
+        }
         1040 | 1203 | 1226 => "lower connections= of the URL, or raise max_connections",
         TIMED_OUT | NOT_WAITED => "a transaction of somebody else keeps the row of this lock: let it end",
         1290 | 1792 | 1836 => "it is a replica or set read-only: connect to the primary",
@@ -137,6 +141,7 @@ mod tests {
             (1142, FailureKind::Denied, Effect::None, "leasehold schema"),
             (1095, FailureKind::Denied, Effect::None, "CONNECTION ADMIN"),
             (1049, FailureKind::Unsupported, Effect::None, "create the database"),
+            (1047, FailureKind::Unavailable, Effect::Unknown, "its cluster"),
             (1053, FailureKind::Unavailable, Effect::Unknown, "error 1053"),
             (1317, FailureKind::Unavailable, Effect::Unknown, "error 1317"),
         ] {

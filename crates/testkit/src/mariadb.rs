@@ -1,11 +1,13 @@
-//! A real MariaDB server with its faults as methods, and a replica of it.
+//! A real MariaDB server with its faults as methods, a replica of it, and a cluster of several.
 //!
 //! MariaDB refuses to run as root. Where the tests do, the server runs as the user `mysql` of its Debian package, to
 //! whom its directory is given. The kit asks its server through the program `mariadb`, over the server's socket.
 
 mod builder;
+mod galera;
 
 pub use builder::MariaDbBuilder;
+pub use galera::GaleraCluster;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -31,6 +31,13 @@ impl MariaDbBuilder {
         self
     }
 
+    /// An option without a value.
+    #[must_use]
+    pub(super) fn flag(mut self, name: &str) -> Self {
+        self.settings.push(format!("--{name}"));
+        self
+    }
+
     /// Writes the log that replicas follow.
     #[must_use]
     pub fn replicated(self) -> Self {

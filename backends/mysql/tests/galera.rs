@@ -1,0 +1,107 @@
+//! What servers that decide together, by Galera, do to locks.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_conformance::faults;
+use leasehold_core::{FailureKind, Grade, Release, Renewal, Safety, Severity};
+use leasehold_testkit::{GaleraCluster, MariaDbServer};
+
+/// One of the server's counters.
+async fn counter(server: &MariaDbServer, name: &str) -> i64 {
+    let answer = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
+    answer.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_different_servers_exclude_each_other_and_lost_certifications_are_run_again() {
+    let Some(cluster) = GaleraCluster::start_or_skip(2).await else { return };
+    let urls: Vec<String> = cluster.servers().iter().map(MariaDbServer::url).collect();
+    // All come at once, and the tables are not there yet.
+    let connecting: Vec<_> = (0..8)
+        .map(|n| {
+            let url = urls[n % 2].clone();
+            tokio::spawn(async move { connect(&url).await })
+        })
+        .collect();
+    let mut clients = Vec::new();
+    for client in connecting {
+        clients.push(client.await.unwrap().unwrap());
+    }
+
+    let profile = clients[0].profile();
+    assert_eq!((profile.fencing, profile.safety), (Grade::BestEffort, Safety::LostOnFailover));
+    let findings = clients[0].examine(LONG).await;
+    let found = findings.iter().find(|finding| finding.topic == "replication").unwrap();
+    assert!(found.severity == Severity::Risk && found.found.contains("cluster"), "{found:?}");
+    for method in ["get-lock", "for-update"] {
+        let failure = connect(&format!("{}?method={method}", urls[0])).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unsupported, "{method}");
+        assert!(failure.detail().contains("method=row"), "{failure}");
+    }
+
+    // What one server has confirmed is what the next question to the other is answered by.
+    let (here, there) = (clients[0].clone(), clients[1].clone());
+    let mut last = None;
+    for round in 0..100 {
+        let claim = claim("from hand to hand", LONG);
+        let grant = hold(&*here, &claim).await;
+        assert!(grant.fence > last, "{grant:?} after {last:?}");
+        last = grant.fence;
+        let renewal = renew(&*there, &claim).await;
+        assert!(matches!(renewal, Renewal::Renewed), "round {round}: {renewal:?}");
+        let release = release(&*there, &claim).await;
+        assert!(matches!(release, Release::Freed), "round {round}: {release:?}");
+    }
+
+    // Until two servers have changed the same row, of whom one is told that it came too late.
+    for _ in 0..20 {
+        faults::everybody_has_a_turn(clients.clone()).await;
+        let mut lost = 0;
+        for server in cluster.servers() {
+            lost += counter(server, "wsrep_local_cert_failures").await;
+            lost += counter(server, "wsrep_local_bf_aborts").await;
+        }
+        if lost > 0 {
+            return;
+        }
+    }
+    panic!("no two servers ever changed the same row");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_lost_the_others_decides_nothing_and_loses_nobody_anything() {
+    let Some(cluster) = GaleraCluster::start_or_skip(2).await else { return };
+    let [here, there] = cluster.servers() else { panic!("two were asked for") };
+    // Creating the tables takes the servers longer than anything else.
+    drop(open(&here.url()).await);
+    // Both are named, as is usual for clients of a cluster.
+    let url = format!("mysql://root@{},{}/locks?timeout=2s", there.addr(), here.addr());
+    let backend = open(&url).await;
+    let held = claim("job", LONG);
+    let before = take(&*backend, &held).await;
+    there.kill().unwrap();
+    let mut said = String::new();
+    for _ in 0..100 {
+        let renewal = renew(&*backend, &held).await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+        let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
+        assert!(failure.is_transient(), "{failure}");
+        said = failure.detail().to_owned();
+        // It takes the server some seconds to notice that it is alone.
+        if said.contains("cluster") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(said.contains("cluster"), "{said}");
+    cluster.go_on_alone(0).await.unwrap();
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let after = take(&*backend, &claim("job", LONG)).await;
+    assert!(after.fence > before.fence, "{after:?} after {before:?}");
+}
