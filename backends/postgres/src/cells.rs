@@ -261,7 +261,7 @@ impl Cells for PostgresCells {
     }
 
     async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
-        sweeping::forget(self, unused).await.map(Some)
+        sweeping::forget(self, unused).await
     }
 
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {

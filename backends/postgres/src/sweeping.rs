@@ -2,7 +2,8 @@
 //!
 //! Ground rules: the row of a lock is what keeps its fence. Before one goes, the base of all epochs is raised to its epoch
 //! at least, so that whatever is granted afterwards has a greater one: on this cluster, on whatever takes over from it, and
-//! where its tables are restored. No clock is asked.
+//! where its tables are restored. No clock is asked. A statement that sees the database as it was before it had to wait
+//! would go on under the old base: where any session may begin in such an isolation, rows stay.
 
 use std::time::Duration;
 
@@ -39,8 +40,13 @@ pub(crate) async fn all(
     rows.iter().map(found).collect()
 }
 
-/// Deletes those rows that are still what was found; how many.
-pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<usize, Failure> {
+/// Deletes those rows that are still what was found; how many. `None` where rows have to stay.
+pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<Option<usize>, Failure> {
+    let isolated = Sql { name: "isolated", text: ISOLATED.to_owned(), types: &[] };
+    let rows = cells.pool.look(&isolated, &[]).await.map_err(Refusal::into_failure)?;
+    if read(&only(rows)?, 0)? {
+        return Ok(None);
+    }
     let highest = unused.iter().map(|found| signed(found.cell.fence.epoch)).max().unwrap_or_default();
     raise(cells, highest).await.map_err(|failure| explained(cells, failure))?;
     let names = &cells.pool.config.names;
@@ -55,7 +61,7 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<u
     let versions: Vec<i64> = unused.iter().map(|found| signed(found.cell.version)).collect();
     let sql = Sql { name: "forget", text, types: &[Type::TEXT_ARRAY, Type::INT8_ARRAY] };
     let rows = cells.pool.look(&sql, &[&whose, &versions]).await.map_err(Refusal::into_failure);
-    Ok(rows.map_err(|failure| explained(cells, failure))?.len())
+    Ok(Some(rows.map_err(|failure| explained(cells, failure))?.len()))
 }
 
 /// Sees to it that whatever is granted from now on has a greater epoch than this.
@@ -89,3 +95,12 @@ fn explained(cells: &PostgresCells, failure: Failure) -> Failure {
     );
     Failure::new(FailureKind::Denied, Effect::None, text).because(failure)
 }
+
+/// Whether a session may begin in another isolation than READ COMMITTED, by the settings of the server or of a database or
+/// a role. What a session has set for itself does not count.
+const ISOLATED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'default_transaction_isolation' \
+                        AND reset_val NOT IN ('read committed', 'read uncommitted')) \
+                        OR EXISTS (SELECT FROM pg_catalog.pg_db_role_setting s, unnest(s.setconfig) AS one \
+                        WHERE one ILIKE 'default_transaction_isolation=%' \
+                        AND one NOT ILIKE '%=read committed' AND one NOT ILIKE '%=read uncommitted' \
+                        AND s.setdatabase IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())))";

@@ -101,6 +101,38 @@ async fn a_sweep_removes_rows_and_no_fence_goes_back() {
     }
 }
 
+/// A client that sees the database as it was before it waited for the sweep would go on under the epoch of before.
+#[tokio::test]
+async fn rows_stay_where_a_session_may_begin_in_another_isolation() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for made in ["ROLE somebody", "DATABASE other"] {
+        server.sql(&format!("CREATE {made}")).await.unwrap();
+    }
+    let unset = "RESET default_transaction_isolation";
+    let set = |level: &str| format!("SET default_transaction_isolation = '{level}'");
+    let backend = open(&server.url()).await;
+    for (whose, level, stays) in [
+        ("DATABASE other", "serializable", false),
+        ("DATABASE postgres", "read committed", false),
+        ("DATABASE postgres", "repeatable read", true),
+        ("ROLE somebody", "serializable", true),
+        ("ROLE somebody IN DATABASE postgres", "repeatable read", true),
+    ] {
+        server.sql(&format!("ALTER {whose} {}", set(level))).await.unwrap();
+        let claim = claim("over", Duration::from_millis(200));
+        let before = hold(&*backend, &claim).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let config = PostgresConfig::parse(&server.url()).unwrap();
+        let swept = sweep(config, clock(), Duration::ZERO).await.unwrap();
+        let expected = if stays { (1, 1, 0) } else { (1, 0, 1) };
+        assert_eq!((swept.seen, swept.emptied, swept.forgotten), expected, "{whose}: {level}");
+        let next = common::claim("over", LONG);
+        assert!(hold(&*backend, &next).await.fence > before.fence, "{whose}: {level}");
+        assert!(matches!(release(&*backend, &next).await, Release::Freed));
+        server.sql(&format!("ALTER {whose} {unset}")).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sweepers_disturb_neither_clients_nor_each_other() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
