@@ -89,8 +89,15 @@ async fn a_session_that_is_ended_by_hand_is_a_loss_at_once() {
 #[tokio::test]
 async fn an_operator_ends_the_session_that_holds_and_no_other() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
+    break_at(&server.url()).await;
+    // A pooler ends a client's connection with that to the server.
+    let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Session, 60).await else { return };
+    break_at(&server.url_at(pooler.addr())).await;
+}
+
+async fn break_at(url: &str) {
     for (method, shared) in METHODS.into_iter().zip([Shared::Yes, Shared::No]) {
-        let url = format!("{}?{method}", server.url());
+        let url = format!("{url}?{method}");
         let clients = [open(&url).await, open(&url).await, open(&url).await];
         breaking::what_is_broken_ends_and_nothing_else(clients, shared, AT_ONCE).await;
     }
