@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Failure, FailureKind, Fence, Note, Patience, Proof, Release, Renew, Renewal,
-    Resource, Severity, Share, Step,
+    Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Note, Patience, Proof, Release, Renew,
+    Renewal, Resource, Severity, Share, Step,
 };
 use leasehold_sqlite::SqliteConfig;
+use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use rusqlite::Connection;
 
 struct Place {
@@ -230,6 +231,47 @@ async fn cancelled(backend: Arc<dyn Backend>, n: u64) {
         assert!(!matches!(backend.release(&[&claim]).await[..], [Release::Unknown(_)]));
     };
     tokio::join!(wait, end);
+}
+
+/// The file lies on a disk of two megabytes, which somebody else fills.
+#[tokio::test]
+async fn a_full_disk_changes_nothing_and_costs_nobody_what_they_hold() {
+    let name = "a_full_disk_changes_nothing_and_costs_nobody_what_they_hold";
+    let Some(dir) = inside(name, &private_mounts(), "mount -t tmpfs -o size=2m tmpfs \"$DIR\"") else {
+        return;
+    };
+    let (file, ballast) = (dir.join("locks.db"), dir.join("ballast"));
+    let (backend, other) = (open(&file, "").await.unwrap(), open(&file, "").await.unwrap());
+    let held = claim("held");
+    let first = try_take(&backend, &held).await.unwrap().unwrap();
+    fill(&ballast);
+    // What the log still has room for is done; sooner or later nothing is.
+    let mut refused = None;
+    for n in 0..3_000 {
+        let new = Claim { note: Note::clipped(&"x".repeat(1_000)), ..claim(&format!("new/{n}")) };
+        refused = try_take(&other, &new).await.err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    let refused = refused.expect("the disk is full");
+    assert_eq!((refused.kind, refused.effect), (FailureKind::Unavailable, Effect::None), "{refused}");
+    assert!(refused.detail().contains("free some space"), "{refused}");
+    for client in [&backend, &other] {
+        match renew(client, &held).await {
+            Renewal::Renewed => {}
+            Renewal::Unknown(failure) => assert_eq!(failure.effect, Effect::None, "{failure}"),
+            answer => panic!("on a full disk a renewal was answered with {answer:?}"),
+        }
+        // To look writes nothing where nobody asks for a place in the line.
+        let looked = try_take(client, &claim("held")).await;
+        assert!(!matches!(looked, Ok(Some(_))), "it is held");
+    }
+    std::fs::remove_file(&ballast).unwrap();
+    assert!(matches!(renew(&backend, &held).await, Renewal::Renewed));
+    assert!(try_take(&other, &claim("held")).await.unwrap().is_none());
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+    assert!(try_take(&other, &claim("held")).await.unwrap().unwrap() > first);
 }
 
 #[tokio::test]
