@@ -4,11 +4,12 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::{faults, full_disk};
-use leasehold_core::{Effect, FailureKind, Patience, Release, Renewal, Waiting};
+use leasehold_core::{Effect, FailureKind, Patience, Proof, Release, Renew, Renewal, Severity, Waiting};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
 
@@ -148,7 +149,70 @@ async fn lost_races_are_run_again() {
     for _ in 0..8 {
         clients.push(open(&server.url()).await);
     }
-    faults::everybody_has_a_turn(clients).await;
+    // Until somebody has lost one.
+    for _ in 0..20 {
+        faults::everybody_has_a_turn(clients.clone()).await;
+        if log(&server).contains("could not serialize access") {
+            return;
+        }
+    }
+    panic!("nobody ever lost a race");
+}
+
+/// A stranger takes the rows of a batch one after the other, so that the two wait for each other, and the batch is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadlocks_are_run_again() {
+    let Some(server) = PostgresServer::builder().setting("deadlock_timeout", "200ms").start_or_skip().await
+    else {
+        return;
+    };
+    let backend = open(&server.url()).await;
+    let pair = [claim("p1", LONG), claim("p2", LONG)];
+    for claim in &pair {
+        hold(&*backend, claim).await;
+    }
+    let is_over = AtomicBool::new(false);
+    // It is told with the statement that was given up, of which the stranger's is no change.
+    let is_victim = || {
+        let log = log(&server);
+        let mut deadlocks = log.split("deadlock detected").skip(1);
+        deadlocks.any(|deadlock| {
+            deadlock.split_once("STATEMENT:").is_some_and(|(_, text)| text.trim().starts_with("UPDATE"))
+        })
+    };
+    let stranger = async {
+        for round in 0..50 {
+            let (first, second) = if round % 2 == 0 { ("p2", "p1") } else { ("p1", "p2") };
+            let crossing = format!(
+                "BEGIN; SET LOCAL deadlock_timeout = '10s'; \
+                 SELECT 1 FROM leasehold WHERE name = '{first}' FOR UPDATE; SELECT pg_sleep(0.05); \
+                 SELECT 1 FROM leasehold WHERE name = '{second}' FOR UPDATE; COMMIT"
+            );
+            // It looks for a deadlock long after the other has.
+            server.sql(&crossing).await.unwrap();
+            if is_victim() {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::SeqCst);
+    };
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = pair.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    let renewing = async {
+        while !is_over.load(Ordering::SeqCst) {
+            for renewal in backend.renew(&batch).await {
+                assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::join!(stranger, renewing);
+    assert!(is_victim(), "no renewal was ever given up for a deadlock");
+}
+
+/// What the server has said of statements that failed.
+fn log(server: &PostgresServer) -> String {
+    std::fs::read_to_string(server.log_path()).unwrap()
 }
 
 /// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
@@ -180,6 +244,10 @@ async fn a_pooler_is_recognised_by_what_its_sessions_keep() {
         let Some(pooler) = PgBouncer::start_or_skip(&server, mode, sessions).await else { return };
         let backend = open(&server.url_at(pooler.addr())).await;
         assert_eq!(backend.profile().waiting, waiting, "{mode:?} of {sessions}");
+        let findings = backend.examine(LONG).await;
+        let found = findings.iter().find(|finding| finding.topic == "pooler").unwrap();
+        let shared = mode == PoolMode::Transaction;
+        assert_eq!(found.severity == Severity::Notice, shared, "{found:?}");
         let claim = claim("job", LONG);
         hold(&*backend, &claim).await;
         assert!(matches!(renew(&*backend, &claim).await, Renewal::Renewed));

@@ -385,4 +385,19 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
         .await
         .unwrap();
     assert_eq!(severity("clock").await.0, Severity::Risk);
+    server
+        .sql(
+            "ALTER TABLE leasehold SET (autovacuum_enabled = off); \
+             INSERT INTO leasehold SELECT 'dead/' || n, '', n, 1, 1, now(), now() FROM generate_series(1, 11000) n; \
+             DELETE FROM leasehold WHERE name LIKE 'dead/%'",
+        )
+        .await
+        .unwrap();
+    // What a session has counted is told when it ends.
+    let (bloat, advice) = severity("table").await;
+    assert!(bloat == Severity::Risk && advice.contains("VACUUM \"leasehold\""), "{bloat:?}: {advice}");
+    server.sql("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'").await.unwrap();
+    let findings = open(&server.url()).await.examine(LONG).await;
+    let isolation = findings.iter().find(|finding| finding.topic == "isolation").unwrap();
+    assert!(isolation.severity == Severity::Notice && isolation.advice.contains("read committed"));
 }
