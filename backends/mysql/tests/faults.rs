@@ -195,7 +195,9 @@ async fn lost_races_and_deadlocks_are_run_again() {
     for _ in 0..8 {
         clients.push(open(&server.url()).await);
     }
-    // A stranger that takes both rows in the other order makes deadlocks with every batch on both.
+    // A stranger that takes both rows in the other order makes deadlocks with every batch on both. It has written more than the
+    // batch, so that it is never the one that is given up.
+    server.sql("CREATE TABLE heavy (n INT) ENGINE = InnoDB").await.unwrap();
     let pair = [claim("p1", LONG), claim("p2", LONG)];
     let backend = open(&server.url()).await;
     for claim in &pair {
@@ -203,10 +205,10 @@ async fn lost_races_and_deadlocks_are_run_again() {
     }
     let stranger = async {
         for _ in 0..10 {
-            let crossing = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'p2' FOR UPDATE; SELECT SLEEP(0.03); \
+            let crossing = "BEGIN; INSERT INTO heavy SELECT seq FROM seq_1_to_200; \
+                            SELECT 1 FROM leasehold WHERE name = 'p2' FOR UPDATE; SELECT SLEEP(0.03); \
                             SELECT 1 FROM leasehold WHERE name = 'p1' FOR UPDATE; COMMIT";
-            // It may be the one that is given up.
-            let _ = server.sql(crossing).await;
+            server.sql(crossing).await.unwrap();
         }
     };
     let proof = Proof::none();
