@@ -18,6 +18,9 @@ use crate::schema::ROWS;
 /// - It excludes whoever holds the resource by `method=for-update`, in the tables that `config` names.
 ///
 /// # Does not promise
+/// - Anything between servers that decide together, by Galera or group replication: a row that is locked on one is free on the
+///   others. Two transactions then both have the lock, and both commit unless they change the same row. There let all
+///   clients of such locks use one server.
 /// - A fence: these servers have no counter that both have and that a rollback spares. What is in the same database needs
 ///   none.
 /// - `leasehold show` does not see it: what the transaction has written is not visible to others.

@@ -9,7 +9,10 @@ use std::time::Duration;
 use common::*;
 use leasehold_conformance::faults;
 use leasehold_core::{FailureKind, Grade, Release, Renewal, Safety, Severity};
+use leasehold_mysql::{MySqlConfig, in_transaction_sql, schema};
 use leasehold_testkit::{GaleraCluster, MariaDbServer};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
 
 /// One of the server's counters.
 async fn counter(server: &MariaDbServer, name: &str) -> i64 {
@@ -42,6 +45,26 @@ async fn clients_of_different_servers_exclude_each_other_and_lost_certifications
         let failure = connect(&format!("{}?method={method}", urls[0])).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported, "{method}");
         assert!(failure.detail().contains("method=row"), "{failure}");
+    }
+
+    // It is refused for a reason, which whoever takes it in a transaction of his own has to know.
+    let [here, there] = cluster.servers() else { panic!("two were asked for") };
+    let locking = MySqlConfig::parse(&format!("{}?method=for-update", urls[0])).unwrap();
+    here.sql(schema(&locking).split_once(';').unwrap().1).await.unwrap();
+    here.sql("INSERT INTO leasehold_rows VALUES ('job')").await.unwrap();
+    there.sql("SET SESSION wsrep_sync_wait = 1; SELECT name FROM leasehold_rows").await.unwrap();
+    let text = in_transaction_sql(&locking);
+    let mut both = Vec::new();
+    for url in &urls {
+        let mut user = Conn::new(Opts::from_url(url).unwrap()).await.unwrap();
+        user.query_drop("START TRANSACTION").await.unwrap();
+        user.exec_drop(&text, ("job",)).await.unwrap();
+        let given: Option<u8> = user.query_first("SELECT GET_LOCK('job', 0)").await.unwrap();
+        assert_eq!(given, Some(1));
+        both.push(user);
+    }
+    for mut user in both {
+        user.query_drop("COMMIT").await.unwrap();
     }
 
     // What one server has confirmed is what the next question to the other is answered by.
