@@ -27,7 +27,7 @@ pub(crate) use leasehold_address::Create;
 /// | `method` | `row`: leases in rows; `get-lock`: named locks of one connection, by `GET_LOCK`; `for-update`: rows locked by open transactions | `row` |
 /// | `silence` | with `get-lock` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
 /// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
-/// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too; with `get-lock`: `tooz`, to contend for the same locks as Python's `tooz` | |
+/// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too; with `get-lock`: `tooz` or `dotnet`, to contend for the same locks as Python's `tooz` or .NET's DistributedLock | |
 /// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
 /// | `connections` | connections at most, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
@@ -89,6 +89,8 @@ pub(crate) enum Dialect {
     ShedLock,
     /// As a named lock by the name as it is, as `tooz` does.
     Tooz,
+    /// As a named lock by the name that .NET's DistributedLock derives.
+    DotNet,
 }
 
 /// Names of tables, checked, so that they can stand in a statement.
@@ -159,6 +161,7 @@ impl MySqlConfig {
             ("method", "for-update") => self.method = Method::ForUpdate,
             ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
             ("dialect", "tooz") => self.dialect = Dialect::Tooz,
+            ("dialect", "dotnet") => self.dialect = Dialect::DotNet,
             ("ssl-mode", mode) => self.tls = read_tls(mode)?,
             ("password-file", path) => self.credentials.read_from(path),
             ("socket", path) if path.starts_with('/') => self.places.push(Place::Unix(PathBuf::from(path))),
@@ -179,9 +182,11 @@ impl MySqlConfig {
     fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
         match self.dialect {
             Dialect::Native => {}
-            Dialect::Tooz if self.method == Method::GetLock => {}
-            Dialect::Tooz => {
-                return Err(invalid("dialect=tooz is for method=get-lock: add that, or take it away"));
+            Dialect::Tooz | Dialect::DotNet if self.method == Method::GetLock => {}
+            Dialect::Tooz | Dialect::DotNet => {
+                let name = if self.dialect == Dialect::Tooz { "tooz" } else { "dotnet" };
+                let text = format!("dialect={name} is for method=get-lock: add that, or take it away");
+                return Err(invalid(text));
             }
             Dialect::ShedLock => {
                 check_shedlock(options)?;
@@ -273,7 +278,7 @@ const PORT: u16 = 3306;
 const MAX_TABLE: usize = 40;
 const CHOICES: &[(&str, &str)] = &[
     ("method", "method=row, method=get-lock or method=for-update"),
-    ("dialect", "dialect=shedlock or dialect=tooz"),
+    ("dialect", "dialect=shedlock, dialect=tooz or dialect=dotnet"),
     ("socket", "socket=/path of the server's unix socket"),
 ];
 const OPTIONS: &[&str] =
@@ -347,6 +352,7 @@ mod tests {
             ("mysql://me@a/d?method=magic", "method=row"),
             ("mysql://me@a/d?dialect=zope&method=get-lock", "dialect=tooz"),
             ("mysql://me@a/d?dialect=tooz", "dialect=tooz is for method=get-lock"),
+            ("mysql://me@a/d?dialect=dotnet", "dialect=dotnet is for method=get-lock"),
             ("mysql://me@a/d?dialect=shedlock&order=fifo", "whoever asks first"),
             ("mysql://me@a/d?method=get-lock&order=fifo", "order is for method=row"),
             ("mysql://me@a/d?method=get-lock&silence=1ms", "silence"),

@@ -17,6 +17,7 @@ use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, of_a_stran
 use crate::base::{Base, standing};
 use crate::config::{Dialect, MySqlConfig};
 use crate::dial::{Flavour, only, read};
+use crate::dotnet;
 use crate::refusal::Refusal;
 use crate::session::Held;
 use crate::sql::{NOW, literal, utf8};
@@ -126,6 +127,7 @@ impl Base {
         match self.pool.config.dialect {
             // A name that does not fit can be no lock of `tooz`.
             Dialect::Tooz if fits => name.to_owned(),
+            Dialect::DotNet => dotnet::lock_name(name),
             Dialect::Tooz | Dialect::Native | Dialect::ShedLock => {
                 let whose = format!("{}\0{}", self.pool.config.database, resource.as_str());
                 let digest = blake3::hash(whose.as_bytes()).to_hex();

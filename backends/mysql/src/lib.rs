@@ -8,6 +8,7 @@ mod base;
 mod cells;
 mod config;
 mod dial;
+mod dotnet;
 mod examine;
 mod for_update;
 mod get_lock;

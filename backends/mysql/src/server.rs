@@ -63,7 +63,7 @@ impl Server {
             fencing: match config.dialect {
                 Dialect::Native => self.grade(),
                 // Those who do not use leasehold draw none.
-                Dialect::Tooz | Dialect::ShedLock => Grade::None,
+                Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => Grade::None,
             },
             safety: Safety::LostOnFailover,
             place_ttl: config.sql.patience_of_server(),

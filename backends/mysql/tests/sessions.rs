@@ -11,6 +11,8 @@ use leasehold_conformance::breaking::{self, Shared};
 use leasehold_core::{Backend, Broken, Claim, FailureKind, Grant, Patience, Release, Renewal};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Data, MariaDbServer, require};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
 
 const SESSIONS: &str = "method=get-lock&silence=1s";
 const TRANSACTIONS: &str = "method=for-update&silence=1s&transactions=60";
@@ -202,4 +204,32 @@ async fn tooz_and_leasehold_exclude_each_other() {
     assert_eq!(tooz.ask("take job").unwrap(), "taken");
     tooz.kill().unwrap();
     tokio::time::timeout(Duration::from_secs(10), take(&*backend, &claim("job", LONG))).await.unwrap();
+}
+
+/// The names that .NET derives, taken by its statements in both directions.
+#[tokio::test]
+async fn names_exclude_those_who_take_the_locks_of_dotnet() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?{SESSIONS}&dialect=dotnet", server.url())).await;
+    let mut plain = Conn::new(Opts::from_url(&server.url()).unwrap()).await.unwrap();
+    let taking =
+        "SELECT CASE WHEN IS_USED_LOCK(?) = CONNECTION_ID() THEN 103 ELSE IFNULL(GET_LOCK(?, 0), 104) END";
+    let published = [("MyLock", "mylock6isuyjwnkexb4ujf4m7j37hstmoxe3vx"), ("my/lock 作业", "my/lock 作业")];
+    for (name, theirs) in published {
+        let mut take_plainly =
+            async || -> Option<u8> { plain.exec_first(taking, (theirs, theirs)).await.unwrap() };
+        let ours = claim(name, LONG);
+        assert!(hold(&*backend, &ours).await.fence.is_none(), "who does not use leasehold draws no fence");
+        assert_eq!(take_plainly().await, Some(0), "{name}: taken beside its holder");
+        assert!(matches!(release(&*backend, &ours).await, Release::Freed));
+        assert_eq!(take_plainly().await, Some(1), "{name}: still held after its release");
+        assert!(look_once(&*backend, &ours).await.unwrap().is_none());
+        let seen = backend.inspect(&resource(name), None, &Patience::none(clock())).await.unwrap();
+        assert!(seen.holders[0].note.as_str().contains("not by leasehold"), "{seen:?}");
+        plain.exec_drop("DO RELEASE_LOCK(?)", (theirs,)).await.unwrap();
+        hold(&*backend, &ours).await;
+        assert!(matches!(release(&*backend, &ours).await, Release::Freed));
+    }
+    // As many characters as a name may have, of as many bytes.
+    hold(&*backend, &claim(&"作".repeat(64), LONG)).await;
 }
