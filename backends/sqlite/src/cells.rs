@@ -89,7 +89,7 @@ impl SqliteCells {
         work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
         match self.worker.run(self.config.timeout, work).await {
-            Some(outcome) => outcome.map_err(|error| failure(&self.config, error)),
+            Some(outcome) => outcome?.map_err(|error| failure(&self.config, error)),
             None => Err(Failure::unanswered("the thread of the database ended")),
         }
     }

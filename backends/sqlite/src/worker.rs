@@ -2,8 +2,10 @@
 //!
 //! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one client: its
 //! requests are carried out one after the other, as the database would do anyway. A request that was handed over is carried out,
-//! also where whoever asked has left.
+//! also where whoever asked has left. A file that was removed or replaced lives on for those who have it open, who would hold
+//! beside those who open it now: so each request first looks whether the path still leads to the file.
 
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ pub(crate) struct Worker {
     jobs: Sender<Job>,
 }
 
-type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+type Job = Box<dyn FnOnce(Result<&mut Connection, Failure>) + Send>;
 
 impl Worker {
     /// Opens the database and prepares it.
@@ -29,13 +31,13 @@ impl Worker {
         let (jobs, asked) = channel::<Job>();
         let (opened, told) = oneshot::channel();
         let begun = std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(move || {
-            let mut connection = match open(&config) {
-                Ok(connection) => connection,
+            let mut base = match Base::open(config) {
+                Ok(base) => base,
                 Err(failure) => return drop(opened.send(Err(failure))),
             };
             drop(opened.send(Ok(())));
             while let Ok(job) = asked.recv() {
-                job(&mut connection);
+                job(base.connection());
             }
         });
         begun.map_err(|error| {
@@ -45,14 +47,19 @@ impl Worker {
         Ok(Worker { jobs })
     }
 
-    /// Carries out `work`, again and again while others write, for up to `limit`.
+    /// Carries out `work`, again and again while others write, for up to `limit`. Nothing of it was done where the database
+    /// itself cannot be opened any more.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         limit: Duration,
         mut work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Option<rusqlite::Result<T>> {
+    ) -> Option<Result<rusqlite::Result<T>, Failure>> {
         let (done, told) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
+            let connection = match connection {
+                Ok(connection) => connection,
+                Err(failure) => return drop(done.send(Err(failure))),
+            };
             let begun = Instant::now();
             let mut pause = Pause::new();
             let outcome = loop {
@@ -63,10 +70,51 @@ impl Worker {
                     outcome => break outcome,
                 }
             };
-            drop(done.send(outcome));
+            drop(done.send(Ok(outcome)));
         });
         self.jobs.send(job).ok()?;
         told.await.ok()
+    }
+}
+
+/// The database, and which file it was when it was opened.
+struct Base {
+    config: SqliteConfig,
+    connection: Connection,
+    file: Option<(u64, u64)>,
+}
+
+impl Base {
+    fn open(mut config: SqliteConfig) -> Result<Base, Failure> {
+        // Where this process works may change while the database is open.
+        if let Ok(path) = std::path::absolute(&config.path) {
+            config.path = path;
+        }
+        let connection = open(&config)?;
+        Ok(Base { file: file_at(&config.path), connection, config })
+    }
+
+    /// The connection to the file that the path leads to now.
+    fn connection(&mut self) -> Result<&mut Connection, Failure> {
+        if file_at(&self.config.path) != self.file {
+            tracing::warn!(database = %self.config, "the file was removed or replaced: whatever was held in it is lost");
+            *self = Base::open(self.config.clone())?;
+        }
+        Ok(&mut self.connection)
+    }
+}
+
+/// Which file this is, however it is called; `None` where there is none, or the system has no such numbers.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        None
     }
 }
 

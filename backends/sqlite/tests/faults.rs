@@ -93,6 +93,51 @@ async fn a_lost_file_is_a_lost_lock_and_fences_rise_all_the_same() {
     assert!(try_take(&after, &claim("job")).await.unwrap().unwrap() > fence);
 }
 
+/// A file that was removed or replaced lives on for whoever has it open, and for nobody else.
+#[tokio::test]
+async fn a_file_that_is_replaced_under_its_clients_is_a_loss_to_those_who_held() {
+    let place = Place::new();
+    let backend = place.open("").await.unwrap();
+    let copy = place.directory.path().join("copy.db");
+    let mut last = Fence::default();
+    for change in ["removed", "replaced", "gone with its directory"] {
+        let held = claim("job");
+        let fence = try_take(&backend, &held).await.unwrap().unwrap();
+        assert!(fence > last, "{change}: {fence} after {last}");
+        match change {
+            "removed" => std::fs::remove_file(place.file()).unwrap(),
+            "replaced" => {
+                Connection::open(&copy).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
+                // The log lies beside the file, and would be taken for that of the new one.
+                for log in ["-wal", "-shm"] {
+                    let mut beside = place.file().into_os_string();
+                    beside.push(log);
+                    std::fs::remove_file(beside).unwrap();
+                }
+                std::fs::rename(&copy, place.file()).unwrap();
+            }
+            _ => {
+                std::fs::remove_dir_all(place.directory.path()).unwrap();
+                let renewal = renew(&backend, &held).await;
+                assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+                let refused = try_take(&backend, &claim("job")).await.unwrap_err();
+                assert!(refused.detail().contains("directory has to exist"), "{refused}");
+                std::fs::create_dir(place.directory.path()).unwrap();
+            }
+        }
+        let renewal = renew(&backend, &held).await;
+        assert!(matches!(renewal, Renewal::Lost), "{change}: {renewal:?}");
+        assert!(matches!(backend.release(&[&held]).await[..], [Release::Gone]), "{change}");
+        // One who came only now sees the same locks.
+        let late = place.open("").await.unwrap();
+        let next = claim("job");
+        last = try_take(&late, &next).await.unwrap().unwrap();
+        assert!(last > fence, "{change}: {last} after {fence}");
+        assert!(try_take(&backend, &claim("job")).await.unwrap().is_none(), "{change}: two hold it");
+        assert!(matches!(late.release(&[&next]).await[..], [Release::Freed]), "{change}");
+    }
+}
+
 #[tokio::test]
 async fn a_row_that_somebody_deletes_is_told_at_the_next_renewal() {
     let place = Place::new();
