@@ -98,7 +98,9 @@ impl Sessions for ForUpdate {
     }
 
     async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base).await
+        let mut findings = crate::examine::of_sessions(&self.base).await;
+        findings.extend(self.room().cost(self.base.server.setting("max_connections").parse().ok()));
+        findings
     }
 }
 

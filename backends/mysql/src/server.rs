@@ -164,6 +164,7 @@ const SETTINGS: &[&str] = &[
     "transaction_isolation",
     "tx_isolation",
     "max_allowed_packet",
+    "max_connections",
     "rpl_semi_sync_master_enabled",
     "rpl_semi_sync_master_wait_point",
     "rpl_semi_sync_master_timeout",

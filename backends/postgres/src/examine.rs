@@ -77,6 +77,14 @@ pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
     vec![durability(&base.server), sessions(&base.server), breaking(may_break(&base.pool).await)]
 }
 
+/// How many connections the server has, where it says so.
+pub(crate) async fn connections(pool: &Pool) -> Option<u64> {
+    let text = "SELECT pg_catalog.current_setting('max_connections')::int8";
+    let question = Sql { name: "connections", text: text.to_owned(), types: &[] };
+    let rows = pool.look(&question, &[]).await.ok()?;
+    u64::try_from(read::<i64>(&only(rows).ok()?, 0).ok()?).ok()
+}
+
 /// Whose connections this user may end.
 async fn may_break(pool: &Pool) -> Result<bool, Failure> {
     let text = "SELECT r.rolsuper OR pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \

@@ -2,15 +2,20 @@
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
-use leasehold_core::{Backend, Release};
+use leasehold_core::{Backend, Release, Severity};
 
 use crate::hand::{LONG, claim, hold, look_once, release};
 
-/// Where two connections may hold a lock, a third lock is refused with what to do, until one of them is free.
+/// Where two connections may hold a lock, an examination says so, and a third lock is refused with what to do, until one of
+/// them is free.
 ///
 /// # Panics
 /// Where that is not so.
 pub async fn beyond_two_transactions_one_is_refused(backend: &dyn Backend) {
+    let findings = backend.examine(LONG).await;
+    let told = findings.iter().find(|finding| finding.topic == "connections");
+    assert!(told.is_some_and(|told| told.found.contains("up to 2 of the server's")), "{findings:?}");
+    assert!(told.is_some_and(|told| told.severity == Severity::Notice), "{findings:?}");
     let claims = [claim("a", LONG), claim("b", LONG)];
     for claim in &claims {
         hold(backend, claim).await;

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Resource, Standing, Summary};
+use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Resource, Severity, Standing, Summary};
 
 /// A server whose sessions hold locks: a lock lives as long as the connection that took it, and no longer.
 ///
@@ -88,6 +88,27 @@ pub enum Room {
         /// The option of the URL that sets this number, for the person who is refused.
         option: &'static str,
     },
+}
+
+impl Room {
+    /// What an examination says of the connections that this takes, of `most` that the server has, where that is known. Nothing
+    /// where all locks share one.
+    pub fn cost(self, most: Option<u64>) -> Option<Finding> {
+        let Room::One { sessions, option } = self else { return None };
+        let sessions = u64::try_from(sessions).unwrap_or(u64::MAX);
+        let of = most.map(|most| format!(" of the server's {most}")).unwrap_or_default();
+        let severity = match most {
+            Some(most) if sessions.saturating_mul(2) > most => Severity::Risk,
+            Some(_) => Severity::Notice,
+            None => Severity::Unknown,
+        };
+        let found =
+            format!("one for each lock and for each that waits: up to {sessions}{of} for this client");
+        let finding = Finding::new("connections", severity, found)
+            .meaning("other clients have as many of their own; when none is left, nobody else can log in to the database")
+            .advice(format!("keep {option} times the number of clients far below that, or use method=row, which needs none to hold"));
+        Some(finding)
+    }
 }
 
 /// One open session. Dropping it closes the connection.
@@ -183,4 +204,20 @@ pub fn of_a_stranger(whose: &str) -> Failure {
             "another program holds it, by {whose}: let that program go, or end its connection on the server by hand"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_warned_of_by_how_many_the_server_has() {
+        let severity = |room: Room, most| room.cost(most).map(|finding| finding.severity);
+        let room = Room::One { sessions: 20, option: "transactions=" };
+        assert_eq!(severity(room, Some(100)), Some(Severity::Notice));
+        assert_eq!(severity(room, Some(40)), Some(Severity::Notice));
+        assert_eq!(severity(room, Some(39)), Some(Severity::Risk));
+        assert_eq!(severity(room, None), Some(Severity::Unknown));
+        assert_eq!(severity(Room::Many, Some(1)), None);
+    }
 }

@@ -81,7 +81,9 @@ impl Sessions for ForUpdate {
     }
 
     async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base).await
+        let mut findings = crate::examine::of_sessions(&self.base).await;
+        findings.extend(self.room().cost(crate::examine::connections(&self.base.pool).await));
+        findings
     }
 }
 
