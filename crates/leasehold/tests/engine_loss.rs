@@ -6,11 +6,12 @@ mod common;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use common::{Store, ms};
 use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{Broken, ErrorKind, State, SystemClock};
+use leasehold::{Broken, ErrorKind, Leasehold, State, SystemClock};
 
 /// Whatever happens to the requests, the holder is told before its successor is granted.
 async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
@@ -225,6 +226,19 @@ async fn a_hold_that_was_handed_on_ends_at_its_own_limit() {
     // The next renewal would be ten seconds later.
     let cause = tokio::time::timeout(ms(2000), second.lost()).await.expect("told at its limit");
     assert_eq!(cause, LossCause::MaxHold);
+}
+
+#[tokio::test]
+async fn a_ttl_and_a_limit_without_end_leave_the_watchdog_alive() {
+    // A store that watches processes gives a ttl no bound.
+    let dir = tempfile::tempdir().unwrap();
+    let locks = Leasehold::open(&format!("file://{}", dir.path().display())).await.unwrap();
+    let endless = locks.mutex("a").ttl(Duration::MAX).max_hold(Duration::MAX).lock().await.unwrap();
+    let limited = locks.mutex("b").max_hold(ms(100)).lock().await.unwrap();
+    let cause = tokio::time::timeout(ms(10_000), limited.lost()).await.expect("somebody watches the limit");
+    assert_eq!(cause, LossCause::MaxHold);
+    endless.check().unwrap();
+    assert!(locks.close(ms(10_000)).await, "and somebody gives everything back");
 }
 
 #[tokio::test]

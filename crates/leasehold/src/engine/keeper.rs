@@ -144,9 +144,10 @@ struct Reading {
 }
 
 impl Reading {
-    /// When that is by the clock of the wheel.
+    /// When to look at what is due then, by the clock of the wheel: sooner where that is further away than the wheel reaches,
+    /// which a ttl or a limit of years may be, on a store that gives no bound to them.
     fn when(self, due: Moment) -> Instant {
-        self.wheel + self.now.until(due)
+        self.wheel + self.now.until(due).min(LOOK_MAX)
     }
 }
 
@@ -436,3 +437,5 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How often it is checked whether the machine slept, and how long what can wait may lie on the desk. Only while something is held.
 const PULSE: Duration = Duration::from_secs(1);
 const SLEEP_MIN: Duration = Duration::from_millis(50);
+/// How far ahead the wheel is asked to think. It could do two years, and panics beyond.
+const LOOK_MAX: Duration = Duration::from_secs(24 * 60 * 60);
