@@ -5,7 +5,7 @@
 mod examples;
 
 use leasehold::core::{Liveness, Registers};
-use leasehold::{Admission, Grade, Leasehold, Order, Profile, Safety, Waiting};
+use leasehold::{Grade, Leasehold, Profile, Safety, Waiting};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
 };
@@ -19,13 +19,7 @@ fn row(url: &str, locks: &Leasehold) -> String {
 }
 
 fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> String {
-    let admission = match profile.admission {
-        Admission::Exclusive => "mutex",
-        Admission::SharedExclusive => "mutex, rwlock",
-        Admission::Permits => "mutex, rwlock, single permits",
-        _ => "mutex, rwlock, semaphore",
-    };
-    let order = if profile.order == Order::Fifo { "first come, first served" } else { "any" };
+    let Profile { admission, order, .. } = profile;
     let waiting = match profile.waiting {
         Waiting::Polls => "by polling",
         Waiting::Notifies => "by notification",

@@ -52,6 +52,17 @@ pub enum Admission {
     Counted,
 }
 
+impl fmt::Display for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Admission::Exclusive => "mutex",
+            Admission::SharedExclusive => "mutex, rwlock",
+            Admission::Permits => "mutex, rwlock, single permits",
+            Admission::Counted => "mutex, rwlock, semaphore",
+        })
+    }
+}
+
 /// In which order waiting claims are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -60,6 +71,15 @@ pub enum Order {
     Unordered,
     /// First come, first served, over all processes.
     Fifo,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Unordered => "any",
+            Order::Fifo => "first come, first served",
+        })
+    }
 }
 
 /// How a waiter learns that its turn has come.
@@ -119,6 +139,16 @@ pub enum Safety {
     Strict,
 }
 
+impl fmt::Display for Safety {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Safety::Evictable => "lost under memory pressure",
+            Safety::LostOnFailover => "lost on failover",
+            Safety::Strict => "strict",
+        })
+    }
+}
+
 impl Profile {
     /// Whether claims of this share can be admitted.
     ///
@@ -163,10 +193,10 @@ impl Profile {
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
     pub fn shows(&self, bytes: usize) -> Result<(), Unmet> {
-        self.demand("bytes of a note:", bytes, self.note_max)
+        self.demand("bytes of a note", bytes, self.note_max)
     }
 
-    fn demand<T: PartialOrd + fmt::Debug>(
+    fn demand<T: PartialOrd + fmt::Display>(
         &self,
         what: &'static str,
         needed: T,
@@ -175,13 +205,13 @@ impl Profile {
         if given >= needed {
             return Ok(());
         }
-        Err(Unmet { backend: self.name, what, needed: format!("{needed:?}"), given: format!("{given:?}") })
+        Err(Unmet { backend: self.name, what, needed: needed.to_string(), given: given.to_string() })
     }
 }
 
 /// A demand that a backend does not meet. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the {backend} backend cannot give {what} {needed}: on this connection it is {given}")]
+#[error("the {backend} backend cannot give {what} «{needed}»: on this connection it is «{given}»")]
 pub struct Unmet {
     /// The backend's name.
     pub backend: &'static str,
@@ -241,6 +271,11 @@ mod tests {
         assert!(weak().keeps(Safety::Strict).is_err());
         assert!(weak().shows(100).is_ok() && weak().shows(101).is_err());
         let error = weak().fences(Grade::Strict).unwrap_err().to_string();
-        assert_eq!(error, "the weak backend cannot give fencing Strict: on this connection it is BestEffort");
+        assert_eq!(
+            error,
+            "the weak backend cannot give fencing «strict»: on this connection it is «best effort»"
+        );
+        let error = weak().admits(permits(1, 2)).unwrap_err().to_string();
+        assert!(error.ends_with("on this connection it is «mutex, rwlock»"), "{error}");
     }
 }

@@ -115,7 +115,7 @@ fn judge_fences(fences: &[Fence]) -> Option<Finding> {
 fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
     let good = |topic, found: String| Finding::new(topic, Severity::Good, found);
     let notice = |topic, found: String| Finding::new(topic, Severity::Notice, found);
-    let safety = format!("a granted lock is {:?}", profile.safety);
+    let safety = profile.safety.to_string();
     let safety = match profile.safety {
         Safety::Strict => good("safety", safety).meaning("only what breaks the server's documented durability takes it away"),
         Safety::LostOnFailover => notice("safety", safety)
@@ -125,7 +125,7 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
             .meaning("memory pressure in the server is enough to take it away")
             .advice("use it for what may happen twice; see what is said of eviction"),
     };
-    let fencing = format!("fences are {:?}", profile.fencing);
+    let fencing = profile.fencing.to_string();
     let fencing = match profile.fencing {
         Grade::Strict => {
             good("fencing", fencing).meaning("they rise strictly as long as the store keeps its data")
