@@ -102,6 +102,14 @@ pub(crate) fn judge(status: &Status) -> Advice {
         | Code::InvalidArgument
         | Code::FailedPrecondition
         | Code::OutOfRange => Advice::GiveUp(Refusal::Failed(refused(status))),
+        // What did not come from a server: the connection broke, or something else listens there.
+        _ if status.source().is_some() => {
+            let detail = format!(
+                "the connection to an etcd server broke ({}): does it speak etcd, and TLS where the URL says etcds://?",
+                root_cause(status)
+            );
+            Advice::TryElsewhere(Failure::unanswered(detail))
+        }
         _ => Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::Unknown, "")),
     }
 }

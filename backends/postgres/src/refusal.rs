@@ -56,6 +56,10 @@ impl Refusal {
     pub(crate) fn of_login(error: Error, place: &str) -> Failure {
         let (kind, text) = match error.as_db_error() {
             Some(cause) => (kind(cause.code()), describe(cause.code(), cause.message())),
+            // The client has no kind of its own for it: it says so before anything of the login is sent.
+            None if root(&error).contains("password missing") => {
+                (FailureKind::Denied, format!("the server asks for a password; {A_PASSWORD}"))
+            }
             None => (FailureKind::Unavailable, root(&error)),
         };
         Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
@@ -69,6 +73,9 @@ impl Refusal {
         }
     }
 }
+
+/// Where a password can come from.
+const A_PASSWORD: &str = "check the user and the password, from the URL, password-file or PGPASSWORD";
 
 fn kind(code: &SqlState) -> FailureKind {
     match code.code().get(..2).unwrap_or_default() {
@@ -90,9 +97,7 @@ fn describe(code: &SqlState, message: &str) -> String {
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
             "create what `leasehold schema --on` prints"
         }
-        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            "check the user and the password, from the URL, password-file or PGPASSWORD"
-        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => A_PASSWORD,
         SqlState::TOO_MANY_CONNECTIONS => "lower connections= of the URL, or raise max_connections",
         SqlState::QUERY_CANCELED => "it took longer than timeout= of the URL",
         SqlState::DISK_FULL => "make room on the server's disk",

@@ -66,16 +66,18 @@ pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
 
 /// Why the server refuses a login.
 pub(crate) fn of_login(text: &str, address: &str) -> Failure {
-    let advice = if text.contains("without any password configured") {
-        "the server has no password: leave it out of the URL, the file and LEASEHOLD_REDIS_PASSWORD"
+    let (kind, advice) = if text.contains("without any password configured") {
+        let advice =
+            "the server has no password: leave it out of the URL, the file and LEASEHOLD_REDIS_PASSWORD";
+        (FailureKind::Denied, advice)
     } else if text.contains("DB index") {
-        "the server has fewer databases: correct the number in the URL"
+        (FailureKind::Unsupported, "the server has fewer databases: correct the number in the URL")
     } else if text.contains("WRONGPASS") {
-        "check user and password"
+        (FailureKind::Denied, "check user and password")
     } else {
         return of_text(text, address);
     };
-    Failure::new(FailureKind::Denied, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
+    Failure::new(kind, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
 }
 
 /// A request that was sent, and that came to nothing.

@@ -133,7 +133,9 @@ async fn a_wrong_or_missing_password_is_denied_with_advice() {
     denied(&format!("redis://{at}"), "LEASEHOLD_REDIS_PASSWORD").await;
     denied(&format!("redis://:wrong-secret@{at}"), "check user and password").await;
     denied(&format!("redis://nobody:secret@{at}"), "check user and password").await;
-    denied(&format!("redis://:secret%25%2F%40@{at}/99"), "fewer databases").await;
+    let failure = try_connect(&format!("redis://:secret%25%2F%40@{at}/99")).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unsupported, "it was let in: {failure}");
+    assert!(failure.detail().contains("fewer databases"), "{failure}");
     works(&server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("password");

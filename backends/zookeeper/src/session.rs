@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use leasehold_address::{Host, reveal};
 use leasehold_core::{Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error, SessionState};
 
@@ -42,21 +43,40 @@ enum Present {
     Down(Failure),
 }
 
+/// What becomes of a connection to one of these servers, which the client does not tell: for the person, who has a name, a port
+/// or a server to see to.
+async fn reachable(hosts: &[Host]) -> String {
+    let Some(host) = hosts.first() else { return String::new() };
+    let place = host.to_string();
+    match tokio::time::timeout(GLANCE, TcpStream::connect(&place)).await {
+        Ok(Err(error)) => format!(": {place}: {error}"),
+        Ok(Ok(_)) => {
+            format!(": {place} takes connections: is it ZooKeeper, with a quorum, and in the clear?")
+        }
+        Err(_) => format!(": {place} takes no connection"),
+    }
+}
+
 impl Session {
     async fn open(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Session, Failure> {
-        let trouble = || tunnel.map(Tunnel::trouble).unwrap_or_default();
+        let trouble = || async {
+            match tunnel {
+                Some(tunnel) => tunnel.trouble(),
+                None => reachable(&config.hosts).await,
+            }
+        };
         let opened = tokio::time::timeout(config.timeout, Session::connect(config, tunnel)).await;
         let client = match opened {
             Ok(Ok(client)) => client,
             // A session that was opened without our knowledge holds nothing and ends by itself.
             Ok(Err(failure)) if failure.kind == FailureKind::Invalid => return Err(failure),
             Ok(Err(failure)) => {
-                let why = trouble();
+                let why = trouble().await;
                 let text = format!("no session with {config}: the servers refused, or none is there{why}");
                 return Err(Failure::new(failure.kind, Effect::None, text));
             }
             Err(_) => {
-                let (limit, why) = (config.timeout, trouble());
+                let (limit, why) = (config.timeout, trouble().await);
                 return Err(Failure::unavailable(format!("no session with {config} within {limit:?}{why}")));
             }
         };
@@ -260,6 +280,8 @@ async fn keep(
     }
 }
 
+/// How long it takes at most to find out why there is no session.
+const GLANCE: Duration = Duration::from_millis(500);
 /// What ZooKeeper compares with every version.
 const ANY_VERSION: i32 = -1;
 /// A server that is silent for this part of the session's timeout is left for another. Pings follow from it, more

@@ -55,14 +55,15 @@ fn main() -> ExitCode {
         return warden::serve().into();
     }
     let exit = match Args::try_parse() {
-        Ok(args) => obey(args.verb).unwrap_or_else(|problem| {
-            if !problem.is_silent() {
-                voice::complain(&problem.to_string());
-            }
-            problem.exit
-        }),
+        Ok(args) => obey(args.verb),
         Err(error) => answer(&error),
     };
+    let exit = exit.unwrap_or_else(|problem| {
+        if !problem.is_silent() {
+            voice::complain(&problem.to_string());
+        }
+        problem.exit
+    });
     if exit == Exit::Interrupted {
         // Comes back only where the signal has no effect; then the code says the same.
         let _ = signal_hook::low_level::emulate_default_handler(Signal::INT.as_raw());
@@ -108,11 +109,10 @@ fn completions(args: &CompletionsArgs) -> Result<Exit, Problem> {
 }
 
 /// Help and version go to stdout and are no error; everything else is one of usage.
-fn answer(error: &clap::Error) -> Exit {
+fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     if !error.use_stderr() {
-        // Where stdout is gone there is nobody to be helped.
-        drop(error.print());
-        return Exit::Done;
+        error.print()?;
+        return Ok(Exit::Done);
     }
     // Clap repeats what was written, and that may be a URL in the wrong place.
     let plain = error.render().to_string();
@@ -122,5 +122,5 @@ fn answer(error: &clap::Error) -> Exit {
     } else {
         drop(writeln!(std::io::stderr().lock(), "{}", clean.trim_end()));
     }
-    Exit::Usage
+    Ok(Exit::Usage)
 }

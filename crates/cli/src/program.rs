@@ -68,9 +68,10 @@ impl Program {
     pub(crate) fn refusal(&self, error: &io::Error) -> Problem {
         let name = visible(&self.name.to_string_lossy());
         if is_missing(error) {
-            let text = match self.name.as_bytes().contains(&b'/') {
-                true => format!("{name}: there is no such file"),
-                false => format!("{name}: no such command in PATH"),
+            let text = match self.name.as_bytes() {
+                [] => "the command is empty: write one after --".to_owned(),
+                path if path.contains(&b'/') => format!("{name}: there is no such file"),
+                _ => format!("{name}: no such command in PATH"),
             };
             return Problem::new(Exit::NotFound, text);
         }

@@ -76,8 +76,9 @@ pub(crate) async fn hold_and_run(
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
         Err(problem) => Err(problem),
     };
-    // What was given up while it was on its way is ended now, or the line would have to wait for its ttl.
-    if !locks.close(CLOSE_LIMIT).await {
+    // What was given up while it was on its way is ended now, or the line would have to wait for its ttl. Where nothing could be
+    // taken the reason is told, which is also why nothing is confirmed.
+    if !locks.close(CLOSE_LIMIT).await && ended.is_ok() {
         voice.say(
             "the store did not confirm that everything was given back; what is left there ends with its ttl",
         );
