@@ -63,8 +63,14 @@ pub(crate) struct StoreArgs {
     ///   redis://host:6379/0        a Redis or Valkey server
     ///   rediss://host              the same over TLS
     ///   redis+unix:///a/socket     the same over a Unix socket
+    ///   redis+sentinel://h1,h2/n   the primary that Sentinels name for n
     ///   redis+cluster://h1,h2      a cluster, found by way of any of its servers
     ///   redlock://h1,h2,h3         the majority of several Redis servers
+    ///   etcd://h1,h2,h3            an etcd cluster; etcds:// over TLS
+    ///   zk://h1,h2,h3/chroot       a ZooKeeper ensemble; zks:// over TLS
+    ///   postgres://user@host/db    a PostgreSQL database
+    ///   mysql://user@host/db       a MariaDB or MySQL database
+    ///   memcached://h1,h2          caches, which may forget a lock at any moment
     ///
     /// A password in a URL on the command line is seen by everyone on the machine.
     /// Put the URL into LEASEHOLD_URL, or name a file:

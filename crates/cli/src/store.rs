@@ -5,12 +5,14 @@
 //! goes through [`redacted`] first.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Leasehold, Note, Swept};
 use url::Url;
 
 use crate::exit::{Exit, Problem};
+use crate::reentry::OWNER_VARIABLE;
 
 /// The store that was named, not yet opened.
 #[derive(Clone)]
@@ -34,11 +36,17 @@ impl Store {
     /// Usage, for an environment that is not text; refused, for a store that could not exclude anybody.
     pub(crate) fn named(on: Option<&str>) -> Result<Store, Problem> {
         let inherited = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty());
-        Store::choose(on, inherited.as_deref())
+        let store = Store::choose(on, inherited.as_deref())?;
+        Ok(Store { url: from_the_root(store.url, std::env::current_dir().ok().as_deref()), ..store })
     }
 
     fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<Store, Problem> {
         let (url, origin) = match (on, inherited) {
+            (Some(url), _) if url.trim().is_empty() => {
+                let text =
+                    "--on is empty: name a store by its URL, or leave --on out for files on this machine";
+                return Err(Problem::new(Exit::Usage, text));
+            }
             (Some(url), _) => (url.to_owned(), Origin::Flag),
             (None, None) => (DEFAULT_URL.to_owned(), Origin::Default),
             (None, Some(url)) => {
@@ -73,7 +81,9 @@ impl Store {
         let opened = Leasehold::builder().note(note).open(&self.url).await;
         opened.map_err(|error| {
             let hint = match error.kind() {
-                ErrorKind::Denied if !self.url.starts_with("file:") => PASSWORD_HINT,
+                ErrorKind::Denied if self.logs_in() => {
+                    password_hint(std::env::var_os(OWNER_VARIABLE).is_some())
+                }
                 _ => "",
             };
             Problem::from(error).hint(format!("the store is {}, {}{hint}", self.shown(), self.origin()))
@@ -98,6 +108,11 @@ impl Store {
         leasehold::sweep(&self.url, unused_for).await.map_err(|error| {
             Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
         })
+    }
+
+    /// Whether a password may be what is missing: files know none.
+    fn logs_in(&self) -> bool {
+        !["file:", "sqlite:"].iter().any(|scheme| self.url.starts_with(scheme))
     }
 
     fn origin(&self) -> &'static str {
@@ -184,6 +199,27 @@ fn without_password_of_many(url: &str) -> Option<String> {
     Some(format!("{scheme}://{login}{hosts}{query}"))
 }
 
+/// The URL with the working directory in front of the path of a database file, where that is relative: the command may go
+/// elsewhere, and a `leasehold run` in it means the same file.
+fn from_the_root(url: String, folder: Option<&Path>) -> String {
+    match (url.strip_prefix("sqlite:"), folder.and_then(Path::to_str)) {
+        (Some(path), Some(folder)) if !path.is_empty() && !path.starts_with(['/', ':', '?']) => {
+            let folder = folder.replace('%', "%25").replace('?', "%3F");
+            format!("sqlite:{}/{path}", folder.trim_end_matches('/'))
+        }
+        _ => url,
+    }
+}
+
+/// Where a password may come from. Whoever lacks one is most often inside a `run` of his own.
+fn password_hint(is_nested: bool) -> &'static str {
+    if is_nested {
+        "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path"
+    } else {
+        "; where a password is missing, put it into a file and name that by ?password-file=/path"
+    }
+}
+
 fn is_secret(option: &str) -> bool {
     ["pass", "password", "pwd", "secret", "token"].iter().any(|secret| option.eq_ignore_ascii_case(secret))
 }
@@ -199,9 +235,6 @@ pub(crate) const SECRET_VARIABLES: &[&str] = &[
     "LEASEHOLD_SENTINEL_PASSWORD",
     "LEASEHOLD_ZOOKEEPER_PASSWORD",
 ];
-/// Whoever sees it is most often inside a `run` of his own.
-const PASSWORD_HINT: &str =
-    "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path";
 const DEFAULT_URL: &str = "file:";
 
 #[cfg(test)]
@@ -218,6 +251,16 @@ mod tests {
         assert_eq!(choose(None, Some("file:/b")), ("file:/b".into(), Origin::Environment));
         assert_eq!(choose(None, None), ("file:".into(), Origin::Default));
         assert_eq!(Store::choose(Some("mem:"), None).unwrap_err().exit, Exit::Refused);
+    }
+
+    #[test]
+    fn a_relative_path_is_passed_on_as_what_it_means_here() {
+        let from = |url: &str| from_the_root(url.to_owned(), Some(Path::new("/a%/b?")));
+        assert_eq!(from("sqlite:locks.db?timeout=1s"), "sqlite:/a%25/b%3F/locks.db?timeout=1s");
+        for same in ["sqlite:/a/locks.db", "sqlite::memory:", "sqlite:", "file:", "redis://h"] {
+            assert_eq!(from(same), same);
+        }
+        assert_eq!(from_the_root("sqlite:x".to_owned(), Some(Path::new("/"))), "sqlite:/x");
     }
 
     #[test]

@@ -21,6 +21,8 @@ fn a_file_store_is_found_well_and_left_free() {
     for topic in ["safety", "fencing", "order", "waiting", "round-trip", "fences"] {
         assert_eq!(severity(&found, topic), "good", "{found:#?}");
     }
+    let directory = found.iter().find(|finding| finding["topic"] == "directory").unwrap();
+    assert!(directory["found"].as_str().unwrap().contains(place.dir.path().to_str().unwrap()), "{directory}");
     let shown = place.end(&["doctor"]).expect(0);
     assert!(
         shown.out.starts_with("file://") && shown.out.contains("  good     fences: they rose from"),

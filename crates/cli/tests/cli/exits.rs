@@ -59,7 +59,7 @@ fn a_command_that_cannot_be_started_is_refused_before_the_lock_is_taken() {
     for (command, code, text) in [
         ("no-such-command", 127, "no such command"),
         ("./no-such-file", 127, "no such file"),
-        ("", 127, "no such command"),
+        ("", 127, "write one after --"),
         (file, 126, "Permission denied"),
         (folder, 126, "directory"),
     ] {
@@ -126,6 +126,14 @@ fn a_store_that_does_not_answer_is_69_with_its_address() {
     ] {
         place.end(args).expect(69).says(&port.addr().to_string()).says("LEASEHOLD_URL");
     }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_74() {
+    let place = Place::new();
+    let mut command = place.sh("leasehold run --help >/dev/full; echo $? >&2");
+    command.env_remove("LEASEHOLD_URL");
+    assert!(Started::new(command).end().err.ends_with("74\n"));
 }
 
 #[test]

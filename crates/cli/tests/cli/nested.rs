@@ -60,3 +60,11 @@ fn another_store_is_another_lock() {
         assert_eq!(ended.out.trim().parse::<u64>().unwrap(), fence);
     }
 }
+
+#[test]
+fn a_database_file_that_was_named_from_here_is_the_same_one_elsewhere() {
+    let place = Place::new();
+    let args = ["run", "--on", "sqlite:locks.db", "--no-wait", "job", "--", "sh", "-c"];
+    let inner = "cd / && leasehold run --no-wait job -- echo inner";
+    assert_eq!(place.end(&[&args[..], &[inner]].concat()).expect(0).out, "inner\n");
+}

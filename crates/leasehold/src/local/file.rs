@@ -50,9 +50,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Effect, Failure, Grade, Grant, Hint, Liveness, Order, Patience, Profile,
-    Proof, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Snapshot, Step, Summary,
-    Version, Waiting,
+    Admission, Backend, Claim, Effect, Failure, Finding, Grade, Grant, Hint, Liveness, Order, Patience,
+    Profile, Proof, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Severity,
+    Snapshot, Step, Summary, Version, Waiting,
 };
 
 mod book;
@@ -189,6 +189,22 @@ impl FileBackend {
 
 #[async_trait]
 impl Backend for FileBackend {
+    /// Where it lies: of two processes that were told nothing, one may have another home than the other.
+    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+        let path = self.path();
+        let found = format!("locks lie in {}", path.display());
+        let meaning = "they exclude the processes of this machine that use this directory";
+        let finding = if path.starts_with(std::env::temp_dir()) {
+            Finding::new("directory", Severity::Notice, found).meaning(meaning).advice(
+                "what lies among temporary files may be cleaned away, and a service may have such a directory of its own: \
+                 name another by file:///a/path",
+            )
+        } else {
+            Finding::new("directory", Severity::Good, found).meaning(meaning)
+        };
+        vec![finding]
+    }
+
     fn profile(&self) -> &Profile {
         &self.profile
     }

@@ -12,6 +12,22 @@ use url::Url;
 use super::failure::{denied, unsupported};
 
 /// What a [`FileBackend`](super::FileBackend) is opened with.
+///
+/// ```
+/// use leasehold::{Leasehold, local::{FileBackend, FileConfig}};
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// // For all users of this user's group; the same as `file:///that/directory?mode=0660`.
+/// let config = FileConfig::new(dir.path().join("locks")).mode(0o660)?;
+/// let locks = Leasehold::builder().over(Arc::new(FileBackend::open(config)?))?;
+/// let guard = locks.mutex("nightly").lock().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
     pub(super) path: PathBuf,
@@ -56,6 +72,13 @@ impl FileConfig {
         let url = Url::parse(text).map_err(|error| invalid(format!("{text} is not a URL: {error}")))?;
         if url.scheme() != "file" {
             return Err(invalid(format!("{text} is not the URL of a file store: use file:///a/path")));
+        }
+        let (_, rest) = text.split_once(':').unwrap_or_default();
+        // A parser of URLs would take it to begin at the root.
+        if !rest.is_empty() && !rest.starts_with(['/', '?']) {
+            return Err(invalid(format!(
+                "{text} would be another directory wherever it is said: name it from the root, file:///a/path"
+            )));
         }
         let mut config = if matches!(url.path(), "" | "/") && url.host_str().is_none() {
             FileConfig::here()?
@@ -201,6 +224,9 @@ mod tests {
             ("file:///a?network=yes", "network=force"),
             ("file:///a?color=red", "mode and network"),
             ("file://host/a", "file:///a/path"),
+            ("file:locks", "from the root"),
+            ("file:./locks", "from the root"),
+            ("file:~/locks", "from the root"),
             ("redis://x", "file:///a/path"),
         ] {
             let failure = FileConfig::from_url(url).unwrap_err();
