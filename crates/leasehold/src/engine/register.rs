@@ -23,6 +23,8 @@ pub(crate) struct Register {
     /// Where it is, if not in the store of the client.
     elsewhere: Option<Arc<dyn Registers>>,
     at: Resource,
+    /// What errors are about: what the user named, which need not be where this is.
+    about: Resource,
     /// What errors call the operation.
     op: &'static str,
 }
@@ -84,7 +86,7 @@ impl Register {
     /// `Unsupported` where the store has none.
     pub(crate) fn open(engine: &Arc<Engine>, at: Resource, op: &'static str) -> Result<Register> {
         engine.registers(op)?;
-        Ok(Register { engine: engine.clone(), elsewhere: None, at, op })
+        Ok(Register { engine: engine.clone(), elsewhere: None, about: at.clone(), at, op })
     }
 
     /// The register `at` of a store that is not the client's own.
@@ -94,7 +96,17 @@ impl Register {
         at: Resource,
         op: &'static str,
     ) -> Register {
-        Register { engine: engine.clone(), elsewhere: Some(store), at, op }
+        Register { engine: engine.clone(), elsewhere: Some(store), about: at.clone(), at, op }
+    }
+
+    /// The same, whose errors are about `resource`, beside which it stands.
+    pub(crate) fn about(self, resource: &Resource) -> Register {
+        Register { about: resource.clone(), ..self }
+    }
+
+    /// What errors call the operation.
+    pub(crate) fn op(&self) -> &'static str {
+        self.op
     }
 
     /// What stands there.
@@ -142,7 +154,7 @@ impl Register {
                 Change::Write(value, keep, told) => (Some(value), keep, told),
                 Change::Remove(told) => (None, None, told),
             };
-            let mark = random(self.op).map_err(|error| error.on(&self.at))?;
+            let mark = random(self.op).map_err(|error| error.on(&self.about))?;
             let put = Put { value: value.map(|value| framed(&value, mark, &seen.marks)), keep };
             if self.told(self.write(&seen, mark, put).await)? {
                 return Ok(Updated { told, conflicts: lost });
@@ -150,7 +162,7 @@ impl Register {
             if lost >= conflicts {
                 let text =
                     format!("somebody else was first {} times in a row; nothing was changed", lost + 1);
-                return Err(Error::new(ErrorKind::Timeout, self.op, text).on(&self.at));
+                return Err(Error::new(ErrorKind::Timeout, self.op, text).on(&self.about));
             }
             lost += 1;
             tokio::time::sleep(pause(lost)).await;
@@ -194,7 +206,7 @@ impl Register {
 
     /// An error of an operation on this register.
     pub(crate) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error::new(kind, self.op, text).on(&self.at)
+        Error::new(kind, self.op, text).on(&self.about)
     }
 
     /// Waits up to `limit` until something else than `seen` stands there, and tells what does.
@@ -215,7 +227,7 @@ impl Register {
             let looked = tokio::select! {
                 biased;
                 looked = &mut looking => looked,
-                () = self.engine.closed.cancelled() => return Err(Error::closed(self.op).on(&self.at)),
+                () = self.engine.closed.cancelled() => return Err(Error::closed(self.op).on(&self.about)),
                 () = tokio::time::sleep(patience.left()) => {
                     leaving.0.end();
                     looking.await
@@ -310,7 +322,7 @@ impl Register {
     }
 
     fn told<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
-        outcome.map_err(|failure| Error::failed(self.op, failure).on(&self.at))
+        outcome.map_err(|failure| Error::failed(self.op, failure).on(&self.about))
     }
 }
 

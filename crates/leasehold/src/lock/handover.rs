@@ -88,7 +88,7 @@ impl Guard {
         self.check().map_err(|error| error.with_op(OFF))?;
         let notices = Notices::of(&engine, &resource, OFF)?;
         let number = random(OFF).map_err(|error| error.on(&resource))?;
-        notices.offer(&claim.id.tag(), number, claim.ttl).await.map_err(|error| error.on(&resource))?;
+        notices.offer(&claim.id.tag(), number, claim.ttl).await?;
         // From here on nothing waits, so it is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
         let passed = hold.pass_on().map_err(|cause| Error::lost(OFF, cause, &resource))?;
@@ -208,7 +208,7 @@ fn read(text: &str) -> Option<Handover> {
 /// Makes sure that nobody else goes on with it.
 async fn redeem(notices: Notices, handover: Handover) -> Result<()> {
     let (tag, resource) = (handover.id.tag(), &handover.resource);
-    let redeemed = notices.redeem(&tag, handover.number).await.map_err(|error| error.on(resource))?;
+    let redeemed = notices.redeem(&tag, handover.number).await?;
     if redeemed == Redemption::Redeemed {
         return Ok(());
     }

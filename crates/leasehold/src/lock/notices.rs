@@ -60,7 +60,7 @@ impl Notices {
     pub(super) fn of(engine: &Arc<Engine>, resource: &Resource, op: &'static str) -> Result<Notices> {
         let at = Resource::new(&format!("{resource}!notices"))
             .map_err(|error| Error::from(error).with_op(op).on(resource))?;
-        let register = Register::open(engine, at, op).map_err(|error| error.on(resource))?;
+        let register = Register::open(engine, at, op).map_err(|error| error.on(resource))?.about(resource);
         Ok(Notices { engine: engine.clone(), resource: resource.clone(), register })
     }
 
@@ -98,7 +98,7 @@ impl Notices {
 
     /// Whether this claim holds.
     pub(super) async fn is_held(&self, tag: &str) -> Result<bool> {
-        let snapshot = self.engine.look(&self.resource, None, Duration::ZERO).await?;
+        let snapshot = self.standing().await?;
         Ok(snapshot.holders.iter().any(|standing| standing.id.tag() == tag))
     }
 
@@ -108,7 +108,10 @@ impl Notices {
         if snapshot.holders.is_empty() {
             return Ok(snapshot);
         }
-        let request = Request { mark: random("revoke")?, reason: reason.to_owned() };
+        let request = Request {
+            mark: random(self.register.op()).map_err(|error| error.on(&self.resource))?,
+            reason: reason.to_owned(),
+        };
         self.change(Duration::ZERO, |notices| {
             notices.retain(|notice| !dead.contains(&notice.tag));
             for tag in snapshot.holders.iter().map(|standing| standing.id.tag()) {
@@ -153,10 +156,16 @@ impl Notices {
     /// It is looked at after what is noted was read: what is noted was granted before, so whoever does not hold has ended.
     async fn dead(&self) -> Result<(Vec<String>, Snapshot)> {
         let noted = self.read(&self.register.read().await?)?;
-        let snapshot = self.engine.look(&self.resource, None, Duration::ZERO).await?;
+        let snapshot = self.standing().await?;
         let live: Vec<String> = snapshot.holders.iter().map(|standing| standing.id.tag()).collect();
         let dead = noted.into_iter().map(|notice| notice.tag).filter(|tag| !live.contains(tag)).collect();
         Ok((dead, snapshot))
+    }
+
+    /// How the resource stands.
+    async fn standing(&self) -> Result<Snapshot> {
+        let looked = self.engine.look(&self.resource, None, Duration::ZERO).await;
+        looked.map_err(|error| error.with_op(self.register.op()))
     }
 
     /// Makes a change that made twice is the same as made once.

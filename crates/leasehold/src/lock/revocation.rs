@@ -80,7 +80,7 @@ impl Guard {
                     Some(cause) => Err(Error::lost(HEAR, cause, &resource)),
                     None => Ok(None),
                 },
-                heard = listen(&engine, &notices, &tag, &held) => heard.map_err(|error| error.on(&resource)),
+                heard = listen(&engine, &notices, &tag, &held) => heard,
             }
         }
     }
@@ -107,8 +107,7 @@ pub(crate) async fn ask_back(
         let text = format!("a reason of {} bytes is too long: {REASON_MAX} at most", reason.len());
         return Err(Error::new(ErrorKind::Invalid, ASK, text).on(resource));
     }
-    let asked = Notices::of(engine, resource, ASK)?.revoke(reason).await;
-    asked.map(|snapshot| snapshot.holders).map_err(|error| error.with_op(ASK).on(resource))
+    Ok(Notices::of(engine, resource, ASK)?.revoke(reason).await?.holders)
 }
 
 /// Comes back with the request for this claim.
