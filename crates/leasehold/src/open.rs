@@ -83,6 +83,14 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
 /// The statements that create the tables of the store that `url` names, and grant what its user needs. They can be run
 /// again, and beside clients that are at work. Nothing is sent anywhere.
 ///
+#[cfg_attr(feature = "postgres", doc = "```")]
+#[cfg_attr(not(feature = "postgres"), doc = "```ignore")]
+/// let statements = leasehold::schema("postgres://app@db/app?table=locks")?; // needs the feature `postgres`
+/// assert!(statements.contains("CREATE TABLE IF NOT EXISTS \"locks\""));
+/// assert!(statements.contains("GRANT SELECT, INSERT, UPDATE ON \"locks\" TO \"app\""));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
 /// # Errors
 /// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store has no tables.
 pub fn schema(url: &str) -> Result<String> {

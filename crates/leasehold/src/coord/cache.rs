@@ -16,6 +16,64 @@ use leasehold_core::{
 /// What it needs to have is a version of each value that is never used twice, and to put a value only if the version
 /// that was seen is still there: that is what keeps a slow loader from overwriting a newer value. The keys are those of the
 /// flights; the values carry some bytes of ours, and are of no use to other programs.
+///
+/// ```
+/// use async_trait::async_trait;
+/// use leasehold::{Cache, CacheError, Cached, Leasehold};
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::{Duration, Instant};
+///
+/// /// Values of this process, each with the number of its putting.
+/// #[derive(Debug, Default)]
+/// struct Memory(Mutex<(u64, HashMap<String, (Vec<u8>, u64, Instant)>)>);
+///
+/// #[async_trait]
+/// impl Cache for Memory {
+///     async fn get(&self, key: &str) -> Result<Option<Cached>, CacheError> {
+///         let memory = self.0.lock().unwrap();
+///         Ok(memory.1.get(key).and_then(|(value, number, end)| {
+///             let left = end.checked_duration_since(Instant::now())?;
+///             Some(Cached { value: value.clone(), version: number.to_string(), left })
+///         }))
+///     }
+///
+///     async fn put(
+///         &self,
+///         key: &str,
+///         seen: Option<&str>,
+///         value: &[u8],
+///         keep: Duration,
+///     ) -> Result<Option<String>, CacheError> {
+///         let (last, values) = &mut *self.0.lock().unwrap();
+///         let now = Instant::now();
+///         let there = values.get(key).filter(|(.., end)| *end > now).map(|(_, number, _)| number.to_string());
+///         if there.as_deref() != seen {
+///             return Ok(None); // somebody was first
+///         }
+///         *last += 1;
+///         values.insert(key.to_owned(), (value.to_owned(), *last, now + keep));
+///         Ok(Some(last.to_string()))
+///     }
+///
+///     async fn remove(&self, key: &str, seen: &str) -> Result<bool, CacheError> {
+///         let (_, values) = &mut *self.0.lock().unwrap();
+///         let is_there = values.get(key).is_some_and(|(_, number, _)| number.to_string() == seen);
+///         Ok(is_there && values.remove(key).is_some())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = Leasehold::open("mem:").await?;
+/// let flight = locks.single_flight("prices").cache(Arc::new(Memory::default()));
+/// let load = || async { Ok::<_, std::io::Error>(Some(b"12.50".to_vec())) };
+/// let loaded = flight.get_or_load(Duration::from_secs(60), load).await?;
+/// assert_eq!(loaded.value.as_deref(), Some(b"12.50".as_slice()));
+/// assert_eq!(flight.get().await?.unwrap().value, loaded.value); // from the cache
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Cache: Debug + Send + Sync + 'static {
     /// What is kept; `None` where nothing is, or no longer.

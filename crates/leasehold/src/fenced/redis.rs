@@ -11,7 +11,7 @@ use super::{NoFence, Stale, compare, shown};
 /// A connection that runs scripts: whatever client of Redis the program has.
 ///
 /// With the crate `redis`, for instance, it is `cmd("EVAL")` with the script, the number of keys, the keys and the
-/// arguments, read as a list of byte strings.
+/// arguments, read as a list of byte strings: see the example of [`FencedRedis`].
 #[async_trait]
 pub trait RedisEval: Send + Sync {
     /// Why a script was not run, or failed.
@@ -33,6 +33,37 @@ pub trait RedisEval: Send + Sync {
 ///
 /// # Cancel safety
 /// Of a dropped future the work may be done or not.
+///
+/// ```no_run
+/// use async_trait::async_trait;
+/// use leasehold::{Grade, Leasehold, fenced::{FencedRedis, RedisEval}};
+///
+/// struct Connection(redis::aio::MultiplexedConnection);
+///
+/// #[async_trait]
+/// impl RedisEval for Connection {
+///     type Error = redis::RedisError;
+///
+///     async fn eval(&self, script: &str, keys: &[&[u8]], args: &[&[u8]]) -> redis::RedisResult<Vec<Vec<u8>>> {
+///         let mut command = redis::cmd("EVAL");
+///         command.arg(script).arg(keys.len()).arg(keys).arg(args);
+///         command.query_async(&mut self.0.clone()).await
+///     }
+/// }
+///
+/// # async fn pay(client: redis::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = Leasehold::open("redis://127.0.0.1").await?;
+/// let guard = locks.mutex("account/7").fenced(Grade::BestEffort)?.lock().await?;
+/// let connection = Connection(client.get_multiplexed_async_connection().await?);
+/// let account = FencedRedis::open(connection, "account/7", guard.fence()).await?;
+/// let balance: i64 = match account.get().await? {
+///     Some(text) => String::from_utf8(text)?.parse()?,
+///     None => 0,
+/// };
+/// account.set((balance - 1).to_string().as_bytes()).await?; // refused where a later holder was here
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct FencedRedis<C> {
     connection: C,

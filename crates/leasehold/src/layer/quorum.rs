@@ -46,6 +46,24 @@ pub use arming::Rearmed;
 /// # Does not promise
 /// - Counted permits and readers: see [`Backend::why_not`].
 /// - Any order among those who wait.
+///
+/// It is what `redlock://` opens; what only it can do is reached through the client:
+///
+/// ```no_run
+/// use leasehold::{Leasehold, layer::Quorum};
+/// use std::any::Any;
+///
+/// # async fn replace() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = Leasehold::open("redlock://a,b,c").await?;
+/// // A majority was set up anew, and whoever held before has ended:
+/// let backend: &dyn Any = &**locks.backend();
+/// if let Some(quorum) = backend.downcast_ref::<Quorum>() {
+///     let rearmed = quorum.rearm().await?;
+///     println!("{:?} serve, from epoch {} on", rearmed.armed, rearmed.epoch);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Quorum {
     seats: Seats,
