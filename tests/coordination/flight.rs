@@ -27,6 +27,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 match flight.get_or_load(KEPT, load).await {
                     Ok(_) => stage.at("has loaded").await,
                     Err(LoadError::Loader(error) | LoadError::Store(error)) => return Err(error),
+                    Err(error) => panic!("{error}"),
                 }
                 Ok(())
             }

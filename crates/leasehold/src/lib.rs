@@ -46,7 +46,7 @@ pub use clock::SystemClock;
 pub use coord::{
     Barrier, Cache, CacheError, Cached, Condition, Election, Latch, Leader, Leadership, LoadError, Loaded,
     Loss, MultiGuard, MultiLock, Observer, Origin, Passage, RateLimit, Segment, SegmentReport, SegmentUse,
-    Segmented, SingleFlight, Update, Versioned, Versioning, Wakening,
+    Segmented, SingleFlight, Update, Versioned, VersionedValue, WaitOutcome,
 };
 pub use engine::{Owner, State, Tuning};
 pub use error::{Error, ErrorKind, Result};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::blocking::{Interrupt, Leasehold};
-use leasehold::{ErrorKind, LossCause, Owner};
+use leasehold::{ErrorKind, LoadError, LossCause, Owner};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -259,6 +259,31 @@ fn a_wait_for_a_word_is_interrupted_and_breaks_a_barrier_for_the_others() {
 }
 
 #[test]
+fn an_interrupted_wait_for_a_value_is_no_failure_of_the_store() {
+    let locks = memory();
+    let (flight, interrupt) = (locks.single_flight("key"), Interrupt::new());
+    let (begun, loading) = mpsc::channel();
+    let (end, wait) = mpsc::channel::<()>();
+    let waiter = thread::spawn({
+        let flight = flight.clone().interrupted_by(&interrupt);
+        let load = move || {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+            Ok::<_, String>(None)
+        };
+        move || flight.get_or_load(SOON, load)
+    });
+    loading.recv_timeout(SOON).unwrap();
+    interrupt.interrupt();
+    let error = waiter.join().unwrap().unwrap_err();
+    assert!(
+        matches!(&error, LoadError::Interrupted(error) if error.kind() == ErrorKind::Interrupted),
+        "{error}"
+    );
+    drop(end);
+}
+
+#[test]
 fn updates_of_many_threads_are_all_made() {
     let stock = memory().versioned("stock");
     let add_one = |old: Option<&[u8]>| {
@@ -344,8 +369,8 @@ fn a_condition_wakes_threads() {
     let locks = memory();
     let (mutex, filled) = (locks.mutex("queue"), locks.condition("queue filled"));
     let guard = mutex.lock().unwrap();
-    let (guard, wakening) = guard.wait_timeout(&filled, Duration::from_millis(20)).unwrap();
-    assert_eq!(wakening, leasehold::Wakening::TimedOut);
+    let (guard, outcome) = guard.wait_timeout(&filled, Duration::from_millis(20)).unwrap();
+    assert_eq!(outcome, leasehold::WaitOutcome::TimedOut);
     let notifier = thread::spawn({
         let (mutex, filled) = (mutex.clone(), filled.clone());
         move || {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Fence, LossCause, Resource, Share};
 
 use super::runtime::wait;
-use crate::coord::{Condition, Wakening};
+use crate::coord::{Condition, WaitOutcome};
 use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Handover, Revocation};
@@ -116,10 +116,10 @@ impl Guard {
     ///
     /// # Errors
     /// As there.
-    pub fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, Wakening)> {
+    pub fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
         let (guard, condition) = (self.alone("wait")?, condition.clone());
         let waiting = async move { guard.wait_timeout(&condition, limit).await };
-        wait("wait", waiting)?.map(|(guard, wakening)| (Guard::new(guard), wakening))
+        wait("wait", waiting)?.map(|(guard, outcome)| (Guard::new(guard), outcome))
     }
 
     /// Wakes the one who has waited for longest, as [`Guard::notify_one`](crate::Guard::notify_one).

@@ -13,7 +13,7 @@ use super::held::{Leadership, MultiGuard};
 use super::observer::Observer;
 use super::runtime::wait_unless;
 use super::{Guard, Interrupt};
-use crate::coord::{Leader, LoadError, Loaded, Passage, Update, Versioning};
+use crate::coord::{Leader, LoadError, Loaded, Passage, Update, VersionedValue};
 use crate::error::Result;
 
 /// A word of the asynchronous API, for threads that block.
@@ -149,7 +149,7 @@ twins! { RateLimit:
 }
 
 twins! { Versioned:
-    read() -> Versioning;
+    read() -> VersionedValue;
     update(new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static) -> Update;
 }
 
@@ -178,7 +178,7 @@ impl Word<crate::Versioned> {
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn changed(&self, seen: &Versioning, limit: Duration) -> Result<Versioning> {
+    pub fn changed(&self, seen: &VersionedValue, limit: Duration) -> Result<VersionedValue> {
         let seen = seen.clone();
         self.ask("changed", move |value| async move { value.changed(&seen, limit).await })
     }
@@ -321,7 +321,7 @@ impl Word<crate::SingleFlight> {
     /// Where `load` panics, with the same.
     ///
     /// # Errors
-    /// As there, and `Interrupted` as a failure of the store.
+    /// As there, and [`LoadError::Interrupted`].
     pub fn get_or_load<E>(
         &self,
         ttl: Duration,
@@ -340,7 +340,7 @@ impl Word<crate::SingleFlight> {
         };
         let told = self.ask("load", move |flight| async move {
             match flight.get_or_load(ttl, on_a_thread).await {
-                Err(LoadError::Store(error)) => Err(error),
+                Err(LoadError::Store(error) | LoadError::Interrupted(error)) => Err(error),
                 Err(LoadError::Loader(failed)) => Ok(Err(failed)),
                 Ok(loaded) => Ok(Ok(loaded)),
             }

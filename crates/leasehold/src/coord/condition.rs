@@ -74,7 +74,8 @@ pub struct Condition {
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wakening {
+#[non_exhaustive]
+pub enum WaitOutcome {
     /// Somebody notified, or the wake-up was one too many. Look again.
     Notified,
     /// The time was over before.
@@ -151,7 +152,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`Guard::wait`].
-    pub async fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, Wakening)> {
+    pub async fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
         self.wait_until(condition, Some(limit)).await
     }
 
@@ -179,17 +180,21 @@ impl Guard {
         condition.notify(self, usize::MAX).await
     }
 
-    async fn wait_until(self, condition: &Condition, limit: Option<Duration>) -> Result<(Guard, Wakening)> {
+    async fn wait_until(
+        self,
+        condition: &Condition,
+        limit: Option<Duration>,
+    ) -> Result<(Guard, WaitOutcome)> {
         let register = condition.register("wait")?;
         let again = self.again("wait")?;
         self.check()?;
         let place = Place::take(condition, register, &self).await?;
         // Whoever gets the lock from here on finds the place. One who lost the lock before may have been missed.
         self.release().await.map_err(|error| error.with_op("wait"))?;
-        let wakening = place.woken(limit).await?;
+        let outcome = place.woken(limit).await?;
         let guard = again.lock().await?;
         place.leave();
-        Ok((guard, wakening))
+        Ok((guard, outcome))
     }
 }
 
@@ -241,7 +246,7 @@ impl Place {
     }
 
     /// Waits until it is notified, or the time is over; then it has left.
-    async fn woken(&self, limit: Option<Duration>) -> Result<Wakening> {
+    async fn woken(&self, limit: Option<Duration>) -> Result<WaitOutcome> {
         let clock = self.engine.clock().clone();
         let deadline = limit.map_or(Moment::NEVER, |limit| clock.now().after(limit));
         let mut look_at = None;
@@ -249,7 +254,7 @@ impl Place {
         loop {
             let line = Line::read(&self.register, seen.value.as_deref())?;
             let Some(ahead) = line.waiting.iter().position(|id| *id == self.id) else {
-                return Ok(Wakening::Notified);
+                return Ok(WaitOutcome::Notified);
             };
             let now = clock.now();
             if now >= deadline {
@@ -298,7 +303,7 @@ impl Place {
         handing.await
     }
 
-    async fn leave_unless_notified(&self) -> Result<Wakening> {
+    async fn leave_unless_notified(&self) -> Result<WaitOutcome> {
         let leaving = self.register.ensure(|found| {
             let mut line = Line::read(&self.register, found)?;
             let before = line.waiting.len();
@@ -306,7 +311,7 @@ impl Place {
             let was_waiting = line.waiting.len() < before;
             Ok(if was_waiting { line.written(true) } else { Change::Leave(false) })
         });
-        Ok(if leaving.await? { Wakening::TimedOut } else { Wakening::Notified })
+        Ok(if leaving.await? { WaitOutcome::TimedOut } else { WaitOutcome::Notified })
     }
 
     /// Leaves, having acted on what was notified.

@@ -102,18 +102,21 @@ pub enum Origin {
 
 /// Why there is no value.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum LoadError<E> {
     /// The caller's own loader failed with this.
     Loader(E),
     /// The store failed, or the request makes no sense.
     Store(Error),
+    /// An [`Interrupt`](crate::blocking::Interrupt) ended the wait of a thread.
+    Interrupted(Error),
 }
 
 impl<E: fmt::Display> fmt::Display for LoadError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Loader(error) => write!(f, "load: {error}"),
-            LoadError::Store(error) => error.fmt(f),
+            LoadError::Store(error) | LoadError::Interrupted(error) => error.fmt(f),
         }
     }
 }
@@ -122,7 +125,10 @@ impl<E: fmt::Debug + fmt::Display> std::error::Error for LoadError<E> {}
 
 impl<E> From<Error> for LoadError<E> {
     fn from(error: Error) -> Self {
-        LoadError::Store(error)
+        match error.kind() {
+            ErrorKind::Interrupted => LoadError::Interrupted(error),
+            _ => LoadError::Store(error),
+        }
     }
 }
 

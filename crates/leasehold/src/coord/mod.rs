@@ -17,7 +17,7 @@ mod versioned;
 
 pub use barrier::{Barrier, Passage};
 pub use cache::{Cache, CacheError, Cached};
-pub use condition::{Condition, Wakening};
+pub use condition::{Condition, WaitOutcome};
 pub use election::{Election, Leader, Leadership, Observer};
 pub(crate) use flight::Flights;
 pub use flight::{LoadError, Loaded, Origin, SingleFlight};
@@ -25,4 +25,4 @@ pub use latch::Latch;
 pub use multi::{Loss, MultiGuard, MultiLock};
 pub use rate::RateLimit;
 pub use segmented::{Segment, SegmentReport, SegmentUse, Segmented};
-pub use versioned::{Update, Versioned, Versioning};
+pub use versioned::{Update, Versioned, VersionedValue};

@@ -47,7 +47,7 @@ pub struct Versioned {
 
 /// A value as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Versioning {
+pub struct VersionedValue {
     value: Option<Vec<u8>>,
     stamp: Stamp,
 }
@@ -88,8 +88,8 @@ impl Versioned {
     ///
     /// # Errors
     /// `Unsupported` where the store keeps no values; else as the store failed.
-    pub async fn read(&self) -> Result<Versioning> {
-        self.register("read")?.read().await.map(Versioning::from)
+    pub async fn read(&self) -> Result<VersionedValue> {
+        self.register("read")?.read().await.map(VersionedValue::from)
     }
 
     /// Waits up to `limit` until something else stands there than `seen`, and tells what does.
@@ -99,8 +99,8 @@ impl Versioned {
     ///
     /// # Errors
     /// As [`Versioned::read`].
-    pub async fn changed(&self, seen: &Versioning, limit: Duration) -> Result<Versioning> {
-        self.register("read")?.changed(&seen.stamp, limit).await.map(Versioning::from)
+    pub async fn changed(&self, seen: &VersionedValue, limit: Duration) -> Result<VersionedValue> {
+        self.register("read")?.changed(&seen.stamp, limit).await.map(VersionedValue::from)
     }
 
     /// Writes what `new` makes of the present value; `None` removes it, or leaves nothing where there is nothing.
@@ -144,16 +144,16 @@ impl Versioned {
     }
 }
 
-impl Versioning {
+impl VersionedValue {
     /// The value; `None` where there is none.
     pub fn value(&self) -> Option<&[u8]> {
         self.value.as_deref()
     }
 }
 
-impl From<Seen> for Versioning {
+impl From<Seen> for VersionedValue {
     fn from(seen: Seen) -> Self {
-        Versioning { value: seen.value, stamp: seen.stamp }
+        VersionedValue { value: seen.value, stamp: seen.stamp }
     }
 }
 

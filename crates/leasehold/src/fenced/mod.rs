@@ -56,6 +56,7 @@ pub struct NoFence;
 
 /// Why a fence was not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// A newer holder was here.
     #[error(transparent)]

@@ -39,6 +39,7 @@ pub struct Fault {
 
 /// What is asked of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verb {
     /// One step towards holding.
     Contend,

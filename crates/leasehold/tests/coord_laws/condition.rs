@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::layer::Verb;
-use leasehold::{Condition, ErrorKind, Leasehold, Mutex, Wakening};
+use leasehold::{Condition, ErrorKind, Leasehold, Mutex, WaitOutcome};
 
 use crate::world::{Client, World, on_half_of_them};
 
@@ -170,14 +170,14 @@ async fn a_timed_wait_ends_with_the_lock_and_says_why() {
     let (mutex, condition) = queue(&locks);
     let guard = mutex.lock().await.unwrap();
     let first = guard.fence();
-    let (guard, wakening) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
-    assert_eq!(wakening, Wakening::TimedOut);
+    let (guard, outcome) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
+    assert_eq!(outcome, WaitOutcome::TimedOut);
     assert!(guard.fence() > first);
     assert!(mutex.try_lock().await.unwrap().is_none());
     // One who has left is not told: nobody is.
     guard.notify_one(&condition).await.unwrap();
-    let (guard, wakening) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
-    assert_eq!(wakening, Wakening::TimedOut);
+    let (guard, outcome) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
+    assert_eq!(outcome, WaitOutcome::TimedOut);
     guard.release().await.unwrap();
 }
 

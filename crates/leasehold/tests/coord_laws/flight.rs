@@ -91,7 +91,7 @@ fn one_loads_for_all_and_nothing_old_comes_back() {
                                 Ok(Ok(_) | Err(LoadError::Loader(_))) | Err(_) => {
                                     without.fetch_add(1, Ordering::SeqCst);
                                 }
-                                Ok(Err(LoadError::Store(error))) => panic!("{error}"),
+                                Ok(Err(error)) => panic!("{error}"),
                             }
                         }
                     })
