@@ -99,6 +99,7 @@ macro_rules! __each_law {
                 what_is_free_is_granted_at_once: "a claim that fits does not wait",
                 shares_beyond_it_are_refused: "a share beyond the profile fails as Unsupported, without effect",
                 fences_are_there_exactly_if_it_says_so: "a grade above none means a fence with every grant",
+                a_note_is_shown_as_far_as_it_says: "note_max bytes of a holder's note are shown as they are",
                 a_poller_answers_at_once_and_says_when: "Polls: contend never blocks, and says when to ask again",
                 a_waiter_is_not_a_poller: "Notifies and Blocks: contend stays until something changes",
                 a_session_needs_no_renewal: "Session: a claim outlives its ttl while the session lives",

@@ -56,6 +56,7 @@ faults! {
         AdmitsWhatItExcludes in weak breaks "profile::shares_beyond_it_are_refused";
         AdmitsWhatItExcludes in single_permits breaks "profile::shares_beyond_it_are_refused";
         ForgetsTheFence in strong breaks "profile::fences_are_there_exactly_if_it_says_so";
+        CutsTheNote in strong breaks "profile::a_note_is_shown_as_far_as_it_says";
         PollsWithoutHint in polling breaks "profile::a_poller_answers_at_once_and_says_when";
         PollsInDisguise in strong breaks "profile::a_waiter_is_not_a_poller";
         SessionRunsOut in session breaks "profile::a_session_needs_no_renewal",

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, FailureKind, Grade, Liveness, Patience, Renewal, Share, Step, Waiting};
+use leasehold_core::{
+    Claim, Effect, FailureKind, Grade, Liveness, Note, Patience, Renewal, Share, Step, Waiting,
+};
 
 use crate::client::{AT_ONCE, within};
 use crate::clock::patience_for;
@@ -63,6 +65,33 @@ pub(crate) async fn fences_are_there_exactly_if_it_says_so(trial: &Trial) -> Che
     let shown = seen.holders.iter().find(|standing| standing.id == claim.id).map(|standing| standing.fence);
     ensure!(shown == Some(grant.fence), "granted {:?}, shown {shown:?}", grant.fence);
     client.free(&claim).await
+}
+
+pub(crate) async fn a_note_is_shown_as_far_as_it_says(trial: &Trial) -> Checked {
+    let promised = trial.profile().note_max;
+    ensure!(promised <= Note::MAX_BYTES, "{promised} bytes are more than a note can have");
+    // Of letters that a cut may halve, and of what more than one way of writing down has to write longer.
+    for (n, letter) in ["é", "%", "\"", "\n", "\\"].into_iter().enumerate() {
+        let resource = trial.resource(&format!("note/{n}"))?;
+        for bytes in [promised, Note::MAX_BYTES] {
+            let odd = "x".repeat(bytes % letter.len());
+            let note = Note::new(&format!("{odd}{}", letter.repeat(bytes / letter.len())))?;
+            let claim = Claim { note, ..trial.claim(&resource, Share::MUTEX)? };
+            trial.client(0).hold(&claim).await?;
+            let seen = trial.client(1).look(&resource).await?;
+            let shown = seen.holders.iter().find(|standing| standing.id == claim.id);
+            let shown = shown.map(|standing| standing.note.as_str()).unwrap_or_default();
+            let whole = claim.note.as_str();
+            let end = (0..=promised.min(bytes)).rev().find(|end| whole.is_char_boundary(*end));
+            ensure!(
+                shown.starts_with(&whole[..end.unwrap_or_default()]),
+                "of a note of {bytes} bytes of {letter:?} {promised} have to be shown, and these are {}: {shown:?}",
+                shown.len()
+            );
+            trial.client(0).free(&claim).await?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) async fn a_poller_answers_at_once_and_says_when(trial: &Trial) -> Checked {

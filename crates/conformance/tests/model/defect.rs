@@ -60,6 +60,7 @@ pub enum Defect {
     PlaceIsForEver,
     // Of what is shown.
     HidesTheNote,
+    CutsTheNote,
     OnlookersSleep,
     OnlookersIgnoreThePast,
     OnlookersStay,

@@ -15,9 +15,9 @@ use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{
     Admission, Ask, Backend, Claim, ClaimId, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant,
-    Hint, Ledger, Liveness, Moment, Order, Patience, Profile, Proof, RegisterPromise, Registers, Release,
-    Renew, Renewal, Resource, Safety, Share, Snapshot, Standing, Step, Summary, Verdict, Version, Wait,
-    Waiting,
+    Hint, Ledger, Liveness, Moment, Note, Order, Patience, Profile, Proof, RegisterPromise, Registers,
+    Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Standing, Step, Summary, Verdict, Version,
+    Wait, Waiting,
 };
 use tokio::sync::Notify;
 
@@ -334,7 +334,13 @@ impl Store {
             (true, _) => Wait::InLine(place),
             (false, _) => Wait::No,
         };
-        let note = if self.is(Defect::HidesTheNote) { Default::default() } else { claim.note.clone() };
+        let note = match claim.note.as_str() {
+            _ if self.is(Defect::HidesTheNote) => Default::default(),
+            text if self.is(Defect::CutsTheNote) => {
+                Note::clipped(&text.chars().take(255).collect::<String>())
+            }
+            _ => claim.note.clone(),
+        };
         Ask { id: claim.id, share: claim.share, lease: self.lease(claim.ttl), wait, note }
     }
 
