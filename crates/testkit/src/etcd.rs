@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
-use crate::port::Port;
+use crate::port::{Port, on_free_ports};
 use crate::process::Process;
 use crate::{peers, require};
 
@@ -278,14 +278,7 @@ impl EtcdBuilder {
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in the
     /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(self) -> Result<EtcdCluster, Error> {
-        let mut outcome = self.start_once().await;
-        for _ in 1..START_ATTEMPTS {
-            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
-                break;
-            }
-            outcome = self.start_once().await;
-        }
-        outcome
+        on_free_ports(|| self.start_once()).await
     }
 
     /// As [`EtcdBuilder::start`], or ends the test as skipped; see [`require`].
@@ -362,7 +355,6 @@ impl EtcdBuilder {
 
 /// Names another `etcd` for all tests that do not ask for a certain one.
 const PROGRAM: &str = "LEASEHOLD_ETCD";
-const START_ATTEMPTS: usize = 5;
 /// How long a cluster may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const READY_PAUSE: Duration = Duration::from_millis(20);

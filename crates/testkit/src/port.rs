@@ -57,6 +57,24 @@ impl Port {
     }
 }
 
+/// Starts servers, again on other ports where another program took one of theirs meanwhile.
+///
+/// # Errors
+/// That of the last start.
+pub(crate) async fn on_free_ports<T, F>(mut start: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut outcome = start().await;
+    for _ in 1..START_ATTEMPTS {
+        if !outcome.as_ref().is_err_and(Error::is_port_taken) {
+            break;
+        }
+        outcome = start().await;
+    }
+    outcome
+}
+
 impl Drop for Port {
     fn drop(&mut self) {
         // Closing the file would leave the lock to a process that another thread starts just now, for a moment.
@@ -65,6 +83,7 @@ impl Drop for Port {
     }
 }
 
+const START_ATTEMPTS: usize = 5;
 const FIRST: u16 = 20_000;
 const LAST: u16 = 32_767;
 

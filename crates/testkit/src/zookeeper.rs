@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
-use crate::port::Port;
+use crate::port::{Port, on_free_ports};
 use crate::process::Process;
 use crate::require;
 
@@ -72,14 +72,7 @@ impl ZooKeeperEnsemble {
     }
 
     async fn start_as(servers: usize, speech: Speech) -> Result<Self, Error> {
-        let mut outcome = Self::start_once(servers, speech).await;
-        for _ in 1..START_ATTEMPTS {
-            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
-                break;
-            }
-            outcome = Self::start_once(servers, speech).await;
-        }
-        outcome
+        on_free_ports(|| Self::start_once(servers, speech)).await
     }
 
     /// As [`ZooKeeperEnsemble::start`], or ends the test as skipped; see [`require`].
@@ -360,7 +353,6 @@ const MORE_JARS: &[&str] = &[
 ];
 const CONFIG: &str = "zoo.cfg";
 const DATA: &str = "data";
-const START_ATTEMPTS: usize = 5;
 const START_LIMIT: Duration = Duration::from_secs(60);
 const START_PAUSE: Duration = Duration::from_millis(50);
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use super::{DATA, LOG_SIZE, MariaDbServer, Programs, SOCKET};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::port::Port;
+use crate::port::{Port, on_free_ports};
 use crate::process::Process;
 use crate::require;
 
@@ -64,14 +64,7 @@ impl MariaDbBuilder {
     /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of the server's log is in the text.
     /// A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(self) -> Result<MariaDbServer, Error> {
-        let mut outcome = self.start_once().await;
-        for _ in 1..START_ATTEMPTS {
-            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
-                break;
-            }
-            outcome = self.start_once().await;
-        }
-        outcome
+        on_free_ports(|| self.start_once()).await
     }
 
     /// As [`MariaDbBuilder::start`], or ends the test as skipped; see [`require`].
@@ -125,5 +118,3 @@ const DEFAULTS: &[&str] = &[
     "--performance-schema=off",
     "--max-connections=300",
 ];
-
-const START_ATTEMPTS: usize = 5;

@@ -4,7 +4,7 @@ use super::MemcachedServer;
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::port::Port;
+use crate::port::{Port, on_free_ports};
 use crate::process::Process;
 use crate::require;
 
@@ -56,14 +56,7 @@ impl MemcachedBuilder {
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in the
     /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(self) -> Result<MemcachedServer, Error> {
-        let mut outcome = self.start_once().await;
-        for _ in 1..START_ATTEMPTS {
-            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
-                break;
-            }
-            outcome = self.start_once().await;
-        }
-        outcome
+        on_free_ports(|| self.start_once()).await
     }
 
     /// As [`MemcachedBuilder::start`], or ends the test as skipped; see [`require`].
@@ -106,5 +99,3 @@ impl MemcachedBuilder {
         Ok(server)
     }
 }
-
-const START_ATTEMPTS: usize = 5;

@@ -7,7 +7,7 @@ use super::{DATA, PostgresServer, Programs};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
-use crate::port::Port;
+use crate::port::{Port, on_free_ports};
 use crate::process::Process;
 use crate::require;
 
@@ -51,14 +51,7 @@ impl PostgresBuilder {
     /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of the server's log is in the text.
     /// A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(self) -> Result<PostgresServer, Error> {
-        let mut outcome = self.start_once().await;
-        for _ in 1..START_ATTEMPTS {
-            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
-                break;
-            }
-            outcome = self.start_once().await;
-        }
-        outcome
+        on_free_ports(|| self.start_once()).await
     }
 
     /// As [`PostgresBuilder::start`], or ends the test as skipped; see [`require`].
@@ -137,5 +130,3 @@ const DEFAULTS: &[&str] = &[
     "max_wal_senders=4",
     "autovacuum_naptime=5s",
 ];
-
-const START_ATTEMPTS: usize = 5;

@@ -9,7 +9,7 @@ use super::{ADMIN, Admin, DATA, RedisServer, SNAPSHOT, SOCKET};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
-use crate::port::Port;
+use crate::port::{Port, on_free_ports};
 use crate::process::Process;
 use crate::require;
 
@@ -128,14 +128,7 @@ impl RedisBuilder {
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in the
     /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(self) -> Result<RedisServer, Error> {
-        let mut outcome = self.start_at(Port::take()?).await;
-        for _ in 1..START_ATTEMPTS {
-            if !outcome.as_ref().is_err_and(Error::is_port_taken) {
-                break;
-            }
-            outcome = self.start_at(Port::take()?).await;
-        }
-        outcome
+        on_free_ports(|| async { self.start_at(Port::take()?).await }).await
     }
 
     /// As [`RedisBuilder::start`], or ends the test as skipped; see [`require`].
@@ -223,8 +216,6 @@ impl RedisBuilder {
         Ok(lines.join("\n") + "\n")
     }
 }
-
-const START_ATTEMPTS: usize = 5;
 /// The shortest limit among the systems that the kit runs on, in bytes.
 const MAX_SOCKET_PATH: usize = 103;
 
