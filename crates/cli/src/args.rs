@@ -12,13 +12,15 @@ use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leasehold::{Note, Resource};
 
+use crate::lessons;
+
 /// Hold a lock while a command runs.
 ///
 /// A lock has a name. Of all the commands that run under one name, on one machine or on many, one runs at a time (or
 /// up to N, or many readers). Without a server, the lock holds among the processes of this machine; with --on, among
 /// all machines that name the same server.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, after_help = EXAMPLES, after_long_help = EXAMPLES_LONG, styles = STYLES)]
+#[command(name = "leasehold", version, after_help = lessons::EXAMPLES, after_long_help = lessons::EXAMPLES_LONG, styles = STYLES)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,11 +31,11 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Show who holds a lock and who waits for it
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = lessons::SHOW_EXAMPLES)]
     Show(LookArgs),
     Ls(ListArgs),
     /// Print a line for every change of a lock, until interrupted
-    #[command(after_help = WATCH_EXAMPLES)]
+    #[command(after_help = lessons::WATCH_EXAMPLES)]
     Watch(LookArgs),
     Revoke(RevokeArgs),
     Break(BreakArgs),
@@ -81,7 +83,7 @@ pub(crate) struct StoreArgs {
 
 /// Hold a lock while a command runs
 #[derive(Debug, clap::Args)]
-#[command(after_help = RUN_EXAMPLES, after_long_help = RUN_EXAMPLES_LONG)]
+#[command(after_help = lessons::RUN_EXAMPLES, after_long_help = lessons::RUN_EXAMPLES_LONG)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -169,7 +171,7 @@ pub(crate) struct LookArgs {
 
 /// List the locks that are held or waited for
 #[derive(Debug, clap::Args)]
-#[command(after_help = LS_EXAMPLES)]
+#[command(after_help = lessons::LS_EXAMPLES)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -193,7 +195,7 @@ pub(crate) struct ListArgs {
 ///
 /// A holder that listens hears of it and decides for itself; the lock is not taken away. Who holds it later is not asked.
 #[derive(Debug, clap::Args)]
-#[command(after_help = REVOKE_EXAMPLES)]
+#[command(after_help = lessons::REVOKE_EXAMPLES)]
 pub(crate) struct RevokeArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -213,7 +215,7 @@ pub(crate) struct RevokeArgs {
 
 /// Take a lock away from those who hold it
 #[derive(Debug, clap::Args)]
-#[command(after_help = BREAK_EXAMPLES)]
+#[command(after_help = lessons::BREAK_EXAMPLES)]
 pub(crate) struct BreakArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -240,7 +242,7 @@ pub(crate) struct BreakArgs {
 /// It campaigns until it leads, and does then what it is told to. When it loses leadership it stops that and campaigns
 /// again; when it is told to end (TERM, INT, HUP, QUIT) it resigns.
 #[derive(Debug, clap::Args)]
-#[command(after_help = ELECT_EXAMPLES)]
+#[command(after_help = lessons::ELECT_EXAMPLES)]
 #[command(group = clap::ArgGroup::new("duty").required(true).args(["command", "on_elected"]))]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
@@ -280,7 +282,7 @@ pub(crate) struct ElectArgs {
 /// For those who may not let a program create tables: the statements, and what the user of the URL needs to be granted.
 /// They can be run again, also beside clients that are at work. Nothing is sent anywhere.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SCHEMA_EXAMPLES)]
+#[command(after_help = lessons::SCHEMA_EXAMPLES)]
 pub(crate) struct SchemaArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -293,7 +295,7 @@ pub(crate) struct SchemaArgs {
 /// it deletes their rows, and needs the right to; on MySQL, MariaDB and SQLite rows stay and are emptied. What is held or
 /// waited for is not touched, and fences rise as ever.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SWEEP_EXAMPLES)]
+#[command(after_help = lessons::SWEEP_EXAMPLES)]
 pub(crate) struct SweepArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -312,7 +314,7 @@ pub(crate) struct SweepArgs {
 /// It takes and gives back the lock leasehold-doctor a few times, and asks the server what it is and how it is set up. It
 /// changes nothing.
 #[derive(Debug, clap::Args)]
-#[command(after_help = DOCTOR_EXAMPLES)]
+#[command(after_help = lessons::DOCTOR_EXAMPLES)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -331,7 +333,7 @@ pub(crate) struct DoctorArgs {
 /// A server that starts without its data is not counted any more. As long as a majority remembers, it comes back by
 /// itself. When a majority has forgotten, nothing is granted until this is said; and new servers serve a little sooner.
 #[derive(Debug, clap::Args)]
-#[command(after_help = REARM_EXAMPLES)]
+#[command(after_help = lessons::REARM_EXAMPLES)]
 pub(crate) struct RearmArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -343,7 +345,7 @@ pub(crate) struct RearmArgs {
 
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
-#[command(after_help = COMPLETIONS_EXAMPLES)]
+#[command(after_help = lessons::COMPLETIONS_EXAMPLES)]
 pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
@@ -389,187 +391,6 @@ const STYLES: Styles = Styles::styled()
     .usage(AnsiColor::Green.on_default().bold())
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
-
-const EXAMPLES: &str = "\
-Examples:
-  leasehold run nightly -- ./report.sh          one at a time, on this machine
-  leasehold run --on redis://db nightly -- ./report.sh
-                                                one at a time, on every machine
-  leasehold run --no-wait nightly -- ./report.sh
-                                                do nothing if it runs already
-  leasehold show nightly                        who holds it, who waits
-
-`leasehold run --help` tells the whole story.";
-
-const EXAMPLES_LONG: &str = "\
-Examples:
-  leasehold run nightly -- ./report.sh          one at a time, on this machine
-  leasehold run --on redis://db nightly -- ./report.sh
-                                                one at a time, on every machine
-  leasehold run --no-wait nightly -- ./report.sh
-                                                do nothing if it runs already
-  leasehold run --permits 3 encode -- ./encode.sh
-                                                at most three at a time
-  leasehold show nightly                        who holds it, who waits
-  leasehold ls --json                           all locks, for a program
-  leasehold revoke nightly                      ask its holder to let go
-  leasehold break nightly                       take it away from its holder
-  leasehold doctor --on redis://db              what of its set-up hurts locks
-
-Environment:
-  LEASEHOLD_URL    the store, where --on does not name one
-  NO_COLOR         no colours
-
-Exit codes:
-  0    done; with `run`, the command's own code
-  1    `break` found nothing to break, `revoke` nobody to ask; `doctor` found
-       a risk, `ls --deadlocks` a deadlock
-  64   the command line cannot be understood
-  69   the store cannot be reached
-  74   the output cannot be written
-  75   busy, or not free in time
-  76   the lock was lost
-  78   refused, because it would not be safe
-  126  the command cannot be started
-  127  there is no such command
-  128+n  ended by signal n";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  leasehold run nightly -- ./report.sh
-  leasehold run --wait 10s --on redis://db deploy -- make deploy
-  leasehold run --permits 3 encode -- ./encode.sh in.mov
-  leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
-
---help says what the command sees, what becomes of signals, and the exit codes.";
-
-const RUN_EXAMPLES_LONG: &str = "\
-Examples:
-  leasehold run nightly -- ./report.sh
-  leasehold run --wait 10s --on redis://db deploy -- make deploy
-  leasehold run --permits 3 encode -- ./encode.sh in.mov
-  leasehold run --no-wait --at-least 50s hourly -- ./from-cron.sh
-  leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
-
-What the command sees:
-  LEASEHOLD_NAME   the name of the lock
-  LEASEHOLD_FENCE  a number that rises with every grant: hand it to what you
-                   write to, and let that refuse a smaller one. Not set where
-                   the store has none
-  LEASEHOLD_OWNER  by this, a `leasehold run` inside the command knows what is
-                   held already: for the same name on the same store it goes
-                   on at once, under the same fence
-  LEASEHOLD_URL    the store, without a password: no password reaches the
-                   command's environment
-
-Signals:
-  The command runs in a process group of its own, with the terminal if there
-  is one: Ctrl-C and Ctrl-Z reach it as always. TERM, INT, HUP, QUIT, USR1 and
-  USR2 that are sent to leasehold are passed on to that group; while it still
-  waits for the lock, they end the wait. When leasehold is killed, even by
-  KILL, so is the group. What the command leaves running in the background is
-  not waited for, and not protected.
-
-Exit codes:
-  The command's own, 128+n where signal n ended it; or
-  64   the command line cannot be understood
-  69   the store cannot be reached
-  75   busy, or not free in time
-  76   the lock was lost
-  78   refused, because it would not be safe
-  126  the command cannot be started
-  127  there is no such command";
-
-const SHOW_EXAMPLES: &str = "\
-Examples:
-  leasehold show nightly
-  leasehold show --json nightly | jq -r '.holders[].note'
-
-Exits with 0 whether it is held or free.";
-
-const LS_EXAMPLES: &str = "\
-Examples:
-  leasehold ls
-  leasehold ls orders/
-  leasehold ls --json | jq -r 'select(.waiting > 0).name'
-  leasehold ls --deadlocks                      who waits for each other
-
-Exits with 0; with --deadlocks where there is one with 1.";
-
-const WATCH_EXAMPLES: &str = "\
-Examples:
-  leasehold watch nightly
-  leasehold watch --json nightly | jq --unbuffered -r .state
-
-The first line says how it stands now. Ctrl-C ends it.";
-
-const REVOKE_EXAMPLES: &str = "\
-Examples:
-  leasehold revoke nightly
-  leasehold revoke --reason 'db1 goes down at 5' --on redis://db nightly
-  leasehold run --on-revoke term nightly -- ./report.sh
-                                                a holder that listens
-
-Exits with 0 where somebody was asked, with 1 where nobody holds it. For force
-see `leasehold break`.";
-
-const BREAK_EXAMPLES: &str = "\
-Examples:
-  leasehold break nightly
-  leasehold break --yes --on redis://db nightly
-
-The holders are not asked. Each learns of it at its next renewal, a third of
-its ttl later at most; until then both the old holder and the next one act.
-Only what checks the fence can tell them apart. Where a connection keeps what
-it holds (advisory, get-lock, for-update), that connection is ended, with all
-locks on it.
-
-Exits with 0 where something was broken, with 1 where there was nothing to
-break or you said no.";
-
-const ELECT_EXAMPLES: &str = "\
-Examples:
-  leasehold elect scheduler --on etcd://db -- ./scheduler
-  leasehold elect proxy --value 10.0.0.7:80 --on-elected 'ip addr add 10.0.0.1/24 dev eth0' \\
-                                            --on-lost 'ip addr del 10.0.0.1/24 dev eth0'
-  leasehold watch proxy                         who leads, as it changes
-
-What a command sees, and what becomes of signals, is as with `run`. Exits with the
-code of a COMMAND that has ended by itself, or of an --on-elected that failed; by the
-signal that ended it; or as `run` where the store cannot be reached at first.";
-
-const SCHEMA_EXAMPLES: &str = "\
-Examples:
-  leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app
-  leasehold schema --on mysql://app@db/app | mariadb -h db -u admin";
-
-const SWEEP_EXAMPLES: &str = "Examples:\n  leasehold sweep --on postgres://app@db/app\n  leasehold sweep --unused-for 7d --on sqlite:/var/lib/app/locks.db";
-
-const REARM_EXAMPLES: &str = "\
-Examples:
-  leasehold redlock rearm --on redlock://a,b,c
-  leasehold redlock rearm --yes --on redlock://a,b,c
-
-A lock that was granted before the servers forgot it may be valid until its
-lease ends. Wait that long, or stop its holder, before you say this: otherwise
-two may hold, and only what checks the fence can tell them apart.
-
-Exits with 0 where a majority serves now, with 1 where you said no.";
-
-const DOCTOR_EXAMPLES: &str = "\
-Examples:
-  leasehold doctor
-  leasehold doctor --on redis://db --ttl 10s
-  leasehold doctor --json | jq -r 'select(.severity != \"good\").advice'
-
-Exits with 0 where nothing is worse than a notice, with 1 where a risk was
-found, and with 78 where locks do not work or exclude nobody.";
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold
-  leasehold completions zsh > ~/.zfunc/_leasehold
-  leasehold completions fish > ~/.config/fish/completions/leasehold.fish";
 
 #[cfg(test)]
 mod tests {

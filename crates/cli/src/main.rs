@@ -20,6 +20,7 @@ mod elect;
 mod exit;
 mod job;
 mod json;
+mod lessons;
 mod list;
 mod paint;
 mod program;
