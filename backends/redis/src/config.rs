@@ -85,6 +85,12 @@ impl RedisConfig {
         let (url, hosts) = first_of_many(url);
         let url = Url::parse(&url)
             .map_err(|error| invalid(format!("this is no Redis URL ({error}): write {FORMS}")))?;
+        if url.fragment().is_some() {
+            // What is behind it would be left out, be it the rest of a password and the host.
+            return Err(invalid(
+                "a # has no meaning in the URL of a store: write %23 where it is part of a name or password",
+            ));
+        }
         let mut config = RedisConfig {
             endpoint: read_endpoint(&url)?,
             deployment: read_deployment(&url, hosts)?,
@@ -537,6 +543,7 @@ mod tests {
             ("redis:///5", "host is missing"),
             ("redis://h/abc", "database number"),
             ("redis://h/-1", "database number"),
+            ("redis://h/0#x", "%23"),
             ("redis://h?tiemout=1s", "known are wait, order, prefix, dialect"),
             ("redis://h?dialect=java", "native, plain, redisson, python-redis-lock"),
             ("redis://h?key-prefix=a", "write prefix"),

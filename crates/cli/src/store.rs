@@ -81,7 +81,7 @@ impl Store {
         let opened = Leasehold::builder().note(note).open(&self.url).await;
         opened.map_err(|error| {
             let hint = match error.kind() {
-                ErrorKind::Denied if self.logs_in() => {
+                ErrorKind::Denied if self.may_lack_password() => {
                     password_hint(std::env::var_os(OWNER_VARIABLE).is_some())
                 }
                 _ => "",
@@ -110,9 +110,10 @@ impl Store {
         })
     }
 
-    /// Whether a password may be what is missing: files know none.
-    fn logs_in(&self) -> bool {
-        !["file:", "sqlite:"].iter().any(|scheme| self.url.starts_with(scheme))
+    /// Whether a password may be what is missing: files know none, and where one is named it is not missing.
+    fn may_lack_password(&self) -> bool {
+        let is_server = self.url.contains("://") && !self.url.starts_with("file:");
+        is_server && redacted(&self.url) == self.url && !self.url.contains("password-file=")
     }
 
     fn origin(&self) -> &'static str {
@@ -261,6 +262,17 @@ mod tests {
             assert_eq!(from(same), same);
         }
         assert_eq!(from_the_root("sqlite:x".to_owned(), Some(Path::new("/"))), "sqlite:/x");
+    }
+
+    #[test]
+    fn a_password_that_is_named_is_not_missing() {
+        let lacks = |url: &str| Store { url: url.to_owned(), origin: Origin::Flag }.may_lack_password();
+        for url in ["redis://h", "postgres://me@h/db"] {
+            assert!(lacks(url), "{url}");
+        }
+        for url in ["file:///a", "sqlite:/a", "redis://me:x@h", "redis://h?password-file=/x"] {
+            assert!(!lacks(url), "{url}");
+        }
     }
 
     #[test]

@@ -55,6 +55,10 @@ pub mod mysql {
 
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
+    open_any(url).await.map_err(|error| discreet(url, error))
+}
+
+async fn open_any(url: &str) -> Result<Arc<dyn Backend>> {
     let scheme = url.split(':').next().unwrap_or_default();
     match scheme {
         "mem" => Ok(memory(&url["mem:".len()..])),
@@ -94,6 +98,10 @@ pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store has no tables.
 pub fn schema(url: &str) -> Result<String> {
+    schema_of(url).map_err(|error| discreet(url, error))
+}
+
+fn schema_of(url: &str) -> Result<String> {
     match url.split(':').next().unwrap_or_default() {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
@@ -112,7 +120,7 @@ pub fn schema(url: &str) -> Result<String> {
             let config = leasehold_sqlite::SqliteConfig::parse(url);
             Ok(leasehold_sqlite::schema(&config.map_err(|failure| Error::failed("schema", failure))?))
         }
-        scheme if SCHEMES.iter().any(|known| known.starts_with(&format!("{scheme}:"))) => {
+        scheme if is_known(scheme) => {
             let text = format!("the stores of «{scheme}:» have no tables: there is nothing to create");
             Err(Error::new(ErrorKind::Unsupported, "schema", text))
         }
@@ -148,6 +156,10 @@ pub struct Swept {
 /// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store keeps no rows of leases,
 /// [`ErrorKind::Denied`] without the right to delete, and as [`Leasehold::open`](crate::Leasehold::open).
 pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
+    sweep_any(url, unused_for).await.map_err(|error| discreet(url, error))
+}
+
+async fn sweep_any(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
     match url.split(':').next().unwrap_or_default() {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
@@ -173,7 +185,7 @@ pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<Swept> 
             let leasehold_sqlite::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
             Ok(Swept { seen, emptied, forgotten })
         }
-        scheme if SCHEMES.iter().any(|known| known.starts_with(&format!("{scheme}:"))) => {
+        scheme if is_known(scheme) => {
             _ = unused_for;
             let text = format!(
                 "the stores of «{scheme}:» keep no rows of locks that are over: there is nothing to sweep"
@@ -269,58 +281,113 @@ fn memory(name: &str) -> Arc<dyn Backend> {
     memory
 }
 
-fn unknown(url: &str) -> Error {
-    // Only the scheme is repeated: what follows may hold a password.
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-    let text = match scheme {
-        "" => "a store is named by a URL".to_owned(),
-        scheme => format!("no store is known by the scheme «{scheme}:»"),
-    };
-    Error::new(ErrorKind::Invalid, "open", format!("{text}; known are {}", SCHEMES.join(", ")))
+/// The error without its words where these may repeat a part of a password: of `x://me:a?b@host`, whose password should have its
+/// question mark encoded, a parser takes `b@host` for an option, and would say that it knows none of this name.
+fn discreet(url: &str, error: Error) -> Error {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let is_ambiguous = rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'));
+    if error.kind() != ErrorKind::Invalid || !is_ambiguous {
+        return error;
+    }
+    let text = "this URL cannot be read, and is not repeated since what stands before its last @ may be a password: write /, ? and \
+                # in a password as %2F, %3F and %23, and an @ that is elsewhere as %40";
+    Error::new(ErrorKind::Invalid, error.op(), text)
 }
 
-/// The schemes that this build understands.
-pub(crate) const SCHEMES: &[&str] = &[
-    "mem:",
-    "file:",
-    #[cfg(feature = "redis")]
-    "redis://",
-    #[cfg(feature = "redis")]
-    "rediss://",
-    #[cfg(feature = "redis")]
-    "redis+unix://",
-    #[cfg(feature = "redis")]
-    "redis+sentinel://",
-    #[cfg(feature = "redis")]
-    "rediss+sentinel://",
-    #[cfg(feature = "redis")]
-    "redis+cluster://",
-    #[cfg(feature = "redis")]
-    "rediss+cluster://",
-    #[cfg(feature = "redis")]
-    "redlock://",
-    #[cfg(feature = "redis")]
-    "redlocks://",
-    #[cfg(feature = "etcd")]
-    "etcd://",
-    #[cfg(feature = "etcd")]
-    "etcds://",
-    #[cfg(feature = "memcached")]
-    "memcached://",
-    #[cfg(feature = "memcached")]
-    "memcacheds://",
-    #[cfg(feature = "sqlite")]
-    "sqlite:",
-    #[cfg(feature = "zookeeper")]
-    "zk://",
-    #[cfg(feature = "zookeeper")]
-    "zks://",
-    #[cfg(feature = "postgres")]
-    "postgres://",
-    #[cfg(feature = "postgres")]
-    "postgresql://",
-    #[cfg(feature = "mysql")]
-    "mysql://",
-    #[cfg(feature = "mysql")]
-    "mariadb://",
-];
+fn unknown(url: &str) -> Error {
+    Error::new(ErrorKind::Invalid, "open", why_unknown(url, SCHEMES))
+}
+
+/// What is wrong with a URL of none of the schemes that this build understands.
+fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
+    let known: Vec<&str> =
+        schemes.iter().filter(|scheme| scheme.is_built).map(|scheme| scheme.text).collect();
+    let known = known.join(", ");
+    // Only the scheme is repeated: what follows may hold a password.
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    match schemes.iter().find(|known| known.is_named(scheme)) {
+        Some(Scheme { feature, .. }) => format!(
+            "«{scheme}:» needs the feature `{feature}` of the crate `leasehold`, which was built without: \
+             cargo add leasehold --features {feature}; known are {known}"
+        ),
+        None if scheme.is_empty() => {
+            format!("a store is named by a URL, a directory by file:///a/path; known are {known}")
+        }
+        None => format!("no store is known by the scheme «{scheme}:»; known are {known}"),
+    }
+}
+
+/// Whether this build understands the scheme.
+fn is_known(scheme: &str) -> bool {
+    SCHEMES.iter().any(|known| known.is_built && known.is_named(scheme))
+}
+
+/// How the URL of a store begins.
+struct Scheme {
+    text: &'static str,
+    feature: &'static str,
+    is_built: bool,
+}
+
+impl Scheme {
+    fn is_named(&self, scheme: &str) -> bool {
+        self.text.split(':').next() == Some(scheme)
+    }
+}
+
+/// The schemes that take a feature, and whether it is there.
+macro_rules! schemes {
+    ($($feature:literal: $($text:literal),+;)+) => {
+        &[
+            Scheme { text: "mem:", feature: "", is_built: true },
+            Scheme { text: "file:", feature: "", is_built: true },
+            $($(Scheme { text: $text, feature: $feature, is_built: cfg!(feature = $feature) }),+),+
+        ]
+    };
+}
+
+const SCHEMES: &[Scheme] = schemes! {
+    "redis": "redis://", "rediss://", "redis+unix://", "redis+sentinel://", "rediss+sentinel://", "redis+cluster://",
+        "rediss+cluster://", "redlock://", "redlocks://";
+    "etcd": "etcd://", "etcds://";
+    "memcached": "memcached://", "memcacheds://";
+    "sqlite": "sqlite:";
+    "zookeeper": "zk://", "zks://";
+    "postgres": "postgres://", "postgresql://";
+    "mysql": "mysql://", "mariadb://";
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_password_that_was_not_encoded_is_not_repeated() {
+        for scheme in SCHEMES.iter().filter(|scheme| scheme.is_built && scheme.text.ends_with("://")) {
+            for login in
+                ["me:6?hunter2", "me:6?a=b&hunter2", "me@a:6?hunter2=", "me:6?hun/ter2", "6#hunter2?hunter2"]
+            {
+                let url = format!("{}{login}@h,i,j/n", scheme.text);
+                let error = open_backend(&url).await.unwrap_err();
+                let shown = format!("{error} {error:?}");
+                assert!(error.kind() == ErrorKind::Invalid && !shown.contains("ter2"), "{url}: {shown}");
+                assert!(shown.contains("%3F"), "{url}: {shown}");
+            }
+        }
+        let error = open_backend("redis://h/?hunter=2").await.unwrap_err().to_string();
+        assert!(error.contains("known are"), "what nobody can take for a login is told: {error}");
+    }
+
+    #[test]
+    fn a_store_that_was_not_built_in_is_told_with_its_feature() {
+        let schemes = [
+            Scheme { text: "file:", feature: "", is_built: true },
+            Scheme { text: "zk://", feature: "zookeeper", is_built: false },
+        ];
+        let why = |url| why_unknown(url, &schemes);
+        assert!(why("zk://a:secret@h").contains("--features zookeeper"), "{}", why("zk://h"));
+        assert!(why("zookeeper://a:secret@h").contains("«zookeeper:»; known are file:"));
+        assert!(!why("zk://a:secret@h").contains("secret"));
+        assert!(why("/a/b").contains("file:///a/path; known are file:"));
+    }
+}
