@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_address::{invalid, reveal};
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use crate::config::{EtcdConfig, invalid, reveal};
+use crate::config::EtcdConfig;
 use crate::member::{Line, Member, OTHER_CLUSTER};
 use crate::proto::{AuthenticateRequest, StatusResponse};
 use crate::refusal::{Advice, Refusal, judge};
@@ -157,7 +158,7 @@ impl Cluster {
 
     /// Who logs in.
     pub(crate) fn user(&self) -> Option<&str> {
-        self.config.user.as_deref()
+        self.config.user()
     }
 
     /// Whether the servers ask for a certificate, as far as this client knows.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use leasehold_address::{Host, invalid};
 use leasehold_core::Failure;
 use prost::Message;
 use tokio::sync::mpsc;
@@ -19,7 +20,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{IntoRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::config::{EtcdConfig, Host, invalid, read_file};
+use crate::config::EtcdConfig;
 use crate::proto::{
     AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest,
     LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
@@ -281,12 +282,12 @@ pub(crate) fn term(header: Option<Header>) -> u64 {
 fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
     let Some(files) = &config.tls else { return Ok(None) };
     let mut tls = ClientTlsConfig::new();
-    tls = match &files.ca {
-        Some(path) => tls.ca_certificate(Certificate::from_pem(read_file(path, "ca")?)),
+    tls = match files.read_authorities()? {
+        Some(authorities) => tls.ca_certificate(Certificate::from_pem(authorities)),
         None => tls.with_native_roots(),
     };
-    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
-        tls = tls.identity(Identity::from_pem(read_file(cert, "cert")?, read_file(key, "key")?));
+    if let Some(own) = files.read_identity()? {
+        tls = tls.identity(Identity::from_pem(own.cert, own.key));
     }
     Ok(Some(tls))
 }
