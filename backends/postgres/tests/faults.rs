@@ -113,6 +113,39 @@ async fn a_server_that_hangs_is_away_and_comes_back() {
     faults::a_server_that_hangs_is_away_and_comes_back(&*backend, stop, resume).await;
 }
 
+/// The connections that are open see it too, at their next statement.
+#[tokio::test]
+async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    let set = async |read_only: &str| {
+        server.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}")).await.unwrap();
+        server.sql("SELECT pg_reload_conf()").await.unwrap();
+    };
+    set("on").await;
+    // Sessions hear of it when they are told to read their settings again, and not all at once.
+    let mut told = None;
+    for _ in 0..200 {
+        match renew(&*backend, &held).await {
+            Renewal::Renewed => tokio::time::sleep(Duration::from_millis(20)).await,
+            Renewal::Unknown(failure) => {
+                told = Some(failure);
+                break;
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+    let failure = told.expect("it was confirmed to the end");
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    assert!(failure.detail().contains("connect to the primary"), "{failure}");
+    assert!(look_once(&*backend, &claim("other", LONG)).await.is_err());
+    set("off").await;
+    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+}
+
 /// The server's data lie on a disk of 200 MB, which somebody else fills.
 #[tokio::test]
 async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
