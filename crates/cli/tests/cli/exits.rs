@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use crate::support::{Place, Started};
+use crate::support::{Place, Redis, Started};
 
 #[test]
 fn the_commands_own_code_comes_through() {
@@ -125,6 +125,19 @@ fn a_store_that_does_not_answer_is_69_with_its_address() {
         &["watch", "job"],
     ] {
         place.end(args).expect(69).says(&port.addr().to_string()).says("LEASEHOLD_URL");
+    }
+}
+
+#[test]
+fn what_listens_on_a_wrong_port_is_told_as_far_as_it_can_be() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let nobody = leasehold_testkit::Port::take().unwrap();
+    for (url, text) in [
+        (format!("etcd://{}?timeout=500ms", redis.server.addr()), "does it speak etcd"),
+        (format!("zk://{}?timeout=500ms", redis.server.addr()), "is it ZooKeeper"),
+        (format!("zk://{}?timeout=500ms", nobody.addr()), "refused"),
+    ] {
+        Place::on(&url).end(&["ls"]).expect(69).says(text);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A password is shown nowhere and passed on to nobody.
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{PostgresServer, RedisServer};
 
 use crate::support::{Place, Redis, Started};
 
@@ -91,4 +91,14 @@ fn a_password_file_is_passed_on_so_that_a_nested_run_can_log_in() {
     // By the password itself it cannot, and says so.
     let place = Place::on(&redis.server.url());
     place.run(&["job"], "leasehold run job -- echo inner").expect(64).says("password-file");
+}
+
+#[test]
+fn a_password_that_postgres_asks_for_is_told_as_missing() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let builder = PostgresServer::builder().password(PASSWORD);
+    let Some(server) = runtime.block_on(builder.start_or_skip()) else { return };
+    let place = Place::on(&server.url());
+    let ended = place.run(&["job"], "leasehold run job -- true || exit 3").expect(3);
+    ended.says("asks for a password").says("passes no password on");
 }
