@@ -8,12 +8,6 @@ use common::*;
 use leasehold_core::{Proof, Release, Renew, Renewal};
 use leasehold_testkit::MariaDbServer;
 
-/// One of the server's counters.
-async fn counter(server: &MariaDbServer, name: &str) -> i64 {
-    let answer = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
-    answer.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// As many renewals as `LEASEHOLD_RENEWALS` says, else two thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches() {

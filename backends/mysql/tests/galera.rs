@@ -14,12 +14,6 @@ use leasehold_testkit::{GaleraCluster, MariaDbServer};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 
-/// One of the server's counters.
-async fn counter(server: &MariaDbServer, name: &str) -> i64 {
-    let answer = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
-    answer.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_different_servers_exclude_each_other_and_lost_certifications_are_run_again() {
     let Some(cluster) = GaleraCluster::start_or_skip(2).await else { return };

@@ -97,8 +97,8 @@ impl Base {
     /// The connection to the file that the path leads to now.
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
         if file_at(&self.config.path) != self.file {
-            tracing::warn!(database = %self.config, "the file was removed or replaced: whatever was held in it is lost");
             *self = Base::open(self.config.clone())?;
+            tracing::warn!(database = %self.config, "the file was removed or replaced: whatever was held in it is lost");
         }
         Ok(&mut self.connection)
     }

@@ -34,3 +34,9 @@ pub async fn comes_to(server: &MariaDbServer, question: &str, expected: &str) {
     }
     panic!("{question}: {found} and not {expected}");
 }
+
+/// One of the server's counters.
+pub async fn counter(server: &MariaDbServer, name: &str) -> i64 {
+    let answer = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
+    answer.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
