@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Basis, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping};
+use leasehold_cell::{Amend, Basis, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping, Way};
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
 
@@ -79,6 +79,40 @@ impl MySqlCells {
         schema::restore(&self.pool).await.map_err(Refusal::Failed)
     }
 
+    async fn amend_one(&self, amend: &Amend) -> Result<Option<Fence>, Failure> {
+        let Amend { at, seen, way, put } = amend;
+        let params = vec![
+            put.text.as_str().into(),
+            signed(put.version).into(),
+            micros(put.keep).into(),
+            at.as_str().into(),
+            signed(*seen).into(),
+        ];
+        let sql = match way {
+            Way::Retake => &self.statements.retake,
+            Way::Keep => &self.statements.keep,
+        };
+        match self.exec(sql, params).await {
+            Ok(done) => Ok(amended(amend, &done)),
+            Err(Refusal::LostRace) => Ok(None),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
+        let done = match self.pool.run_each(&self.statements.amend_many(amends)).await {
+            // A table that is gone is made anew by whoever looks next, as those do whose change was not made.
+            Err(Refusal::LostRace | Refusal::NoTable(_)) => return Ok(vec![None; amends.len()]),
+            answer => answer.map_err(Refusal::into_failure)?,
+        };
+        if done.len() != amends.len() + 2 {
+            let text = format!("{} statements were answered, of {}", done.len(), amends.len() + 2);
+            return Err(Failure::unanswered(text));
+        }
+        // The first one begins the transaction.
+        Ok(amends.iter().zip(&done[1..]).map(|(amend, done)| amended(amend, done)).collect())
+    }
+
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
         let Swap { at, seen, basis, put, .. } = swap;
         let anew = *basis == Basis::Renewed;
@@ -146,14 +180,19 @@ impl Cells for MySqlCells {
         seized(put, self.exec(&self.statements.seize, params).await)
     }
 
-    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
-        let params = vec![
-            put.text.as_str().into(),
-            signed(put.version).into(),
-            micros(put.keep).into(),
-            at.as_str().into(),
-        ];
-        seized(put, self.exec(&self.statements.retake, params).await)
+    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+        if let [one] = amends {
+            return vec![self.amend_one(one).await];
+        }
+        let mut answers = Vec::with_capacity(amends.len());
+        for some in parts(amends, |amend| length(&amend.at, &amend.put), |_, _| true, self.server.max_text())
+        {
+            match self.amend_many(some).await {
+                Ok(done) => answers.extend(done.into_iter().map(Ok)),
+                Err(failure) => answers.extend(all(some.len(), &failure)),
+            }
+        }
+        answers
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
@@ -175,7 +214,8 @@ impl Cells for MySqlCells {
             return vec![self.swap_one(swap).await];
         }
         let mut answers = Vec::with_capacity(swaps.len());
-        for some in parts(swaps, self.server.max_text()) {
+        let alike = |one: &Swap, other: &Swap| one.basis == other.basis;
+        for some in parts(swaps, |swap| length(&swap.at, &swap.put), alike, self.server.max_text()) {
             answers.extend(self.swap_many(some).await);
         }
         answers
@@ -210,6 +250,15 @@ impl Cells for MySqlCells {
     }
 }
 
+/// What became of one change, by its own answer.
+fn amended(amend: &Amend, done: &Done) -> Option<Fence> {
+    let fence = match amend.way {
+        Way::Retake => Fence::new(0, done.number, 0),
+        Way::Keep => amend.put.fence,
+    };
+    (done.changed == 1).then_some(fence)
+}
+
 fn seized(put: &Put, answer: Result<Done, Refusal>) -> Result<Seized, Failure> {
     match answer {
         // One row was inserted, or one was changed, which an insertion counts as two.
@@ -241,23 +290,32 @@ fn cell(row: &Row) -> Result<Cell, Failure> {
     })
 }
 
-/// Cuts where the basis changes, and where a request would become too long: one change alone always fits, since its text
+/// Cuts where two are not alike, and where a request would become too long: one change alone always fits, since its text
 /// does.
-fn parts(swaps: &[Swap], most: usize) -> Vec<&[Swap]> {
+fn parts<T>(
+    changes: &[T],
+    length: impl Fn(&T) -> usize,
+    alike: impl Fn(&T, &T) -> bool,
+    most: usize,
+) -> Vec<&[T]> {
     let mut bytes = 0;
     let mut parts = Vec::new();
     let mut first = 0;
-    for (at, swap) in swaps.iter().enumerate() {
-        // The name is written three times, and each number some times.
-        let own = swap.put.text.len() + 3 * swap.at.as_str().len() + NUMBERS;
+    for (at, change) in changes.iter().enumerate() {
+        let own = length(change);
         bytes += own;
-        if at > first && (bytes > most || swap.basis != swaps[first].basis) {
-            parts.push(&swaps[first..at]);
+        if at > first && (bytes > most || !alike(change, &changes[first])) {
+            parts.push(&changes[first..at]);
             (first, bytes) = (at, own);
         }
     }
-    parts.push(&swaps[first..]);
+    parts.push(&changes[first..]);
     parts
+}
+
+/// What one change takes in a request. The name is written three times at most, and each number some times.
+fn length(at: &Resource, put: &Put) -> usize {
+    put.text.len() + 3 * at.as_str().len() + NUMBERS
 }
 
 fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
@@ -273,8 +331,8 @@ pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
-/// Bytes of the numbers of one change in a request, halved as all that is counted, since texts have two digits a byte.
-const NUMBERS: usize = 150;
+/// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts have two digits a byte.
+const NUMBERS: usize = 250;
 
 #[cfg(test)]
 mod tests {
@@ -299,10 +357,14 @@ mod tests {
         };
         let (kept, renewed) = (Basis::Kept, Basis::Renewed);
         let swaps = [swap(10, kept), swap(10, kept), swap(80, kept), swap(200, kept), swap(1, kept)];
-        let sizes = |parts: Vec<&[Swap]>| parts.iter().map(|part| part.len()).collect::<Vec<_>>();
-        assert_eq!(sizes(parts(&swaps, 99_000)), [2, 1, 1, 1]);
-        assert_eq!(sizes(parts(&swaps, 1_000_000)), [5]);
+        let sizes = |swaps: &[Swap], most| {
+            let alike = |one: &Swap, other: &Swap| one.basis == other.basis;
+            let parts = parts(swaps, |swap| length(&swap.at, &swap.put), alike, most);
+            parts.iter().map(|part| part.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&swaps, 99_000), [2, 1, 1, 1]);
+        assert_eq!(sizes(&swaps, 1_000_000), [5]);
         let swaps = [swap(1, kept), swap(1, renewed), swap(1, renewed), swap(1, kept)];
-        assert_eq!(sizes(parts(&swaps, 1_000_000)), [1, 2, 1]);
+        assert_eq!(sizes(&swaps, 1_000_000), [1, 2, 1]);
     }
 }

@@ -166,18 +166,29 @@ impl Link {
 
     /// As [`Link::run`], for statements that may wait in the server for so long.
     pub(crate) async fn run_within(&mut self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
+        let done = self.run_each(statements, wait).await?;
+        Ok(done.into_iter().flat_map(|done| done.rows).collect())
+    }
+
+    /// As [`Link::run_within`], and answers what each statement did.
+    pub(crate) async fn run_each(&mut self, statements: &str, wait: Duration) -> Result<Vec<Done>, Refusal> {
         let limit = self.limit() + wait;
         let connection = &mut self.connection;
         let asking = async {
             let mut result = connection.query_iter(statements).await?;
-            let mut rows = Vec::new();
+            let mut done = Vec::new();
             // Bounded by the statements that were sent.
-            while !result.is_empty() {
-                rows.extend(result.collect::<Row>().await?);
+            loop {
+                let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
+                if result.is_empty() {
+                    done.push(Done { rows: Vec::new(), changed, number });
+                    break;
+                }
+                done.push(Done { rows: result.collect().await?, changed, number });
             }
             // An error of any but the first statement looks like an end, and is only told here.
             result.drop_result().await?;
-            Ok(rows)
+            Ok(done)
         };
         limited(limit, asking).await
     }

@@ -39,8 +39,14 @@ impl Pool {
 
     /// Sends statements without parameters, and waits for the rows of all of them.
     pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        let done = self.run_each(statements).await?;
+        Ok(done.into_iter().flat_map(|done| done.rows).collect())
+    }
+
+    /// As [`Pool::run`], and answers what each statement did.
+    pub(crate) async fn run_each(&self, statements: &str) -> Result<Vec<Done>, Refusal> {
         let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.run(statements).await;
+        let answer = link.run_each(statements, Duration::ZERO).await;
         self.check_in(link, &answer);
         answer
     }

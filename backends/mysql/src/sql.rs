@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use leasehold_cell::{Basis, Swap};
+use leasehold_cell::{Amend, Basis, Swap, Way};
 
 use crate::cells::{micros, signed};
 use crate::config::Names;
@@ -18,6 +18,7 @@ pub(crate) struct Statements {
     table: String,
     pub(crate) seize: String,
     pub(crate) retake: String,
+    pub(crate) keep: String,
     pub(crate) read: String,
     pub(crate) swap: String,
     pub(crate) list: String,
@@ -30,7 +31,8 @@ impl Statements {
         let table = names.table(ending);
         Statements {
             seize: seize(&table),
-            retake: retake(&table),
+            retake: retake(&table, &PARAMETERS),
+            keep: keep(&table, &PARAMETERS),
             read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
             // Assignments are made from left to right, and each sees those before it.
             swap: format!(
@@ -51,6 +53,25 @@ impl Statements {
     pub(crate) fn read_many<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
         let names: Vec<String> = names.map(literal).collect();
         format!("SELECT {CELL} FROM {} WHERE name IN ({})", self.table, names.join(", "))
+    }
+
+    /// Makes these changes whose conditions hold, each by a statement of its own between the first and the last, in one
+    /// transaction. Few are sent in this way; one statement for all of them, as for renewals, would have to ask afterwards what
+    /// it did.
+    pub(crate) fn amend_many(&self, amends: &[&Amend]) -> String {
+        let mut statements = String::from("START TRANSACTION");
+        for Amend { at, seen, way, put } in amends {
+            let (claims, name) = (literal(&put.text), literal(at.as_str()));
+            let numbers = [signed(put.version), micros(put.keep), signed(*seen)];
+            let [version, keep, seen] = numbers.map(|number| number.to_string());
+            let put = Written { claims: &claims, version: &version, keep: &keep, name: &name, seen: &seen };
+            statements += "; ";
+            statements += &match way {
+                Way::Retake => retake(&self.table, &put),
+                Way::Keep => self::keep(&self.table, &put),
+            };
+        }
+        statements + "; COMMIT"
     }
 
     /// Makes all these changes whose conditions hold, and answers the names of those that were made. They are of one
@@ -108,14 +129,36 @@ fn seize(table: &str) -> String {
     )
 }
 
-/// As [`seize`] of a row that is there: without an insertion that has to fail first.
-fn retake(table: &str) -> String {
+/// Puts a claim into a row that its client left empty, and so without an insertion that has to fail first.
+fn retake(table: &str, put: &Written<'_>) -> String {
+    let Written { claims, version, keep, name, seen } = put;
     // Assignments are made from left to right, and each sees those before it.
     format!(
-        "UPDATE {table} SET claims = ?, version = ?, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), \
-         origin = {NOW}, lapses = origin + ? WHERE name = ? AND lapses <= {NOW}"
+        "UPDATE {table} SET claims = {claims}, version = {version}, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), \
+         origin = {NOW}, lapses = origin + {keep} WHERE name = {name} AND version = {seen}"
     )
 }
+
+/// What is alone in its cell goes on, or ends.
+fn keep(table: &str, put: &Written<'_>) -> String {
+    let Written { claims, version, keep, name, seen } = put;
+    format!(
+        "UPDATE {table} SET claims = {claims}, version = {version}, origin = {NOW}, lapses = origin + {keep} \
+         WHERE name = {name} AND version = {seen} AND lapses > {NOW}"
+    )
+}
+
+/// How the values of a change stand in its statement: as parameters, or written out.
+struct Written<'a> {
+    claims: &'a str,
+    version: &'a str,
+    keep: &'a str,
+    name: &'a str,
+    seen: &'a str,
+}
+
+/// In this order.
+const PARAMETERS: Written<'_> = Written { claims: "?", version: "?", keep: "?", name: "?", seen: "?" };
 
 /// Bytes, in a form that nothing in them can end.
 pub(crate) fn literal(text: &str) -> String {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Basis, Bells, Call, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping};
+use leasehold_cell::{
+    Amend, Basis, Bells, Call, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping, Way,
+};
 use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource, Waiting};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -83,12 +85,53 @@ impl PostgresCells {
         }
     }
 
-    async fn keep_one(&self, swap: &Swap) -> Result<bool, Failure> {
-        let Swap { at, seen, put, .. } = swap;
+    async fn retake_one(&self, amend: &Amend) -> Result<Option<Fence>, Failure> {
+        let Amend { at, seen, put, .. } = amend;
         let (name, seen, version, keep) = (at.as_str(), signed(*seen), signed(put.version), micros(put.keep));
+        let answer = self.ask(&self.statements.retake_one, &[&name, &seen, &put.text, &version, &keep]).await;
+        rows_of(answer)?.first().map(|row| fence(row, 0)).transpose()
+    }
+
+    async fn keep_one(&self, at: &Resource, seen: u64, put: &Put) -> Result<bool, Failure> {
+        let (name, seen, version, keep) = (at.as_str(), signed(seen), signed(put.version), micros(put.keep));
         let answer =
             self.pool.ask(&self.statements.keep_one, &[&name, &seen, &put.text, &version, &keep]).await;
         Ok(!rows_of(answer)?.is_empty())
+    }
+
+    async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
+        let names: Vec<&str> = amends.iter().map(|amend| amend.at.as_str()).collect();
+        let retakes: Vec<bool> = amends.iter().map(|amend| amend.way == Way::Retake).collect();
+        let seen: Vec<i64> = amends.iter().map(|amend| signed(amend.seen)).collect();
+        let texts: Vec<&str> = amends.iter().map(|amend| amend.put.text.as_str()).collect();
+        let versions: Vec<i64> = amends.iter().map(|amend| signed(amend.put.version)).collect();
+        let keeps: Vec<i64> = amends.iter().map(|amend| micros(amend.put.keep)).collect();
+        let answer = match self.statements.amend_few(amends.len()) {
+            Some(few) => {
+                let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(few.types.len());
+                for at in 0..amends.len() {
+                    params.extend::<[&(dyn ToSql + Sync); 6]>([
+                        &names[at],
+                        &retakes[at],
+                        &seen[at],
+                        &texts[at],
+                        &versions[at],
+                        &keeps[at],
+                    ]);
+                }
+                self.ask(few, &params).await
+            }
+            None => {
+                let many = &self.statements.amend_many;
+                self.ask(many, &[&names, &retakes, &seen, &texts, &versions, &keeps]).await
+            }
+        };
+        let rows = rows_of(answer)?;
+        let mut done = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            done.insert(read::<&str>(row, 0)?, fence(row, 1)?);
+        }
+        Ok(names.into_iter().map(|name| done.get(name).copied()).collect())
     }
 
     async fn keep_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
@@ -175,6 +218,11 @@ impl Cells for PostgresCells {
         Timekeeping::Store
     }
 
+    fn commits_at_once(&self) -> Option<usize> {
+        // One is carried out while this client reads the answers of the other.
+        Some(2)
+    }
+
     fn max_text(&self) -> usize {
         MAX_TEXT
     }
@@ -204,12 +252,19 @@ impl Cells for PostgresCells {
         Ok(Seized::Held(Some(cell(row, 2)?)))
     }
 
-    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
-        let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
-        let answer = self.ask(&self.statements.retake, &[&name, &put.text, &version, &keep]).await;
-        match rows_of(answer)?.first() {
-            Some(row) => Ok(Seized::Taken { version: put.version, fence: fence(row, 0)? }),
-            None => Ok(Seized::Held(None)),
+    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+        match amends {
+            [one] => vec![match one.way {
+                Way::Retake => self.retake_one(one).await,
+                Way::Keep => {
+                    let kept = self.keep_one(&one.at, one.seen, &one.put).await;
+                    kept.map(|is_done| is_done.then_some(one.put.fence))
+                }
+            }],
+            many => match self.amend_many(many).await {
+                Ok(done) => done.into_iter().map(Ok).collect(),
+                Err(failure) => many.iter().map(|_| Err(failure.clone())).collect(),
+            },
         }
     }
 
@@ -232,7 +287,7 @@ impl Cells for PostgresCells {
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         let is_kept = |swap: &Swap| swap.basis == Basis::Renewed && swap.put.call == Call::Nobody;
         let done = match swaps {
-            [swap] if is_kept(swap) => return vec![self.keep_one(swap).await],
+            [swap] if is_kept(swap) => return vec![self.keep_one(&swap.at, swap.seen, &swap.put).await],
             [swap] => return vec![self.swap_one(swap).await],
             _ if swaps.iter().all(is_kept) => self.keep_many(swaps).await,
             _ => self.swap_many(swaps).await,

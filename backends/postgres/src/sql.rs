@@ -4,6 +4,8 @@
 //! statement's own running (`clock_timestamp`), never that at which a transaction began. A statement never waits for
 //! anything but the lock of a row that another statement of this kind holds.
 
+use std::sync::LazyLock;
+
 use tokio_postgres::types::Type;
 
 use crate::config::Names;
@@ -38,7 +40,9 @@ impl Table {
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) seize: Sql,
-    pub(crate) retake: Sql,
+    pub(crate) retake_one: Sql,
+    amend_few: Vec<Sql>,
+    pub(crate) amend_many: Sql,
     pub(crate) read_one: Sql,
     pub(crate) read_many: Sql,
     pub(crate) keep_one: Sql,
@@ -56,7 +60,9 @@ impl Statements {
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}");
         Statements {
             seize: seize(own.name("seize", "seize_register"), &table, &epoch, &cell),
-            retake: retake(own.name("retake", "retake_register"), &table, &epoch),
+            retake_one: retake_one(own.name("retake_one", "retake_register"), &table, &epoch),
+            amend_few: amend_few(own, &table, &epoch),
+            amend_many: amend_many(own.name("amend_many", "amend_registers"), &table, &epoch),
             // An array could be of any length, so the server would make a plan for each question.
             read_one: sql(
                 own.name("read_one", "read_register"),
@@ -85,6 +91,13 @@ impl Statements {
     }
 }
 
+impl Statements {
+    /// The one for so many cells, where they are few: name, whether it is retaken, seen, claims, version and keep of each.
+    pub(crate) fn amend_few(&self, cells: usize) -> Option<&Sql> {
+        self.amend_few.get(cells.checked_sub(FEWEST)?)
+    }
+}
+
 // A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
 fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
     sql(
@@ -107,17 +120,63 @@ fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
 
 // A change of a row is half the work of an insertion that turns into one: the server need not look for what is in its way,
 // lock it, and keep rows between two parts of a statement.
-fn retake(name: &'static str, table: &str, epoch: &str) -> Sql {
+fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     sql(
         name,
         format!(
-            "UPDATE {table} c SET claims = $2, version = $3, epoch = greatest(c.epoch, {epoch}), \
+            "UPDATE {table} c SET claims = $3, version = $4, epoch = greatest(c.epoch, {epoch}), \
                      seq = c.seq + 1, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + $4 * interval '1 microsecond' \
-                     WHERE c.name = $1 AND c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq"
+                     lapses = clock_timestamp() + $5 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 RETURNING c.epoch, c.seq"
         ),
-        &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
     )
+}
+
+// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its own. A join by
+// «= ANY» of one can only be made row by row: so rows are locked in the order in which they are given, and no plan that was
+// made for an empty table reads a long one as a whole.
+fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'static [Type]) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = w.claims, version = w.version, \
+                     epoch = CASE WHEN w.anew THEN greatest(c.epoch, {epoch}) ELSE c.epoch END, \
+                     seq = c.seq + w.anew::int, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + w.keep * interval '1 microsecond' \
+                     FROM {given} AS w (name, anew, seen, claims, version, keep) \
+                     WHERE c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen]) \
+                     AND (w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq"
+        ),
+        types,
+    )
+}
+
+// Written out one by one, which costs the server half as much as arrays of which it makes rows first.
+fn amend_few(own: Table, table: &str, epoch: &str) -> Vec<Sql> {
+    let one = |first: usize| {
+        let parameters = (first..first + AMEND.len()).map(|at| format!("${at}")).collect::<Vec<_>>();
+        format!("({})", parameters.join(", "))
+    };
+    let of = |(place, (locks, registers)): (usize, &(&'static str, &'static str))| {
+        let count = place + FEWEST;
+        let given: Vec<String> = (0..count).map(|at| one(at * AMEND.len() + 1)).collect();
+        let given = format!("(VALUES {})", given.join(", "));
+        amend(own.name(locks, registers), table, epoch, &given, &AMENDS[..count * AMEND.len()])
+    };
+    NAMES_OF_FEW.iter().enumerate().map(of).collect()
+}
+
+fn amend_many(name: &'static str, table: &str, epoch: &str) -> Sql {
+    let types = &[
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+    ];
+    amend(name, table, epoch, "unnest($1, $2, $3, $4, $5, $6)", types)
 }
 
 // What is alone in its cell goes on, or ends. Epoch and counter stay, and nobody is called.
@@ -204,6 +263,24 @@ fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
         ],
     )
 }
+
+/// What is given for each cell that is amended.
+const AMEND: [Type; 6] = [Type::TEXT, Type::BOOL, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
+/// The same for as many as are written out.
+static AMENDS: LazyLock<Vec<Type>> = LazyLock::new(|| {
+    AMEND.iter().cloned().cycle().take(AMEND.len() * (FEWEST + NAMES_OF_FEW.len())).collect()
+});
+/// Fewer have statements of their own.
+const FEWEST: usize = 2;
+const NAMES_OF_FEW: [(&str, &str); 7] = [
+    ("amend_2", "amend_2_registers"),
+    ("amend_3", "amend_3_registers"),
+    ("amend_4", "amend_4_registers"),
+    ("amend_5", "amend_5_registers"),
+    ("amend_6", "amend_6_registers"),
+    ("amend_7", "amend_7_registers"),
+    ("amend_8", "amend_8_registers"),
+];
 
 fn sql(name: &'static str, text: String, types: &'static [Type]) -> Sql {
     Sql { name, text, types }

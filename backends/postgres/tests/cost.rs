@@ -65,6 +65,35 @@ async fn what_nobody_else_wants_is_one_statement_to_take_and_one_to_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_many_tasks_want_at_once_shares_commits() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let mut before = 0;
+    // A few of a kind are written out, and more are not. The first time nobody has left anything to come back to.
+    for tasks in [64, 64, 5, 64] {
+        let start = writes(&server).await;
+        let mut joined = tokio::task::JoinSet::new();
+        for n in 0..tasks {
+            let backend = backend.clone();
+            joined.spawn(async move {
+                let claim = claim(&format!("shared/{n}"), LONG);
+                hold(&*backend, &claim).await;
+                assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+            });
+        }
+        joined.join_all().await;
+        let spent = writes(&server).await - start - 1;
+        if before == 64 && tasks == 64 {
+            assert!(spent <= 64, "{spent} transactions for {tasks} acquires and as many releases");
+        }
+        before = tasks;
+    }
+    let free =
+        server.sql("SELECT count(*) FROM leasehold WHERE claims = '' AND lapses <= clock_timestamp()").await;
+    assert_eq!(free.unwrap().trim(), "64");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_renewals_are_a_hundred_statements_at_most() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Basis, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Shelf, Swap, Swept,
-    Timekeeping,
+    Amend, Basis, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Shelf, Swap,
+    Swept, Timekeeping, Way,
 };
 use leasehold_core::{
     Admission, Backend, Clock, Effect, Failure, FailureKind, Fence, Finding, Liveness, Profile, Registers,
@@ -93,6 +93,30 @@ impl SqliteCells {
             None => Err(Failure::unanswered("the thread of the database ended")),
         }
     }
+
+    /// Makes these changes, in one transaction: one wait for the disk.
+    async fn change_all<C: Send + 'static, T: Send + 'static>(
+        &self,
+        changes: Vec<C>,
+        change: fn(&Connection, &Statements, &C, i64) -> rusqlite::Result<T>,
+    ) -> Vec<Result<T, Failure>> {
+        let (count, statements) = (changes.len(), self.statements.clone());
+        let done = self.run(move |connection| {
+            if let [one] = &changes[..] {
+                return Ok(vec![change(connection, &statements, one, time::now())?]);
+            }
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let now = time::now();
+            let done = changes.iter().map(|one| change(&transaction, &statements, one, now));
+            let done = done.collect::<rusqlite::Result<Vec<T>>>()?;
+            transaction.commit()?;
+            Ok(done)
+        });
+        match done.await {
+            Ok(done) => done.into_iter().map(Ok).collect(),
+            Err(failure) => (0..count).map(|_| Err(failure.clone())).collect(),
+        }
+    }
 }
 
 #[async_trait]
@@ -103,6 +127,11 @@ impl Cells for SqliteCells {
 
     fn timekeeping(&self) -> Timekeeping {
         Timekeeping::Store
+    }
+
+    fn commits_at_once(&self) -> Option<usize> {
+        // There is one writer at a time.
+        Some(1)
     }
 
     fn max_text(&self) -> usize {
@@ -141,24 +170,30 @@ impl Cells for SqliteCells {
         }
     }
 
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        let (many, statements) = (swaps.to_vec(), self.statements.clone());
-        let done = self.run(move |connection| {
-            if let [one] = &many[..] {
-                return Ok(vec![swap_one(connection, &statements, one, time::now())?]);
+    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+        let many = amends.iter().map(|amend| (*amend).clone()).collect();
+        self.change_all(many, |connection, statements, amend: &Amend, now| {
+            let Amend { at, seen, way, put } = amend;
+            match way {
+                Way::Retake => {
+                    let (name, text, keep) = (at.as_str(), &put.text, micros(put.keep));
+                    let parameters = (name, text, signed(put.version), now, keep, signed(*seen));
+                    Ok(change_one(connection, &statements.retake, parameters)?.map(fence))
+                }
+                Way::Keep => {
+                    let is_done = swap_one(connection, statements, at, *seen, Basis::Renewed, put, now)?;
+                    Ok(is_done.then_some(put.fence))
+                }
             }
-            // One transaction for all of them: one wait for the disk.
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let now = time::now();
-            let done = many.iter().map(|swap| swap_one(&transaction, &statements, swap, now));
-            let done = done.collect::<rusqlite::Result<Vec<bool>>>()?;
-            transaction.commit()?;
-            Ok(done)
-        });
-        match done.await {
-            Ok(done) => done.into_iter().map(Ok).collect(),
-            Err(failure) => swaps.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        })
+        .await
+    }
+
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        self.change_all(swaps.to_vec(), |connection, statements, swap: &Swap, now| {
+            swap_one(connection, statements, &swap.at, swap.seen, swap.basis, &swap.put, now)
+        })
+        .await
     }
 
     async fn list(
@@ -270,17 +305,19 @@ fn change_one(
 fn swap_one(
     connection: &Connection,
     statements: &Statements,
-    swap: &Swap,
+    at: &Resource,
+    seen: u64,
+    basis: Basis,
+    put: &Put,
     now: i64,
 ) -> rusqlite::Result<bool> {
-    let Swap { at, seen, basis, put, .. } = swap;
     let parameters = (
         at.as_str(),
-        signed(*seen),
+        signed(seen),
         &put.text,
         signed(put.version),
         signed(put.fence.seq),
-        *basis == Basis::Renewed,
+        basis == Basis::Renewed,
         now,
         micros(put.keep),
     );

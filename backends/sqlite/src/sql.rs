@@ -4,6 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) seize: String,
+    pub(crate) retake: String,
     pub(crate) read: String,
     pub(crate) swap: String,
     pub(crate) list: String,
@@ -20,6 +21,10 @@ impl Statements {
                  ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
                  seq = c.seq + 1, origin = excluded.origin, lapses = excluded.lapses \
                  WHERE c.lapses <= ?4 RETURNING seq"
+            ),
+            retake: format!(
+                "UPDATE {table} SET claims = ?2, version = ?3, seq = seq + 1, origin = ?4, lapses = ?4 + ?5 \
+                 WHERE name = ?1 AND version = ?6 RETURNING seq"
             ),
             read: format!("SELECT claims, version, seq, origin FROM {table} WHERE name = ?1"),
             swap: format!(
@@ -52,9 +57,9 @@ mod tests {
         let config = SqliteConfig::parse("sqlite:locks.db").unwrap();
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&schema(&config)).unwrap();
-        let Statements { seize, read, swap, list, all } = Statements::of(&config.table);
+        let Statements { seize, retake, read, swap, list, all } = Statements::of(&config.table);
         // An insertion finds its row by the key, which is not worth a line to SQLite.
-        for (sql, steps) in [(seize, 0), (read, 1), (swap, 1), (list, 1), (all, 1)] {
+        for (sql, steps) in [(seize, 0), (retake, 1), (read, 1), (swap, 1), (list, 1), (all, 1)] {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let parameters = vec![None::<i64>; plan.parameter_count()];
             let plan = plan.query_map(rusqlite::params_from_iter(parameters), |row| row.get(3)).unwrap();

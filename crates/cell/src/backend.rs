@@ -11,6 +11,7 @@ use leasehold_core::{
 
 use crate::bells::Bells;
 use crate::cells::{Cell, Cells};
+use crate::group_commit::GroupCommit;
 use crate::left::Left;
 use crate::mine::Mine;
 use crate::page::Page;
@@ -27,7 +28,8 @@ use crate::turns::Turns;
 /// a call once its turn comes, and within the profile's `place_ttl` otherwise.
 #[derive(Debug)]
 pub struct CellBackend<C> {
-    pub(crate) cells: C,
+    pub(crate) cells: Arc<C>,
+    pub(crate) commits: GroupCommit<C>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) mine: Mine,
     pub(crate) left: Left,
@@ -40,7 +42,9 @@ pub struct CellBackend<C> {
 impl<C: Cells> CellBackend<C> {
     /// A backend over these cells. `clock` is the machine's own, and counts suspend.
     pub fn new(cells: C, clock: Arc<dyn Clock>) -> Self {
+        let cells = Arc::new(cells);
         CellBackend {
+            commits: GroupCommit::new(cells.clone()),
             cells,
             clock,
             mine: Mine::default(),

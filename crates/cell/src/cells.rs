@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use leasehold_core::{Failure, Fence, Finding, Profile, Registers, Resource};
 
 use crate::Bells;
+use crate::pace::draw_version;
 use crate::sweeping::{Found, nothing_to_sweep};
 
 /// A store that keeps one small value per resource and changes it only if nobody else did.
@@ -41,11 +42,35 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// origin becomes the present. `put.fence` says nothing here.
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure>;
 
-    /// As [`Cells::seize`] of a cell that this client emptied, and of which it has heard nothing since: it is there, and most
-    /// likely still empty. A store for which a change is less work than «insert or change» does that; where the cell is
-    /// not there, or not empty, it does nothing and says [`Seized::Held`]. Only under [`Timekeeping::Store`].
-    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
-        self.seize(at, put).await
+    /// How many commits the store is best given at a time, if those that come meanwhile go together in the next one; `None`
+    /// where each is best sent by itself, since the store gains nothing from many in one. Constant for its life.
+    fn commits_at_once(&self) -> Option<usize> {
+        None
+    }
+
+    /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or `None` where it did
+    /// not hold. Each cell occurs once, in the order of names. A store for which a commit is dear makes all of them in one:
+    /// they are what several tasks want at once. Only under [`Timekeeping::Store`].
+    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+        let mut answers = Vec::with_capacity(amends.len());
+        for Amend { at, seen, way, put } in amends {
+            answers.push(match way {
+                Way::Retake => self.seize(at, put).await.map(|seized| match seized {
+                    Seized::Taken { fence, .. } => Some(fence),
+                    Seized::Held(_) => None,
+                }),
+                Way::Keep => {
+                    let (at, seen, epoch, put) = (at.clone(), *seen, put.fence.epoch, put.clone());
+                    let fence = put.fence;
+                    let swap = Swap { at, seen, epoch, basis: Basis::Renewed, put };
+                    let swapped = self.swap(&[swap]).await.pop();
+                    let swapped = swapped
+                        .unwrap_or_else(|| Err(Failure::unanswered("the store did not answer a write")));
+                    swapped.map(|is_done| is_done.then_some(fence))
+                }
+            });
+        }
+        answers
     }
 
     /// The cells of these resources, in order; `None` where there is none.
@@ -129,6 +154,14 @@ pub struct Put {
     pub call: Call,
 }
 
+impl Put {
+    /// What is written where no claim is left, and nobody is called.
+    pub(crate) fn nothing(fence: Fence) -> Result<Put, Failure> {
+        let version = draw_version()?;
+        Ok(Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::Nobody })
+    }
+}
+
 /// Whom a write concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -170,6 +203,28 @@ pub struct Swap {
     pub basis: Basis,
     /// The new value.
     pub put: Put,
+}
+
+/// A change of a cell that this client was the last to write. The origin becomes the present, and nobody is called.
+#[derive(Clone, Debug)]
+pub struct Amend {
+    /// Which cell.
+    pub at: Resource,
+    /// The version that it must have: the one that this client gave it.
+    pub seen: u64,
+    /// What becomes of its claim.
+    pub way: Way,
+    /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` says nothing.
+    pub put: Put,
+}
+
+/// What a change of a client's own cell does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The client left it empty, and puts a claim into it. The store makes the fence, as for [`Cells::seize`].
+    Retake,
+    /// A claim is alone in it, and goes on or ends: as [`Basis::Renewed`] with nobody to call.
+    Keep,
 }
 
 /// What a write does to the origin of a cell.

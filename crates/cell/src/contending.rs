@@ -9,7 +9,7 @@ use leasehold_core::{
 
 use crate::backend::CellBackend;
 use crate::bells::{Bell, News, address};
-use crate::cells::{Basis, Cell, Cells, Put, Seized, Swap, Timekeeping};
+use crate::cells::{Amend, Basis, Cell, Cells, Put, Seized, Swap, Timekeeping, Way};
 use crate::mine::Alone;
 use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered, stagger};
 use crate::page::{self, BY_STORE, Page};
@@ -118,8 +118,8 @@ impl<C: Cells> CellBackend<C> {
             call: crate::Call::Nobody,
         };
         let seized = match self.left.take(&claim.resource) {
-            true => self.cells.retake(&claim.resource, &put).await?,
-            false => self.cells.seize(&claim.resource, &put).await?,
+            Some(seen) => self.retake(claim, seen, &put).await?,
+            None => self.cells.seize(&claim.resource, &put).await?,
         };
         Ok(match seized {
             Seized::Held(cell) => Taking::Held(cell),
@@ -132,6 +132,15 @@ impl<C: Cells> CellBackend<C> {
                 self.remember(asking, version, fence, fence);
                 Taking::Granted(asking.granted(fence))
             }
+        })
+    }
+
+    /// Puts the claim where this client left nobody, together with what others of its tasks want just now.
+    async fn retake(&self, claim: &Claim, seen: u64, put: &Put) -> Result<Seized, Failure> {
+        let amend = Amend { at: claim.resource.clone(), seen, way: Way::Retake, put: put.clone() };
+        Ok(match self.commits.amend_one(amend).await? {
+            Some(fence) => Seized::Taken { version: put.version, fence },
+            None => Seized::Held(None),
         })
     }
 

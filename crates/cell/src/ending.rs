@@ -1,13 +1,12 @@
 //! Release: who is known to be alone in a cell empties it at once, all others look first.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use leasehold_core::{Claim, Failure, Release};
 
 use crate::backend::CellBackend;
-use crate::cells::{Basis, Call, Cells, Put, Swap, Timekeeping};
-use crate::pace::{self, BATCH_MAX};
+use crate::cells::{Amend, Basis, Cells, Put, Swap, Timekeeping, Way};
+use crate::pace::BATCH_MAX;
 
 impl<C: Cells> CellBackend<C> {
     pub(crate) async fn end(&self, batch: &[&Claim]) -> Vec<Release> {
@@ -37,41 +36,36 @@ impl<C: Cells> CellBackend<C> {
     /// Empties the cells of those that are known to be alone. What turns out otherwise keeps no answer.
     async fn end_alone(&self, answers: &mut [Option<Release>], claims: &[&Claim]) {
         let now = self.clock.now();
-        let mut swaps = Vec::new();
+        let keeps_time = self.cells.timekeeping() == Timekeeping::Store;
         let mut places = Vec::new();
         let mut cells = HashSet::new();
+        let (mut amends, mut swaps) = (Vec::new(), Vec::new());
         for (at, claim) in claims.iter().enumerate() {
             self.pollers.forget(claim.id);
             let Some(alone) = self.mine.forget(claim.id) else { continue };
-            let basis = match self.cells.timekeeping() {
-                Timekeeping::Store => Basis::Renewed,
-                // Only this observer can say that the claim still lives.
-                Timekeeping::Observer if alone.until > now => Basis::Kept,
-                Timekeeping::Observer => continue,
-            };
-            if !cells.insert(&claim.resource) {
+            // Where the store keeps no time, only this observer can say that the claim still lives.
+            if (!keeps_time && alone.until <= now) || !cells.insert(&claim.resource) {
                 continue;
             }
-            let Ok(version) = pace::draw_version() else { continue };
-            let put = Put {
-                text: String::new(),
-                version,
-                fence: alone.last,
-                keep: Duration::ZERO,
-                call: Call::Nobody,
-            };
-            let (seen, epoch) = (alone.version, alone.last.epoch);
-            swaps.push(Swap { at: claim.resource.clone(), seen, epoch, basis, put });
-            places.push(at);
+            let Ok(put) = Put::nothing(alone.last) else { continue };
+            let (resource, seen, epoch) = (claim.resource.clone(), alone.version, alone.last.epoch);
+            places.push((at, put.version));
+            match keeps_time {
+                true => amends.push(Amend { at: resource, seen, way: Way::Keep, put }),
+                false => swaps.push(Swap { at: resource, seen, epoch, basis: Basis::Kept, put }),
+            }
         }
-        if swaps.is_empty() {
-            return;
-        }
-        for (at, swapped) in places.into_iter().zip(self.cells.swap(&swaps).await) {
-            match swapped {
+        let done: Vec<Result<bool, Failure>> = match keeps_time {
+            true if amends.is_empty() => return,
+            true => self.commits.amend(amends).await.into_iter().map(|done| Ok(done?.is_some())).collect(),
+            false if swaps.is_empty() => return,
+            false => self.cells.swap(&swaps).await,
+        };
+        for ((at, version), done) in places.into_iter().zip(done) {
+            match done {
                 Ok(true) => {
-                    if self.cells.timekeeping() == Timekeeping::Store {
-                        self.left.remember(&claims[at].resource);
+                    if keeps_time {
+                        self.left.remember(&claims[at].resource, version);
                     }
                     answers[at] = Some(Release::Freed);
                 }

@@ -1,31 +1,31 @@
-//! In which cells this client left nobody: what lets it come back by a change of what is there, which a store does with
-//! less than a change of what may be there.
+//! In which cells this client left nobody, and in which state: what lets it come back by a change of what is there, which a
+//! store does with less than a change of what may be there, and together with others.
 //!
 //! Ground rules: this is a guess that the store proves or refutes. Forgetting costs nothing but the longer way. One that
 //! came true or not is forgotten, so that a cell which others use is guessed at once for each time that it was left.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use leasehold_core::Resource;
 
 /// The memory of one client.
 #[derive(Debug, Default)]
-pub(crate) struct Left(Mutex<HashSet<Resource>>);
+pub(crate) struct Left(Mutex<HashMap<Resource, u64>>);
 
 impl Left {
-    /// Keeps in mind that nobody was in this cell when the client left it.
-    pub(crate) fn remember(&self, resource: &Resource) {
+    /// Keeps in mind that nobody was in this cell when the client left it, in the state of this version.
+    pub(crate) fn remember(&self, resource: &Resource, version: u64) {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.len() >= MAX_CELLS && !left.contains(resource) {
+        if left.len() >= MAX_CELLS && !left.contains_key(resource) {
             // Names that are never used again would fill it for good.
             left.clear();
         }
-        left.insert(resource.clone());
+        left.insert(resource.clone(), version);
     }
 
-    /// Whether it was left empty. Asked a second time, that is forgotten.
-    pub(crate) fn take(&self, resource: &Resource) -> bool {
+    /// The version under which it was left empty. Asked a second time, that is forgotten.
+    pub(crate) fn take(&self, resource: &Resource) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(resource)
     }
 }
@@ -40,14 +40,14 @@ mod tests {
     #[test]
     fn each_is_told_once_and_the_memory_has_an_end() {
         let (left, first) = (Left::default(), Resource::new("first").unwrap());
-        assert!(!left.take(&first));
-        left.remember(&first);
-        assert!(left.take(&first));
-        assert!(!left.take(&first));
+        assert_eq!(left.take(&first), None);
+        left.remember(&first, 7);
+        assert_eq!(left.take(&first), Some(7));
+        assert_eq!(left.take(&first), None);
         for n in 0..=MAX_CELLS {
-            left.remember(&Resource::new(&n.to_string()).unwrap());
+            left.remember(&Resource::new(&n.to_string()).unwrap(), 1);
         }
         assert!(left.0.lock().unwrap().len() <= MAX_CELLS);
-        assert!(left.take(&Resource::new(&MAX_CELLS.to_string()).unwrap()));
+        assert!(left.take(&Resource::new(&MAX_CELLS.to_string()).unwrap()).is_some());
     }
 }

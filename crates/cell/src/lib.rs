@@ -9,8 +9,9 @@
 //! # What a store brings
 //!
 //! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one step, so that
-//! an uncontended acquire is one round trip; `retake` does the same where this client was the last, which may cost the store
-//! less. A release is one round trip too: who holds a cell alone remembers its version, and swaps without reading. A store that can carry a word from one client to another rings the [`Bells`];
+//! an uncontended acquire is one round trip. A release is one round trip too: who holds a cell alone remembers its version,
+//! and swaps without reading. Where this client was the last to write, both are an [`Amend`]: what several tasks want at once
+//! goes to the store in one commit. A store that can carry a word from one client to another rings the [`Bells`];
 //! all others are polled.
 //!
 //! # Whose time
@@ -46,6 +47,7 @@ mod bells;
 mod cells;
 mod contending;
 mod ending;
+mod group_commit;
 mod left;
 mod looking;
 mod mine;
@@ -61,7 +63,7 @@ mod turns;
 
 pub use backend::CellBackend;
 pub use bells::{Bells, address};
-pub use cells::{Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping};
+pub use cells::{Amend, Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping, Way};
 pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ended};
 pub use pollers::{Pollers, pause};
 pub use shed::{End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, clock_finding, shed_profile};

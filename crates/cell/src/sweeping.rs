@@ -10,8 +10,8 @@ use std::time::Duration;
 use leasehold_core::{Effect, Failure, FailureKind, Resource};
 
 use crate::backend::CellBackend;
-use crate::cells::{Basis, Call, Cell, Cells, Put, Swap};
-use crate::pace::{BATCH_MAX, draw_version};
+use crate::cells::{Basis, Cell, Cells, Put, Swap};
+use crate::pace::BATCH_MAX;
 
 /// A cell as a sweeper finds it.
 #[derive(Clone, Debug)]
@@ -95,13 +95,7 @@ impl<C: Cells> CellBackend<C> {
 /// The cell without its claims.
 fn emptied(found: &Found) -> Result<Swap, Failure> {
     let Found { at, cell, .. } = found;
-    let put = Put {
-        text: String::new(),
-        version: draw_version()?,
-        fence: cell.fence,
-        keep: Duration::ZERO,
-        call: Call::Nobody,
-    };
+    let put = Put::nothing(cell.fence)?;
     Ok(Swap { at: at.clone(), seen: cell.version, epoch: cell.floor.epoch, basis: Basis::Kept, put })
 }
 

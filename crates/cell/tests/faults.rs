@@ -9,43 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_cell::Timekeeping;
-use leasehold_conformance::SteadyClock;
-use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, FailureKind, Fence, Grant, Note, Order, Patience, Proof, Release, Renew,
-    Renewal, Resource, Share, Step, Waiting,
-};
+use leasehold_core::{Backend, Claim, FailureKind, Fence, Patience, Proof, Release, Renew, Renewal, Step};
 
-use store::{Faults, Kind, Store};
-
-const TABLE: Kind = Kind { timekeeping: Timekeeping::Store, waiting: Waiting::Notifies, order: Order::Fifo };
-const CACHE: Kind = Kind { timekeeping: Timekeeping::Observer, waiting: Waiting::Polls, order: Order::Fifo };
-
-fn claim(name: &str, ttl: Duration) -> Claim {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).unwrap();
-    let resource = Resource::new(name).unwrap();
-    Claim { id: ClaimId::from_bytes(id), resource, share: Share::MUTEX, ttl, note: Note::default() }
-}
-
-fn clock() -> Arc<dyn Clock> {
-    Arc::new(SteadyClock::new())
-}
-
-async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Grant> {
-    match backend.contend(claim, &Patience::none(clock())).await.unwrap() {
-        Step::Granted(grant) => Some(grant),
-        Step::Busy(_) => None,
-    }
-}
+use store::{CACHE, Faults, Kind, LONG, Store, TABLE, claim, clock, try_take};
 
 async fn renew(backend: &dyn Backend, claims: &[Claim]) -> Vec<Renewal> {
     let proof = Proof::none();
     let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
     backend.renew(&batch).await
 }
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// Takes, holds and releases as the engine does: the same claim again after every failure.
 async fn cycle(backend: &dyn Backend, name: &str, inside: &AtomicU32, last: &std::sync::Mutex<Fence>) {

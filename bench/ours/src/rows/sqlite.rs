@@ -25,12 +25,18 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
         Durability::Normal => ("normal", "SQLite, synchronous=normal"),
     };
     let folder = tempfile::tempdir()?;
-    let url = format!("sqlite:{}?synchronous={word}", folder.path().join("ours.db").display());
-    let ours = Ours::open(&url, 1, |_| "rows/0".to_owned()).await?;
-    let raw = Raw::open(&folder.path().join("raw.db"), word)?;
-    let others = vec![Beside::new("insert and delete by hand, crate rusqlite", Some(RAW), raw)];
-    in_turn(group, &ours, 1, others, plan, report).await
+    for tasks in [1, TASKS] {
+        let url = format!("sqlite:{}?synchronous={word}", folder.path().join("ours.db").display());
+        let ours = Ours::open(&url, tasks, |task| format!("rows/{task}")).await?;
+        let raw = Raw::open(&folder.path().join(format!("raw-{tasks}.db")), word)?;
+        let others = vec![Beside::new("insert and delete by hand, crate rusqlite", Some(RAW), raw)];
+        in_turn(group, &ours, tasks, others, plan, report).await?;
+    }
+    Ok(())
 }
+
+/// Of ours. The raw side does one thing after the other in either case: more at once would only wait for one another.
+const TASKS: usize = 8;
 
 /// A connection, which is somewhere else while it works.
 struct Raw(Option<Connection>);

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,44 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Basis, Bells, Call, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Swap,
-    Timekeeping,
+    Amend, Basis, Bells, Call, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized,
+    Swap, Timekeeping, Way,
 };
 use leasehold_conformance::SteadyClock;
-use leasehold_core::{Admission, Failure, Fence, Grade, Liveness, Order, Profile, Resource, Safety, Waiting};
+use leasehold_core::{
+    Admission, Backend, Claim, ClaimId, Clock, Failure, Fence, Grade, Grant, Liveness, Note, Order, Patience,
+    Profile, Resource, Safety, Share, Step, Waiting,
+};
+use tokio::sync::Semaphore;
+
+/// A database.
+pub(crate) const TABLE: Kind =
+    Kind { timekeeping: Timekeeping::Store, waiting: Waiting::Notifies, order: Order::Fifo };
+/// A cache.
+pub(crate) const CACHE: Kind =
+    Kind { timekeeping: Timekeeping::Observer, waiting: Waiting::Polls, order: Order::Fifo };
+
+/// A mutex that somebody wants.
+pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).unwrap();
+    let resource = Resource::new(name).unwrap();
+    Claim { id: ClaimId::from_bytes(id), resource, share: Share::MUTEX, ttl, note: Note::default() }
+}
+
+pub(crate) fn clock() -> Arc<dyn Clock> {
+    Arc::new(SteadyClock::new())
+}
+
+/// Asks once.
+pub(crate) async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Grant> {
+    match backend.contend(claim, &Patience::none(clock())).await.unwrap() {
+        Step::Granted(grant) => Some(grant),
+        Step::Busy(_) => None,
+    }
+}
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The server.
 #[derive(Debug, Default)]
@@ -27,6 +60,15 @@ pub(crate) struct Store {
     bells: Mutex<Vec<Bells>>,
     requests: AtomicU64,
     retakes: AtomicU64,
+    next_commits: Mutex<VecDeque<Fate>>,
+}
+
+/// What becomes of a commit of what several tasks want.
+#[derive(Debug)]
+enum Fate {
+    /// It is carried out when this is opened.
+    Waits(Arc<Semaphore>),
+    Panics,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +117,24 @@ impl Store {
     /// How many requests were for a cell that the client believed to be there and empty.
     pub(crate) fn retakes(&self) -> u64 {
         self.retakes.load(Ordering::SeqCst)
+    }
+
+    /// The next commit of which nothing is said, of cells that their client has written last, is carried out when a permit
+    /// is added.
+    pub(crate) fn stall_a_commit(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        self.next_commits.lock().unwrap().push_back(Fate::Waits(gate.clone()));
+        gate
+    }
+
+    /// How many of those of which something is said have not come.
+    pub(crate) fn commits_to_come(&self) -> usize {
+        self.next_commits.lock().unwrap().len()
+    }
+
+    /// The next such commit panics.
+    pub(crate) fn break_a_commit(&self) {
+        self.next_commits.lock().unwrap().push_back(Fate::Panics);
     }
 
     /// The text of a cell becomes another one, as an operator can do it.
@@ -216,6 +276,23 @@ impl MemoryCells {
         self.write(&mut rows, &swap.at, &swap.put, None, origin);
         true
     }
+
+    fn try_amend(&self, amend: &Amend) -> Option<Fence> {
+        let mut rows = self.rows();
+        let now = Instant::now();
+        let row = rows.cells.get(amend.at.as_str()).filter(|row| row.version == amend.seen)?;
+        let fence = match amend.way {
+            Way::Retake => {
+                assert!(row.text.is_empty(), "it was not left empty: {row:?}");
+                Fence::new(row.fence.epoch, row.fence.seq + 1, 0)
+            }
+            Way::Keep if row.lapses <= now => return None,
+            Way::Keep => amend.put.fence,
+        };
+        assert!(fence >= row.fence, "a fence went back: {amend:?}");
+        self.write(&mut rows, &amend.at, &amend.put, Some(fence), Some(now));
+        Some(fence)
+    }
 }
 
 #[async_trait]
@@ -226,6 +303,10 @@ impl Cells for MemoryCells {
 
     fn timekeeping(&self) -> Timekeeping {
         self.timekeeping
+    }
+
+    fn commits_at_once(&self) -> Option<usize> {
+        Some(2)
     }
 
     fn max_text(&self) -> usize {
@@ -257,13 +338,26 @@ impl Cells for MemoryCells {
         self.answer(seized)
     }
 
-    async fn retake(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
-        if !self.rows().cells.contains_key(at.as_str()) {
-            self.request().await?;
-            return Ok(Seized::Held(None));
+    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+        assert!(amends.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {amends:?}");
+        let retakes = amends.iter().filter(|amend| amend.way == Way::Retake).count();
+        self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
+        let fate = self.store.next_commits.lock().unwrap().pop_front();
+        match fate {
+            Some(Fate::Waits(gate)) => drop(gate.acquire().await.unwrap()),
+            Some(Fate::Panics) => panic!("as the test wants it"),
+            None => {}
         }
-        self.store.retakes.fetch_add(1, Ordering::SeqCst);
-        self.seize(at, put).await
+        if let Err(failure) = self.request().await {
+            return amends.iter().map(|_| Err(failure.clone())).collect();
+        }
+        let lost_a_race = happens(self.faults.lost_races);
+        let done: Vec<Option<Fence>> =
+            amends.iter().map(|amend| if lost_a_race { None } else { self.try_amend(amend) }).collect();
+        match self.answer(()) {
+            Ok(()) => done.into_iter().map(Ok).collect(),
+            Err(failure) => done.iter().map(|_| Err(failure.clone())).collect(),
+        }
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
