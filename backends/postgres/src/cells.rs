@@ -1,7 +1,6 @@
 //! One row per resource: the store behind the leases.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Regi
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::calls::called;
 use crate::config::{Create, PostgresConfig};
 use crate::dial::{Sql, only, read};
 use crate::examine::examine;
@@ -370,39 +370,6 @@ pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, Failure> {
     Ok(Fence { epoch: unsigned(read(row, at)?), seq: unsigned(read(row, at + 1)?), sub: 0 })
 }
 
-/// What is told to those who listen: the resource, and who is called, `*` for all, or `-` where something became free.
-pub(crate) fn called(at: &Resource, call: &Call) -> String {
-    let mut text = match call {
-        Call::Nobody => return String::new(),
-        Call::Everyone => "*".to_owned(),
-        Call::Freed => "-".to_owned(),
-        Call::These(_) => String::new(),
-    };
-    if let Call::These(addresses) = call {
-        for address in addresses {
-            // Writing into a String does not fail.
-            let _ = write!(text, "{address:08x}");
-        }
-    }
-    format!("{text} {}", at.as_str())
-}
-
-/// Reads what [`called`] wrote.
-pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
-    let (call, name) = text.split_once(' ')?;
-    let resource = Resource::new(name).ok()?;
-    match call {
-        "*" => return Some((resource, Call::Everyone)),
-        "-" => return Some((resource, Call::Freed)),
-        _ => {}
-    }
-    let digits = call
-        .as_bytes()
-        .chunks(8)
-        .map(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-    Some((resource, Call::These(digits.collect::<Option<Vec<u32>>>()?)))
-}
-
 /// The first text that comes after all that begin with `prefix`, byte by byte.
 pub(crate) fn end_of(prefix: &str) -> String {
     let mut end = prefix.to_owned();
@@ -436,18 +403,6 @@ const MAX_TEXT: usize = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_call_is_read_as_it_was_written() {
-        let at = Resource::new("a b* é").unwrap();
-        for call in [Call::Everyone, Call::Freed, Call::These(vec![0, 7, u32::MAX])] {
-            assert_eq!(read_call(&called(&at, &call)), Some((at.clone(), call)));
-        }
-        assert_eq!(called(&at, &Call::Nobody), "");
-        for bad in ["", "x", "zz a", "0000000g a", "0 "] {
-            assert_eq!(read_call(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn the_end_of_a_prefix_is_behind_all_that_begin_with_it() {

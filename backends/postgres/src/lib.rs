@@ -4,6 +4,7 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
+mod calls;
 mod cells;
 mod config;
 mod dial;

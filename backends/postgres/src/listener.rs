@@ -10,7 +10,7 @@ use leasehold_core::Failure;
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
 
-use crate::cells::read_call;
+use crate::calls::read_call;
 use crate::config::PostgresConfig;
 use crate::dial::{Link, Unasked};
 use crate::refusal::Refusal;
