@@ -7,14 +7,15 @@
 //! Ground rules: only a store that says so is written to in this way. Who comes alone waits for nobody, and sends his change
 //! himself. A second commit goes beside the first as soon as it has as much to do, where the store has use for two: so it is
 //! never idle while this client reads answers. Nobody waits longer than [`LINGER`] for what others sent: that is slow, and no
-//! longer counted. A cell is in a commit once, and cells are in the order
-//! of names, so that no two commits wait for one another in a circle. What was taken for somebody who has left is given back.
+//! longer counted. A cell is in a commit once, and cells are in the order of names, so that no two commits wait for one another
+//! in a circle. What the store refuses is sent again one by one, so that nobody is refused for another. What was taken for
+//! somebody who has left is given back.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Failure, Fence, Resource};
+use leasehold_core::{Effect, Failure, FailureKind, Fence, Resource};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -289,13 +290,26 @@ async fn commit<C: Cells>(cells: &C, wanted: &[&Vec<Amend>]) -> Vec<Vec<Amended>
     }
     amends.sort_by(|(one, ..), (other, ..)| one.at.cmp(&other.at));
     let sent: Vec<&Amend> = amends.iter().map(|(amend, ..)| *amend).collect();
-    let told = cells.amend(&sent).await;
+    let mut told = cells.amend(&sent).await;
+    if sent.len() > 1 && told.iter().all(is_refused) {
+        // One of them may be what the store does not take, such as a note that it cannot write: the others have no part in it.
+        told.clear();
+        for amend in &sent {
+            told.extend(cells.amend(&[amend]).await);
+        }
+    }
     let mut answers: Vec<Vec<Amended>> =
         wanted.iter().map(|some| some.iter().map(|_| Err(unanswered())).collect()).collect();
     for ((_, lot, at), told) in amends.into_iter().zip(told) {
         answers[lot][at] = told;
     }
     answers
+}
+
+/// Whether it was not made, and never can be.
+fn is_refused(told: &Amended) -> bool {
+    let never = |failure: &Failure| failure.kind == FailureKind::Invalid && failure.effect == Effect::None;
+    told.as_ref().is_err_and(never)
 }
 
 fn unanswered() -> Failure {

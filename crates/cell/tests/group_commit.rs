@@ -8,7 +8,7 @@ mod store;
 use std::sync::Arc;
 
 use leasehold_cell::CellBackend;
-use leasehold_core::{Backend, Claim, Fence, Grant, Patience, Release, Step};
+use leasehold_core::{Backend, Claim, FailureKind, Fence, Grant, Note, Patience, Release, Step};
 use tokio::task::{JoinHandle, JoinSet};
 
 use store::{Faults, MemoryCells, Store, TABLE, claim, clock, try_take};
@@ -148,6 +148,28 @@ async fn a_commit_that_panics_keeps_nobody_waiting() {
     gate.add_permits(1);
     first.await.unwrap();
     take(client, claim(&name(2), store::LONG)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_what_another_wants() {
+    let store = Store::new();
+    let (client, _) = client(&store, 4).await;
+    let gate = store.stall_a_commit();
+    let first = start(&client, 0);
+    tokio::task::yield_now().await;
+    let refused = {
+        let claim = Claim { note: Note::new(store::UNWRITABLE).unwrap(), ..claim(&name(1), store::LONG) };
+        let client = client.clone();
+        tokio::spawn(async move { client.contend(&claim, &Patience::none(clock())).await })
+    };
+    let others = [2, 3].map(|n| start(&client, n));
+    let failure = refused.await.unwrap().unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Invalid);
+    for other in others {
+        other.await.unwrap();
+    }
+    gate.add_permits(1);
+    first.await.unwrap();
 }
 
 /// Takes one in a task of its own.

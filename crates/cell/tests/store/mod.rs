@@ -19,8 +19,8 @@ use leasehold_cell::{
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Admission, Backend, Claim, ClaimId, Clock, Failure, Fence, Grade, Grant, Liveness, Note, Order, Patience,
-    Profile, Resource, Safety, Share, Step, Waiting,
+    Admission, Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Fence, Grade, Grant, Liveness,
+    Note, Order, Patience, Profile, Resource, Safety, Share, Step, Waiting,
 };
 use tokio::sync::Semaphore;
 
@@ -52,6 +52,9 @@ pub(crate) async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Gra
 }
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// What the store refuses in a commit of what several tasks want.
+pub(crate) const UNWRITABLE: &str = "€";
 
 /// The server.
 #[derive(Debug, Default)]
@@ -350,6 +353,10 @@ impl Cells for MemoryCells {
         }
         if let Err(failure) = self.request().await {
             return amends.iter().map(|_| Err(failure.clone())).collect();
+        }
+        if amends.iter().any(|amend| amend.put.text.contains(UNWRITABLE)) {
+            let refused = Failure::new(FailureKind::Invalid, Effect::None, "it cannot be written");
+            return amends.iter().map(|_| Err(refused.clone())).collect();
         }
         let lost_a_race = happens(self.faults.lost_races);
         let done: Vec<Option<Fence>> =
