@@ -197,6 +197,7 @@ macro_rules! __each_law {
             }
             batch {
                 three_hundred_mixed_claims_answer_in_order: "each claim of a batch gets its own answer, in order",
+                what_tasks_want_at_once_is_told_apart: "tasks that come together get each its own answer",
                 claims_of_one_resource_share_a_batch: "also those of one resource, and one that comes twice",
                 an_empty_batch_has_no_answers: "no claims, no answers",
             }

@@ -155,6 +155,7 @@ faults! {
     }
     batch {
         AnswersBackwards in strong breaks "batch::three_hundred_mixed_claims_answer_in_order";
+        FenceBeginsAgain in strong breaks "batch::what_tasks_want_at_once_is_told_apart";
         DecidesBeforeItActs in strong breaks "batch::claims_of_one_resource_share_a_batch";
         AnswersNothingWithSomething in strong breaks
             "batch::an_empty_batch_has_no_answers";

@@ -4,7 +4,7 @@ use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
 
 use crate::chance;
 use crate::client::{HANG, within};
-use crate::stop::{Checked, ensure};
+use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 /// What a claim of a mixed batch is, by its place in the batch.
@@ -60,6 +60,46 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
     Ok(())
 }
 
+/// Tasks of one client take and give back at the same time, a lock for each, and somebody else has some of the locks in between.
+pub(crate) async fn what_tasks_want_at_once_is_told_apart(trial: &Trial) -> Checked {
+    let (ours, theirs) = (trial.client(0), trial.client(1));
+    for share in trial.alone()? {
+        let mut last = vec![None; TASKS];
+        for round in 0..3 {
+            let mut strangers = Vec::new();
+            let mut tasks = Vec::new();
+            for (n, last) in last.iter_mut().enumerate() {
+                // Not in the order of names.
+                let resource = trial.resource(&format!("{share}/{}", (n * 7) % TASKS))?;
+                let is_theirs = round == 1 && n % 3 == 0;
+                if is_theirs {
+                    let claim = trial.claim(&resource, share)?;
+                    *last = theirs.hold(&claim).await?.fence.max(*last);
+                    strangers.push(claim);
+                }
+                let (client, claim) = (ours.clone(), trial.claim(&resource, share)?);
+                tasks.push(tokio::spawn(async move {
+                    if is_theirs {
+                        return client.refused(&claim).await.map(|_| None);
+                    }
+                    let fence = client.hold(&claim).await?.fence;
+                    client.free(&claim).await?;
+                    Ok::<_, Stop>(fence)
+                }));
+            }
+            for (task, last) in tasks.into_iter().zip(&mut last) {
+                let fence = task.await??;
+                ensure!(fence.is_none() || fence > *last, "the fence {fence:?} came after {last:?}");
+                *last = fence.max(*last);
+            }
+            for claim in &strangers {
+                theirs.free(claim).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Several claims on one resource, a stranger's among them, in one batch.
 pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Checked {
     for share in trial.together()? {
@@ -106,4 +146,5 @@ pub(crate) async fn an_empty_batch_has_no_answers(trial: &Trial) -> Checked {
     Ok(())
 }
 
+const TASKS: usize = 20;
 const CLAIMS: usize = 300;
