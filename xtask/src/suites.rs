@@ -1,8 +1,9 @@
 //! The test programs of the workspace, several at a time.
 //!
 //! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover most of the time, so
-//! that two cores stand idle. Here a few run side by side; what each prints is shown whole when it has ended, in the form
-//! that `cargo test` gives it, because a CI reads its summary lines. What failed beside others is run once more alone, and told.
+//! that two cores stand idle. Here a few run side by side. A program that passed prints its summary lines alone, in the form
+//! that `cargo test` gives them, because a CI reads them; one that failed prints all that it wrote. Nothing runs twice: a test
+//! that fails now and then is a defect, and a second run would hide it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -28,7 +29,11 @@ struct Suite {
 /// Builds and runs all tests of the workspace; says at the end which programs failed. `prepare` is applied to every
 /// command that is started.
 pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<(), String> {
-    let suites = Mutex::new(VecDeque::from(found(root, &prepare)?));
+    run_all(&Mutex::new(VecDeque::from(found(root, &prepare)?)), &prepare)
+}
+
+/// Runs each program once, as many at a time as there are cores.
+fn run_all(suites: &Mutex<VecDeque<Suite>>, prepare: &(impl Fn(&mut Command) + Sync)) -> Result<(), String> {
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..cores() {
@@ -36,39 +41,24 @@ pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<
                 loop {
                     let next = suites.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(suite) = next else { return };
-                    if let Err(why) = suite.run(&prepare) {
+                    if let Err(why) = suite.run(prepare) {
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push((suite, why));
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    judge(failed, &prepare)
+    judge(failed.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What failed beside others is run once more alone: servers that have to share two cores with other servers answer late now and
-/// then. What passes then is told, so that somebody looks into it; what fails again, or too much at once, is a failure.
-fn judge(failed: Vec<(Suite, String)>, prepare: &impl Fn(&mut Command)) -> Result<(), String> {
-    let is_broad = failed.len() > MAX_LATE;
-    let (mut late, mut broken) = (Vec::new(), Vec::new());
-    for (suite, why) in failed {
-        match is_broad {
-            false if suite.run(prepare).is_ok() => late.push(suite.repeat),
-            _ => broken.push(format!("{}   ({why})", suite.repeat)),
-        }
-    }
-    if !late.is_empty() {
-        println!("\nFailed beside other programs, and passed alone:\n  {}", late.join("\n  "));
-    }
-    if broken.is_empty() {
+/// Names the programs that failed, each with the command that repeats it.
+fn judge(failed: Vec<(Suite, String)>) -> Result<(), String> {
+    if failed.is_empty() {
         return Ok(());
     }
-    Err(format!("{} test programs failed. Repeat each with:\n  {}", broken.len(), broken.join("\n  ")))
+    let commands: Vec<_> = failed.iter().map(|(suite, why)| format!("{}   ({why})", suite.repeat)).collect();
+    Err(format!("{} test programs failed. Repeat each with:\n  {}", failed.len(), commands.join("\n  ")))
 }
-
-/// More failed programs than this are not for want of processor time.
-const MAX_LATE: usize = 6;
 
 /// At least as many as there are kinds of stores.
 const STORES: usize = 16;
@@ -139,7 +129,7 @@ impl Suite {
         }
     }
 
-    /// Runs it, and shows what it printed.
+    /// Runs it, and shows what it printed: all of it after a failure, else the summary lines.
     fn run(&self, prepare: &impl Fn(&mut Command)) -> Result<(), String> {
         let broken = |error: std::io::Error| error.to_string();
         let begin = Instant::now();
@@ -169,9 +159,18 @@ impl Suite {
         let mut shown = std::io::stdout().lock();
         writeln!(shown, "\n     Running {} ({:.1} s)", self.repeat, begin.elapsed().as_secs_f64())
             .map_err(broken)?;
-        shown.write_all(&text).map_err(broken)?;
+        match &outcome {
+            Ok(()) => shown.write_all(summary(&String::from_utf8_lossy(&text)).as_bytes()),
+            Err(_) => shown.write_all(&text),
+        }
+        .map_err(broken)?;
         outcome
     }
+}
+
+/// The lines of a test program's output that count its tests.
+fn summary(text: &str) -> String {
+    text.lines().filter(|line| line.starts_with("test result: ")).map(|line| format!("{line}\n")).collect()
 }
 
 /// A file without a name.
@@ -226,13 +225,20 @@ not json"#;
     }
 
     #[test]
-    fn what_fails_again_alone_is_broken_and_so_is_what_fails_broadly() {
-        let failed = |scripts: &[&str]| {
-            judge(scripts.iter().map(|script| (suite(script), "as wanted".to_owned())).collect(), &|_| {})
-        };
-        assert_eq!(failed(&["true", "true"]), Ok(()));
-        assert!(failed(&["true", "exit 3"]).is_err_and(|why| why.starts_with("1 test programs failed")));
-        assert!(failed(&["true"; 7]).is_err_and(|why| why.starts_with("7 test programs failed")));
+    fn a_failed_program_is_named_and_runs_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let count = folder.path().join("count");
+        let failing = suite(&format!("echo run >>{}; exit 3", count.display()));
+        let suites = Mutex::new(VecDeque::from([failing, suite("true")]));
+        let why = run_all(&suites, &|_| {}).unwrap_err();
+        assert!(why.starts_with("1 test programs failed"), "{why}");
+        assert_eq!(std::fs::read_to_string(count).unwrap(), "run\n");
+    }
+
+    #[test]
+    fn a_program_that_passed_shows_its_summary_alone() {
+        let text = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed\n";
+        assert_eq!(summary(text), "test result: ok. 1 passed; 0 failed\n");
     }
 
     #[test]
