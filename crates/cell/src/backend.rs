@@ -86,6 +86,10 @@ impl<C: Cells> Backend for CellBackend<C> {
         true
     }
 
+    fn part(&self, claim: &Claim) -> u64 {
+        self.cells.part(claim)
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.step(claim, patience).await
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Failure, Fence, Finding, Profile, Registers, Resource};
+use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Registers, Resource};
 
 use crate::Bells;
 use crate::pace::draw_version;
@@ -34,6 +34,11 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// The registers beside the locks, where the store has any; see [`Shelf`](crate::Shelf).
     fn registers(&self) -> Option<&dyn Registers> {
         None
+    }
+
+    /// The part of the store that answers for this claim; see [`Backend::part`](leasehold_core::Backend::part).
+    fn part(&self, _claim: &Claim) -> u64 {
+        0
     }
 
     /// Puts a value where there is no cell, or one in which no claim lives any more, in one step of the store.

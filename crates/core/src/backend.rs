@@ -70,12 +70,24 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// contended for again, or released.
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure>;
 
+    /// Names the part of the store that answers for this claim: a server of several, a shard, a session.
+    ///
+    /// Claims of different parts never go in one call of [`renew`](Backend::renew) or [`release`](Backend::release), so a part
+    /// that hangs holds back the answers for its own claims only, and the engine limits the calls in flight of each part by
+    /// itself. It is asked before each call, so it may change, and a wrong answer costs isolation, not safety. It must not
+    /// block, and should have few different values: each one is a call of its own. Leave it as it is where one server answers
+    /// for everything.
+    fn part(&self, _claim: &Claim) -> u64 {
+        0
+    }
+
     /// Extends each claim by its ttl from now; never shortens, never resurrects. Answers in order.
     ///
-    /// A batch may be larger than the profile's maximum; the backend cuts it.
+    /// A batch may be larger than the profile's maximum; the backend cuts it. All claims of a batch are of one
+    /// [part](Backend::part).
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal>;
 
-    /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order.
+    /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order. All are of one [part](Backend::part).
     async fn release(&self, batch: &[&Claim]) -> Vec<Release>;
 
     /// Takes a claim away from whoever has it, for an operator who has seen it.

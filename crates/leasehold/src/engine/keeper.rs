@@ -264,9 +264,12 @@ impl Watchdog {
             due.push(more.into_inner());
         }
         let batch: Vec<_> = due.into_iter().filter_map(|id| self.look_at(id, read)).collect();
-        if !batch.is_empty() {
-            self.renew(batch);
+        // A call for each part of the store: one that hangs keeps back no answers of the others.
+        let mut parts: HashMap<u64, Vec<Arc<Held>>> = HashMap::new();
+        for held in batch {
+            parts.entry(self.backend.part(&held.claim)).or_default().push(held);
         }
+        parts.into_values().for_each(|batch| self.renew(batch));
     }
 
     /// Looks at one claim whose time has come; the claim where it is to be renewed now.

@@ -100,6 +100,12 @@ impl Backend for Dual {
         &self.profile
     }
 
+    fn part(&self, claim: &Claim) -> u64 {
+        // Two that differ on either side must differ here; a collision costs isolation only.
+        let (new, old) = (self.new.part(claim), self.old.part(claim));
+        new.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ old
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.profile.admits(claim.share).map_err(|unmet| {
             Failure::new(

@@ -183,6 +183,10 @@ impl Backend for Fault {
         self.inner.forgo(claim);
     }
 
+    fn part(&self, claim: &Claim) -> u64 {
+        self.inner.part(claim)
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let answer = self.pass(Verb::Contend, Some(patience)).await?;
         answer.deliver(self.inner.contend(claim, patience).await?).await
