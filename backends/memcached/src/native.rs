@@ -143,7 +143,7 @@ impl Cells for Items {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
-        let name_in = |value: &[u8]| Resource::new(&Ledger::from_text(value).ok()?.1).ok();
+        let name_in = |value: &[u8]| Resource::new(&Ledger::from_span_text(value).ok()?.1).ok();
         let found = Found::in_all(&self.wire, prefix, after, name_in).await?;
         let mut listed = Vec::new();
         for some in found.resources.chunks(BATCH_MAX) {

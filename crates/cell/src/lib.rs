@@ -21,8 +21,9 @@
 //! clock is ever compared with another's.
 //!
 //! [`Timekeeping::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates. Each
-//! observer counts from when it first saw a claim in the state that it is in: one that is not renewed for its whole
-//! span, while being looked at, is dead. A newcomer waits for one span more than the others; no step of any clock
+//! observer counts from when it first saw a claim in the state that it is in: one that gave no sign of life for its whole
+//! span is dead. Each renewal, each repeated grant and each adoption counts as a sign in the ledger, so that nobody has
+//! to have seen the claim before to be heard. A newcomer waits for one span more than the others; no step of any clock
 //! frees a claim early.
 //!
 //! # ShedLock's table
@@ -49,6 +50,7 @@ mod contending;
 mod ending;
 mod group_commit;
 mod left;
+mod lifetime;
 mod looking;
 mod mine;
 mod pace;

@@ -1,11 +1,9 @@
 //! One cell, opened: the ledger with the time at which it is to be judged, and the way back into a text.
 //!
-//! Where the store keeps time, the moments of a text are counted from the cell's origin, which is [`ORIGIN`]. Where each
-//! observer does, `until` is a span in microseconds whose last three digits count how often the claim was renewed, so
-//! that a renewal is seen to be one; `since` is a date, for display only.
+//! Ground rules: what a text says of the life of a claim is read and written by its [`Lifetime`] alone.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use leasehold_core::{
     Ask, Claim, Effect, Entry, Failure, FailureKind, Fence, Ledger, Moment, Resource, Verdict, Wait,
@@ -13,6 +11,7 @@ use leasehold_core::{
 
 use crate::bells::address;
 use crate::cells::{Call, Cell, Put, Timekeeping};
+use crate::lifetime::Lifetime;
 use crate::pace::draw_version;
 use crate::sightings::Sightings;
 
@@ -23,7 +22,7 @@ pub(crate) struct Page {
     pub(crate) now: Moment,
     pub(crate) version: u64,
     pub(crate) floor: Fence,
-    kept_by: Timekeeping,
+    lifetime: &'static dyn Lifetime,
     /// The claims as the text has them.
     raw: Vec<Entry>,
 }
@@ -37,20 +36,12 @@ impl Page {
         sightings: &Sightings,
         now: Moment,
     ) -> Result<Page, Failure> {
-        let (mut entries, last) = read_text(resource, cell)?;
+        let lifetime = kept_by.lifetime();
+        let (mut entries, last) = read_text(resource, cell, lifetime)?;
         let raw = entries.clone();
-        let now = match kept_by {
-            Timekeeping::Store => ORIGIN.after(cell.age.unwrap_or_default()),
-            Timekeeping::Observer => {
-                let first_seen = sightings.note(resource, &raw, now);
-                for (entry, first) in entries.iter_mut().zip(first_seen) {
-                    entry.until = first.after(span_of(entry.until));
-                }
-                now
-            }
-        };
+        let now = lifetime.judge(resource, cell, &mut entries, sightings, now);
         let ledger = Ledger::restore(entries, last);
-        Ok(Page { ledger, now, version: cell.version, floor: cell.floor, kept_by, raw })
+        Ok(Page { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
     }
 
     /// What becomes of the line when this is asked.
@@ -90,13 +81,12 @@ impl Page {
     pub(crate) fn put(&self, resource: &Resource, ledger: &Ledger) -> Result<Put, Failure> {
         let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.written(entry)).collect();
         let ends = ledger.entries().iter().map(|entry| entry.until).max();
-        let keep = ends.map_or(Duration::ZERO, |ends| match self.kept_by {
-            Timekeeping::Store => ORIGIN.until(ends),
-            Timekeeping::Observer => self.now.until(ends),
-        });
+        let keep = ends.map_or(Duration::ZERO, |ends| self.lifetime.keep(ends, self.now));
         let text = match entries.is_empty() {
             true => String::new(),
-            false => Ledger::restore(entries, ledger.last_fence()).to_text(resource.as_str()),
+            false => {
+                self.lifetime.write_text(&Ledger::restore(entries, ledger.last_fence()), resource.as_str())
+            }
         };
         let (version, fence) = (draw_version()?, ledger.last_fence().max(self.raised()));
         Ok(Put { text, version, fence, keep, call: self.newly_called(ledger) })
@@ -110,13 +100,8 @@ impl Page {
 
     /// When something happened, for display only: the wall clock decides nothing.
     pub(crate) fn unix_ms(&self, entry: &Entry) -> Option<u64> {
-        let since = match self.kept_by {
-            Timekeeping::Store => unix_now().checked_sub(self.now.since(entry.since))?,
-            Timekeeping::Observer => {
-                let raw = self.raw.iter().find(|raw| raw.id == entry.id)?;
-                Duration::from_nanos(raw.since.as_nanos())
-            }
-        };
+        let raw = self.raw.iter().find(|raw| raw.id == entry.id)?;
+        let since = self.lifetime.since(entry, raw, self.now)?;
         u64::try_from(since.as_millis()).ok()
     }
 
@@ -128,21 +113,9 @@ impl Page {
     }
 
     fn written(&self, entry: &Entry) -> Entry {
-        if self.kept_by == Timekeeping::Store {
-            return entry.clone();
-        }
         let read = self.ledger.entries().iter().position(|old| old.id == entry.id);
         let old = read.and_then(|at| Some((self.ledger.entries().get(at)?, self.raw.get(at)?)));
-        let until = match old {
-            Some((old, raw)) if old.until == entry.until => raw.until,
-            Some((_, raw)) => state_of(self.now.until(entry.until), raw.until.as_nanos() % STATES + 1),
-            None => state_of(self.now.until(entry.until), 0),
-        };
-        let since = match old {
-            Some((old, _)) if old.since == entry.since => entry.since,
-            _ => Moment::START.after(unix_now()),
-        };
-        Entry { until, since, ..entry.clone() }
+        self.lifetime.written(entry, old, self.now)
     }
 
     /// Who is to hear of it: those whose turn has come, or who are challenged.
@@ -183,19 +156,18 @@ pub(crate) fn alone(
     held_for: Duration,
     kept_by: Timekeeping,
 ) -> String {
-    let (until, since) = match kept_by {
-        Timekeeping::Store => (ORIGIN.after(claim.ttl), ORIGIN.before(held_for)),
-        Timekeeping::Observer => (state_of(claim.ttl, 0), Moment::START.after(unix_now())),
-    };
+    let lifetime = kept_by.lifetime();
+    let (until, since) = lifetime.alone(claim.ttl, held_for);
     let entry = Entry {
         id: claim.id,
         share: claim.share,
         granted: Some(fence),
         until,
         since,
+        beats: 0,
         note: claim.note.clone(),
     };
-    Ledger::restore(vec![entry], last).to_text(claim.resource.as_str())
+    lifetime.write_text(&Ledger::restore(vec![entry], last), claim.resource.as_str())
 }
 
 /// What the claim asks of a ledger.
@@ -203,12 +175,17 @@ pub(crate) fn ask_of(claim: &Claim, wait: Wait) -> Ask {
     Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
 }
 
-fn read_text(resource: &Resource, cell: &Cell) -> Result<(Vec<Entry>, Fence), Failure> {
+fn read_text(
+    resource: &Resource,
+    cell: &Cell,
+    lifetime: &dyn Lifetime,
+) -> Result<(Vec<Entry>, Fence), Failure> {
     if cell.text.is_empty() {
         return Ok((Vec::new(), cell.fence));
     }
     let foreign = |why: String| Failure::new(FailureKind::Foreign, Effect::None, why);
-    let (ledger, name) = Ledger::from_text(cell.text.as_bytes())
+    let (ledger, name) = lifetime
+        .read_text(cell.text.as_bytes())
         .map_err(|error| foreign(format!("what is stored for {resource:?} is left untouched: {error}")))?;
     if name != resource.as_str() {
         return Err(foreign(format!(
@@ -224,28 +201,8 @@ fn read_text(resource: &Resource, cell: &Cell) -> Result<(Vec<Entry>, Fence), Fa
     Ok((entries, ledger.last_fence()))
 }
 
-/// A span and how often it began anew, in one number.
-fn state_of(span: Duration, renewals: u64) -> Moment {
-    let micros = u64::try_from(span.as_nanos().div_ceil(u128::from(STATES))).unwrap_or(u64::MAX / STATES);
-    Moment::from_nanos(micros.saturating_mul(STATES).saturating_add(renewals % STATES))
-}
-
-fn span_of(state: Moment) -> Duration {
-    Duration::from_nanos(state.as_nanos() / STATES * STATES)
-}
-
-fn unix_now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 /// Stands in the text of a claim that seizes a cell: its fence is the one that the store keeps beside it.
 pub(crate) const BY_STORE: Fence = Fence { epoch: 0, seq: 0, sub: 0 };
-
-/// The origin of a cell in its text. Thirty years have room before it.
-const ORIGIN: Moment = Moment::from_millis(1_000_000_000_000);
-
-/// Nanoseconds in a microsecond: so many renewals are told apart. A claim is seen long before as many are missed.
-const STATES: u64 = 1_000;
 
 /// More than these are not called by name.
 const MAX_CALLED: usize = 64;
@@ -253,7 +210,6 @@ const MAX_CALLED: usize = 64;
 #[cfg(test)]
 mod tests {
     use leasehold_core::{ClaimId, Note, Share};
-    use proptest::prelude::*;
 
     use super::*;
 
@@ -310,6 +266,49 @@ mod tests {
     }
 
     #[test]
+    fn a_sign_of_life_of_one_who_saw_nothing_before_is_seen() {
+        let (kept_by, lease) = (Timekeeping::Observer, Duration::from_millis(100));
+        let (holder, other) = (claim(1, lease), claim(2, lease));
+        let renews = |page: &Page| {
+            let mut ledger = page.ledger.clone();
+            assert!(ledger.renew(holder.id, lease, page.now));
+            ledger
+        };
+        let asks_again = |page: &Page| page.contend(&ask_of(&holder, Wait::No)).0;
+        let signs: [&dyn Fn(&Page) -> Ledger; 2] = [&renews, &asks_again];
+        for (sign, gives) in signs.into_iter().enumerate() {
+            let observer = Sightings::default();
+            let mut cell = seized(kept_by, lease, Duration::ZERO);
+            let busy = |cell: &Cell, now| {
+                let page = open(cell, kept_by, &observer, now);
+                matches!(page.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. })
+            };
+            assert!(busy(&cell, 1_000));
+            for round in 1..=1_100 {
+                let now = 1_000 + round * 90;
+                let stranger = open(&cell, kept_by, &Sightings::default(), now);
+                cell.text = stranger.put(&holder.resource, &gives(&stranger)).unwrap().text;
+                assert!(busy(&cell, now + 15), "two hold after sign {sign}, round {round}");
+            }
+            let last = 1_000 + 1_100 * 90 + 15;
+            assert!(busy(&cell, last + 99) && !busy(&cell, last + 100));
+        }
+    }
+
+    #[test]
+    fn a_claim_that_came_again_is_not_what_it_was_before() {
+        let (kept_by, lease) = (Timekeeping::Observer, Duration::from_millis(100));
+        let (observer, other) = (Sightings::default(), claim(2, lease));
+        let first = seized(kept_by, lease, Duration::ZERO);
+        open(&first, kept_by, &observer, 1_000);
+        // It left and came again, unseen: the same text, under another fence of the store.
+        let again = Cell { version: 8, fence: Fence::new(3, 10, 0), ..first };
+        let page = open(&again, kept_by, &observer, 1_101);
+        let (_, verdict) = page.contend(&ask_of(&other, Wait::No));
+        assert!(matches!(verdict, Verdict::Busy { .. }), "{verdict:?}");
+    }
+
+    #[test]
     fn what_others_wrote_is_not_seen_anew_when_one_joins_the_line() {
         let (mine, kept_by) = (Sightings::default(), Timekeeping::Observer);
         let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
@@ -327,9 +326,13 @@ mod tests {
         let share = |id, share| Claim { share, ..claim(id, Duration::from_secs(60)) };
         let (writer, reader) = (share(2, Share::WRITER), share(3, Share::READER));
         let wait = Wait::InLine(Duration::from_secs(60));
+        // Read at the age of nothing, a page is at the origin of its cell.
+        let empty =
+            Cell { text: String::new(), ..seized(Timekeeping::Store, Duration::ZERO, Duration::ZERO) };
+        let origin = open(&empty, Timekeeping::Store, &Sightings::default(), 0).now;
         let mut ledger = Ledger::new(Fence::default());
         for other in [share(1, Share::READER), share(4, Share::READER), writer.clone(), reader.clone()] {
-            ledger.contend(&ask_of(&other, wait), ORIGIN);
+            ledger.contend(&ask_of(&other, wait), origin);
         }
         let page = |ledger: &Ledger, age: Duration| {
             let resource = Resource::new("a b").unwrap();
@@ -359,13 +362,5 @@ mod tests {
         let other = Resource::new("other").unwrap();
         let refused = Page::open(&other, &cell, Timekeeping::Store, &Sightings::default(), Moment::START);
         assert_eq!(refused.err().map(|failure| failure.kind), Some(FailureKind::Foreign));
-    }
-
-    proptest! {
-        #[test]
-        fn a_span_is_never_cut_and_hardly_lengthened(nanos in 0u64..1 << 60, renewals: u64) {
-            let span = span_of(state_of(Duration::from_nanos(nanos), renewals)).as_nanos();
-            prop_assert!((u128::from(nanos)..u128::from(nanos) + 1_000).contains(&span));
-        }
     }
 }

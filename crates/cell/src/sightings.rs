@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use leasehold_core::{ClaimId, Entry, Moment, Resource};
+use leasehold_core::{ClaimId, Entry, Fence, Moment, Resource};
 
 /// The memory of one client.
 #[derive(Debug, Default)]
@@ -14,8 +14,22 @@ pub(crate) struct Sightings(Mutex<HashMap<Resource, HashMap<ClaimId, Sighting>>>
 
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
-    state: Moment,
+    state: State,
     first: Moment,
+}
+
+/// State of a claim, which each sign of life and each call changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    granted: Option<Fence>,
+    beats: u64,
+    span: Moment,
+}
+
+impl State {
+    fn of(entry: &Entry) -> State {
+        State { granted: entry.granted, beats: entry.beats, span: entry.until }
+    }
 }
 
 impl Sightings {
@@ -35,9 +49,10 @@ impl Sightings {
         let present: HashMap<ClaimId, Sighting> = entries
             .iter()
             .map(|entry| {
-                let known = old.get(&entry.id).filter(|known| known.state == entry.until);
+                let state = State::of(entry);
+                let known = old.get(&entry.id).filter(|known| known.state == state);
                 let first = known.map_or(now, |known| known.first);
-                (entry.id, Sighting { state: entry.until, first })
+                (entry.id, Sighting { state, first })
             })
             .collect();
         let since =

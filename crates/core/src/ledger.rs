@@ -50,8 +50,18 @@ pub struct Entry {
     pub until: Moment,
     /// When it came, or was granted.
     pub since: Moment,
+    /// Count of its signs of life: each grant, each renewal and each repeated ask is one more, also where the end does
+    /// not move. An observer that shares no clock with the others sees by it that the claim lives.
+    pub beats: u64,
     /// What it says of itself.
     pub note: Note,
+}
+
+impl Entry {
+    /// Counts a sign of life.
+    fn beat(&mut self) {
+        self.beats = self.beats.wrapping_add(1);
+    }
 }
 
 /// One call for admission.
@@ -134,6 +144,7 @@ impl Ledger {
         {
             let entry = &mut self.entries[index];
             entry.until = entry.until.max(now.after(ask.lease));
+            entry.beat();
             // It may be another client that goes on with the claim: then it is that one who is seen.
             entry.note = ask.note.clone();
             return Verdict::Granted(fence);
@@ -157,10 +168,12 @@ impl Ledger {
                         granted: None,
                         until: now.after(place),
                         since: now,
+                        beats: 0,
                         note: ask.note.clone(),
                     });
                 } else {
                     self.entries[index].until = now.after(place);
+                    self.entries[index].beat();
                 }
             }
             Wait::No | Wait::Barging => {
@@ -188,6 +201,7 @@ impl Ledger {
             None => false,
             Some(entry) => {
                 entry.until = entry.until.max(now.after(lease));
+                entry.beat();
                 true
             }
         }
@@ -296,6 +310,7 @@ impl Ledger {
             granted: Some(fence),
             until: now.after(ask.lease),
             since: now,
+            beats: known.map_or(0, |index| self.entries[index].beats.wrapping_add(1)),
             note: ask.note.clone(),
         };
         match (known, ask.wait) {

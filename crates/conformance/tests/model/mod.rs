@@ -668,7 +668,8 @@ fn force(ledger: &mut Ledger, ask: &Ask, now: Moment) -> Fence {
     let mut entries = ledger.entries().to_vec();
     entries.retain(|entry| entry.id != ask.id);
     let (id, share, note) = (ask.id, ask.share, ask.note.clone());
-    entries.push(Entry { id, share, granted: Some(fence), until: now.after(ask.lease), since: now, note });
+    let until = now.after(ask.lease);
+    entries.push(Entry { id, share, granted: Some(fence), until, since: now, beats: 0, note });
     *ledger = Ledger::restore(entries, fence);
     fence
 }

@@ -3,6 +3,10 @@
 //! One header line with the version, the length and a checksum of the body; then one line for the store's own
 //! words, one for the last fence, one for each claim. Whatever is not exactly what [`Ledger::to_text`] wrote is
 //! refused: a store must be able to tell a damaged ledger from an empty one.
+//!
+//! There are two forms. Where one clock ends the claims of all, an end is a moment of that clock. Where each observer
+//! measures by its own clock, an end is a span, and the count of signs of life stands beside it. Neither form can be
+//! read as the other, nor by a release that knows only one of them.
 
 use std::fmt::Write;
 
@@ -10,17 +14,28 @@ use super::{Entry, Ledger};
 use crate::{ClaimId, Fence, Moment, Note, Share};
 
 impl Ledger {
-    /// Writes the ledger down, together with `head`: words of the store's own, under the same checksum.
+    /// Writes the ledger down, together with `head`: words of the store's own, under the same checksum. Signs of life are
+    /// not counted in it, as the moments suffice.
     pub fn to_text(&self, head: &str) -> String {
+        self.written(head, Form::Moments)
+    }
+
+    /// Writes the ledger down as [`Ledger::to_text`] does, for observers that share no clock: `until` is a span since the moment [`Moment::START`], and
+    /// `beats` is written, too.
+    pub fn to_span_text(&self, head: &str) -> String {
+        self.written(head, Form::Spans)
+    }
+
+    fn written(&self, head: &str, form: Form) -> String {
         let mut body = String::with_capacity(head.len() + 32 + 128 * self.entries.len());
         escape(head, &mut body);
         // Writing into a String does not fail.
         let _ = write!(body, "\n{}\n", self.last);
         for entry in &self.entries {
-            write_entry(entry, &mut body);
+            write_entry(entry, form, &mut body);
         }
         let sum = checksum(body.as_bytes());
-        format!("{MAGIC} {} {sum}\n{body}", body.len())
+        format!("{} {} {sum}\n{body}", form.magic(), body.len())
     }
 
     /// Reads what [`Ledger::to_text`] wrote, and the store's own words.
@@ -28,9 +43,21 @@ impl Ledger {
     /// # Errors
     /// [`DamagedLedger`] for everything else, be it a single changed byte.
     pub fn from_text(text: &[u8]) -> Result<(Ledger, String), DamagedLedger> {
+        Ledger::read(text, Form::Moments)
+    }
+
+    /// Reads what [`Ledger::to_span_text`] wrote, and the store's own words.
+    ///
+    /// # Errors
+    /// [`DamagedLedger`] for everything else, what [`Ledger::to_text`] wrote included.
+    pub fn from_span_text(text: &[u8]) -> Result<(Ledger, String), DamagedLedger> {
+        Ledger::read(text, Form::Spans)
+    }
+
+    fn read(text: &[u8], form: Form) -> Result<(Ledger, String), DamagedLedger> {
         let text = std::str::from_utf8(text).map_err(|_| DamagedLedger("it is not text"))?;
         let (header, body) = text.split_once('\n').ok_or(DamagedLedger("it has no header"))?;
-        let sums = header.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(' '));
+        let sums = header.strip_prefix(form.magic()).and_then(|rest| rest.strip_prefix(' '));
         let (length, sum) =
             sums.and_then(|rest| rest.split_once(' ')).ok_or(DamagedLedger("its header is foreign"))?;
         if length != body.len().to_string() {
@@ -47,7 +74,7 @@ impl Ledger {
             .next()
             .and_then(|line| line.parse::<Fence>().ok())
             .ok_or(DamagedLedger("it has no fence"))?;
-        let entries: Option<Vec<Entry>> = lines.map(read_entry).collect();
+        let entries: Option<Vec<Entry>> = lines.map(|line| read_entry(line, form)).collect();
         let entries = entries.ok_or(DamagedLedger("the line of a claim is unreadable"))?;
         Ok((Ledger::restore(entries, last), head))
     }
@@ -58,8 +85,8 @@ impl Ledger {
 #[error("the stored ledger is damaged: {0}")]
 pub struct DamagedLedger(&'static str);
 
-fn write_entry(entry: &Entry, out: &mut String) {
-    let Entry { id, share, granted, until, since, note } = entry;
+fn write_entry(entry: &Entry, form: Form, out: &mut String) {
+    let Entry { id, share, granted, until, since, beats, note } = entry;
     let _ = write!(out, "{} {} {} ", id.to_hex(), share.weight(), share.capacity());
     match granted {
         Some(fence) => {
@@ -74,12 +101,19 @@ fn write_entry(entry: &Entry, out: &mut String) {
             let _ = write!(out, "{} ", moment.as_nanos());
         }
     }
+    if form == Form::Spans {
+        let _ = write!(out, "{beats} ");
+    }
     escape(note.as_str(), out);
     out.push('\n');
 }
 
-fn read_entry(line: &str) -> Option<Entry> {
-    let mut fields = line.splitn(7, ' ');
+fn read_entry(line: &str, form: Form) -> Option<Entry> {
+    let count = match form {
+        Form::Moments => 7,
+        Form::Spans => 8,
+    };
+    let mut fields = line.splitn(count, ' ');
     let id = ClaimId::from_hex(fields.next()?)?;
     let share = Share::permits(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?).ok()?;
     let granted = match fields.next()? {
@@ -88,8 +122,12 @@ fn read_entry(line: &str) -> Option<Entry> {
     };
     let until = read_moment(fields.next()?)?;
     let since = read_moment(fields.next()?)?;
+    let beats = match form {
+        Form::Moments => 0,
+        Form::Spans => fields.next()?.parse().ok()?,
+    };
     let note = Note::new(&unescape(fields.next()?)?).ok()?;
-    Some(Entry { id, share, granted, until, since, note })
+    Some(Entry { id, share, granted, until, since, beats, note })
 }
 
 fn read_moment(field: &str) -> Option<Moment> {
@@ -124,7 +162,23 @@ fn checksum(body: &[u8]) -> String {
     blake3::hash(body).to_hex()[..16].to_owned()
 }
 
-const MAGIC: &str = "leasehold-ledger 1";
+/// Form of the ends of claims in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Moments of a clock that all share.
+    Moments,
+    /// Spans that each observer measures, and how many signs of life there were.
+    Spans,
+}
+
+impl Form {
+    fn magic(self) -> &'static str {
+        match self {
+            Form::Moments => "leasehold-ledger 1",
+            Form::Spans => "leasehold-ledger 2",
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -146,13 +200,14 @@ mod tests {
         let fence =
             proptest::option::of((0u64..3, any::<u64>(), 0u32..3).prop_map(|(e, s, u)| Fence::new(e, s, u)));
         let note = prop_oneof![".{0,40}", "[ %\n\r\t\u{0}a\u{7f}é-]{0,20}"];
-        (any::<[u8; 16]>(), share, fence, moments(), moments(), note).prop_map(
-            |(id, share, granted, until, since, note)| Entry {
+        (any::<[u8; 16]>(), share, fence, moments(), moments(), any::<u64>(), note).prop_map(
+            |(id, share, granted, until, since, beats, note)| Entry {
                 id: ClaimId::from_bytes(id),
                 share,
                 granted,
                 until,
                 since,
+                beats,
                 note: Note::clipped(&note),
             },
         )
@@ -166,8 +221,18 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_reads_back(ledger in ledgers(), head in "[ %\n\tabc é]{0,20}") {
+            let text = ledger.to_span_text(&head);
+            prop_assert_eq!(Ledger::from_span_text(text.as_bytes()), Ok((ledger.clone(), head.clone())));
             let text = ledger.to_text(&head);
+            let uncounted = ledger.entries.into_iter().map(|entry| Entry { beats: 0, ..entry }).collect();
+            let ledger = Ledger::restore(uncounted, ledger.last);
             prop_assert_eq!(Ledger::from_text(text.as_bytes()), Ok((ledger, head)));
+        }
+
+        #[test]
+        fn neither_form_is_read_as_the_other(ledger in ledgers()) {
+            prop_assert!(Ledger::from_text(ledger.to_span_text("job").as_bytes()).is_err());
+            prop_assert!(Ledger::from_span_text(ledger.to_text("job").as_bytes()).is_err());
         }
 
         #[test]
@@ -175,7 +240,7 @@ mod tests {
             let mut text = ledger.to_text("boot 7").into_bytes();
             let at = at.index(text.len());
             text[at] = text[at].wrapping_add(by);
-            prop_assert!(Ledger::from_text(&text).is_err());
+            prop_assert!(Ledger::from_text(&text).is_err() && Ledger::from_span_text(&text).is_err());
         }
 
         #[test]
@@ -188,14 +253,17 @@ mod tests {
 
         #[test]
         fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(Ledger::from_text(&bytes).is_err());
+            prop_assert!(Ledger::from_text(&bytes).is_err() && Ledger::from_span_text(&bytes).is_err());
         }
 
         #[test]
         fn no_body_under_a_right_checksum_panics(body in "([0-9a-f]{32}|[ %\n0-9a-f-]|never){0,60}") {
-            let text = format!("{MAGIC} {} {}\n{body}", body.len(), checksum(body.as_bytes()));
-            if let Ok((ledger, head)) = Ledger::from_text(text.as_bytes()) {
-                prop_assert_eq!(Ledger::from_text(ledger.to_text(&head).as_bytes()), Ok((ledger, head)));
+            for form in [Form::Moments, Form::Spans] {
+                let text = format!("{} {} {}\n{body}", form.magic(), body.len(), checksum(body.as_bytes()));
+                if let Ok((ledger, head)) = Ledger::read(text.as_bytes(), form) {
+                    let again = ledger.written(&head, form);
+                    prop_assert_eq!(Ledger::read(again.as_bytes(), form), Ok((ledger, head)));
+                }
             }
         }
     }
@@ -208,11 +276,16 @@ mod tests {
             granted: Some(Fence::new(0, 7, 0)),
             until: Moment::NEVER,
             since: Moment::from_nanos(5),
+            beats: 3,
             note: Note::clipped("50% done\nhost a"),
         };
-        let text = Ledger::restore(vec![entry], Fence::new(0, 9, 0)).to_text("file");
-        let body = "file\n00000000000000000009\n\
-                    abababababababababababababababab 1 1 00000000000000000007 never 5 50%25 done%0Ahost a\n";
-        assert_eq!(text, format!("leasehold-ledger 1 {} {}\n{body}", body.len(), checksum(body.as_bytes())));
+        let ledger = Ledger::restore(vec![entry], Fence::new(0, 9, 0));
+        let claim = "abababababababababababababababab 1 1 00000000000000000007 never 5";
+        let texts = [(1, "", ledger.to_text("file")), (2, " 3", ledger.to_span_text("file"))];
+        for (form, beats, text) in texts {
+            let body = format!("file\n00000000000000000009\n{claim}{beats} 50%25 done%0Ahost a\n");
+            let sum = checksum(body.as_bytes());
+            assert_eq!(text, format!("leasehold-ledger {form} {} {sum}\n{body}", body.len()));
+        }
     }
 }
