@@ -12,6 +12,7 @@ pub mod cancel;
 pub mod epoch;
 pub mod handover;
 pub mod lease;
+pub mod observer;
 pub mod quorum;
 pub mod redlock;
 pub mod search;
