@@ -88,6 +88,12 @@ impl PostgresServer {
         self.process.directory().path()
     }
 
+    /// `postgres://…` with the superuser and its database, by the unix socket.
+    pub fn url_of_socket(&self) -> String {
+        let folder = self.socket_folder().display();
+        format!("postgres://postgres@/postgres?host={folder}&port={}", self.port.number())
+    }
+
     /// The server's output and log.
     pub fn log_path(&self) -> PathBuf {
         self.process.directory().log_path()
@@ -248,6 +254,8 @@ struct Programs {
     psql: PathBuf,
     /// What runs a program as another user, where this one is root.
     runner: Option<(PathBuf, u32, u32)>,
+    /// In which its messages are.
+    language: Option<String>,
 }
 
 impl Programs {
@@ -261,17 +269,21 @@ impl Programs {
             .collect();
         folders.sort();
         let folder = folders.pop().ok_or_else(missing)?;
-        Ok(Self { folder, psql, runner: runner()? })
+        Ok(Self { folder, psql, runner: runner()?, language: None })
     }
 
     /// The program, and the arguments that come before its own.
     fn command(&self, name: &str) -> (PathBuf, Vec<OsString>) {
-        let program = self.folder.join(name);
-        let Some((setpriv, uid, gid)) = &self.runner else { return (program, Vec::new()) };
-        let mut args: Vec<OsString> =
-            vec![format!("--reuid={uid}").into(), format!("--regid={gid}").into(), "--clear-groups".into()];
-        args.push(program.into_os_string());
-        (setpriv.clone(), args)
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(language) = &self.language {
+            words.extend(["env".into(), format!("LANGUAGE={language}").into()]);
+        }
+        if let Some((setpriv, uid, gid)) = &self.runner {
+            words.extend([setpriv.into(), format!("--reuid={uid}").into(), format!("--regid={gid}").into()]);
+            words.push("--clear-groups".into());
+        }
+        words.push(self.folder.join(name).into_os_string());
+        (PathBuf::from(words.remove(0)), words)
     }
 
     /// Gives a directory to the user that the server runs as.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use super::{PostgresServer, runner};
@@ -39,6 +39,25 @@ impl PgBouncer {
     /// # Errors
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of its log is in the text.
     pub async fn start(server: &PostgresServer, mode: PoolMode, sessions: usize) -> Result<Self, Error> {
+        Self::start_with("127.0.0.1", server, mode, sessions).await
+    }
+
+    /// As [`PgBouncer::start_or_skip`], for a pooler that reaches the server by its unix socket.
+    pub async fn start_on_sockets_or_skip(
+        server: &PostgresServer,
+        mode: PoolMode,
+        sessions: usize,
+    ) -> Option<Self> {
+        let host = server.socket_folder().display().to_string();
+        require::or_skip("pgbouncer", Self::start_with(&host, server, mode, sessions).await)
+    }
+
+    async fn start_with(
+        host: &str,
+        server: &PostgresServer,
+        mode: PoolMode,
+        sessions: usize,
+    ) -> Result<Self, Error> {
         let program = require::program("pgbouncer", "pgbouncer")?;
         let directory = Directory::create("pgbouncer")?;
         let port = Port::take()?;
@@ -47,12 +66,13 @@ impl PgBouncer {
             PoolMode::Transaction => "transaction",
         };
         let config = format!(
-            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
-             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+            "[databases]\n* = host={host} port={} user=postgres\n\
+             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir = {}\nauth_type = any\n\
              pool_mode = {mode}\ndefault_pool_size = {sessions}\nmax_client_conn = 2000\n\
              server_login_retry = 0.2\nlog_connections = 0\nlog_disconnections = 0\n",
             server.addr().port(),
-            port.number()
+            port.number(),
+            directory.path().display()
         );
         let config = directory.write("pgbouncer.ini", &config)?;
         let process = match runner()? {
@@ -90,6 +110,12 @@ impl PgBouncer {
         self.port.addr()
     }
 
+    /// `postgres://…` with the superuser and its database, by the pooler's unix socket.
+    pub fn url_of_socket(&self) -> String {
+        let folder = self.process.directory().path().display();
+        format!("postgres://postgres@/postgres?host={folder}&port={}", self.port.number())
+    }
+
     /// Kills the pooler (SIGKILL) with all its connections.
     pub fn kill(&self) -> Result<(), Error> {
         self.process.kill()
@@ -97,7 +123,9 @@ impl PgBouncer {
 
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
-        while TcpStream::connect(self.addr()).await.is_err() {
+        let socket = self.process.directory().path().join(format!(".s.PGSQL.{}", self.port.number()));
+        // It listens on its port first.
+        while TcpStream::connect(self.addr()).await.is_err() || UnixStream::connect(&socket).await.is_err() {
             if let Some(status) = self.process.exited() {
                 let tail = self.process.directory().log_tail();
                 return Err(Error::failed(format!("pgbouncer ended with {status}:\n{tail}")));

@@ -17,6 +17,7 @@ pub struct PostgresBuilder {
     settings: Vec<String>,
     tls: bool,
     password: Option<String>,
+    language: Option<String>,
 }
 
 impl PostgresBuilder {
@@ -43,6 +44,13 @@ impl PostgresBuilder {
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
+    }
+
+    /// Speaks in this language, `de` for instance, where its messages are installed.
+    #[must_use]
+    pub fn language(mut self, language: &str) -> Self {
+        self.language = Some(language.to_owned());
+        self.setting("lc_messages", "C.UTF-8")
     }
 
     /// Starts the server and waits until it answers.
@@ -79,6 +87,7 @@ impl PostgresBuilder {
         programs.initdb(&directory, self.password.as_deref()).await?;
         let mut settings = certificates.as_ref().map(tls_settings).unwrap_or_default();
         settings.extend(self.settings.iter().cloned());
+        let programs = Programs { language: self.language.clone(), ..programs };
         launch(programs, directory, &settings, certificates, self.password.clone()).await
     }
 }
