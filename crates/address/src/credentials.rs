@@ -1,6 +1,8 @@
 //! Who logs in, and where the password comes from.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_core::Failure;
 use secrecy::{ExposeSecret, SecretString};
@@ -15,13 +17,15 @@ pub struct Credentials {
     given: Option<SecretString>,
     file: Option<PathBuf>,
     variable: &'static str,
+    /// Whether it was said that others may read the file.
+    is_warned: Arc<AtomicBool>,
 }
 
 impl Credentials {
     /// What stands in a URL. `variable` is the environment variable that is asked last.
     pub fn new(user: Option<String>, password: Option<SecretString>, variable: &'static str) -> Credentials {
         let user = user.filter(|user| !user.is_empty());
-        Credentials { user, given: password, file: None, variable }
+        Credentials { user, given: password, file: None, variable, is_warned: Arc::default() }
     }
 
     /// Names a file that holds the password, for the option `password-file`. A line break at its end is not part of it.
@@ -38,7 +42,8 @@ impl Credentials {
         Ok(())
     }
 
-    /// The password to log in with now. A file is read anew each time, so that it may be changed.
+    /// The password to log in with now. A file is read anew each time, so that it may be changed. One that every user of the machine
+    /// may read is used, with a warning: the secrets of containers are such files.
     ///
     /// # Errors
     /// `Invalid` where the file cannot be read.
@@ -50,7 +55,11 @@ impl Credentials {
             let from_environment = std::env::var(self.variable).ok().filter(|text| !text.is_empty());
             return Ok(from_environment.map(SecretString::from));
         };
-        let text = String::from_utf8(read_file(path, "password-file")?)
+        let text = read_file(path, "password-file")?;
+        if is_open_to_all(path) && !self.is_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(path = %path.display(), "every user of this machine may read the password file: chmod 600");
+        }
+        let text = String::from_utf8(text)
             .map_err(|_| invalid(format!("the password file {} is not UTF-8 text", path.display())))?;
         Ok(Some(SecretString::from(text.trim_end_matches(['\r', '\n']))))
     }
@@ -68,6 +77,18 @@ impl Credentials {
             (user, Some(_)) => format!("{}:***@", user.as_deref().unwrap_or_default()),
         }
     }
+}
+
+/// Whether every user may read it.
+#[cfg(unix)]
+fn is_open_to_all(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).is_ok_and(|file| file.mode() & 0o004 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to_all(_: &Path) -> bool {
+    false
 }
 
 /// The secret's text, for the client that logs in with it.
@@ -118,6 +139,21 @@ mod tests {
         }
         std::fs::write(&path, b"\xff").unwrap();
         assert!(credentials.password().unwrap_err().detail().contains("UTF-8"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_password_file_that_all_may_read_is_used_with_a_warning() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret").unwrap();
+        for (mode, warned) in [(0o600, false), (0o640, false), (0o644, true), (0o444, true)] {
+            std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            let mut credentials = of(Some("me"), None);
+            credentials.read_from(file.path());
+            assert!(credentials.password().unwrap().is_some());
+            assert_eq!(credentials.is_warned.load(Ordering::Relaxed), warned, "{mode:o}");
+        }
     }
 
     #[test]

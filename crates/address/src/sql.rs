@@ -73,6 +73,14 @@ impl SqlOptions {
         Ok(true)
     }
 
+    /// Why a statement was not sent: for as long as it may wait, others used all connections to `whom`.
+    pub fn all_busy(&self, whom: &str) -> Failure {
+        let SqlOptions { connections, timeout, .. } = self;
+        Failure::unavailable(format!(
+            "all {connections} connections to {whom} were busy for {timeout:?}: raise connections= of the URL"
+        ))
+    }
+
     /// How long the server keeps a session that it does not hear of, at least as well as at most.
     pub fn patience_of_server(&self) -> Duration {
         self.silence * 2
