@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use leasehold_address::{client_settings, reveal};
 use leasehold_core::{Failure, FailureKind};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
@@ -32,6 +32,8 @@ pub(crate) struct Link {
     pub(crate) is_direct: bool,
     /// The server's version as it counts them: 150018 is 15.18.
     pub(crate) version: i32,
+    /// Whether it speaks TLS, as no unix socket does.
+    is_secured: bool,
     place: Place,
     timeout: Duration,
     driver: JoinHandle<()>,
@@ -108,8 +110,9 @@ impl Link {
             }
         };
         let (prepared, place, timeout) = (Mutex::default(), place.clone(), config.sql.timeout);
-        let (is_direct, version) = (false, 0);
-        let mut link = Link { client, prepared, is_direct, version, place, timeout, driver, driven };
+        let (is_direct, version, is_secured) = (false, 0, config.tls == Tls::Verified);
+        let mut link =
+            Link { client, prepared, is_direct, version, is_secured, place, timeout, driver, driven };
         link.greet(port).await?;
         Ok((link, unasked))
     }
@@ -122,6 +125,7 @@ impl Link {
         let row = only(rows)?;
         let (standby, seen_port, version): (bool, Option<i32>, i32) =
             (read(&row, 0)?, read(&row, 1)?, read(&row, 2)?);
+        let process: i32 = read(&row, 3)?;
         if standby {
             return Err(Failure::unavailable(format!(
                 "{place} is a standby, which cannot decide anything: name the primary"
@@ -132,12 +136,13 @@ impl Link {
             return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
         }
         self.version = version;
-        // A pooler has connections of its own to the server, so the server sees another port than ours.
-        self.is_direct = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
+        // A pooler has connections of its own to the server, so the server sees another port than ours. Where neither has one,
+        // because both ways are unix sockets, a pooler shows by the process that it has made up.
+        let is_same_port = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
+        self.is_direct =
+            is_same_port && (self.is_secured || process_of_login(&self.client).await == Some(process));
         if self.is_direct {
-            // A statement whose answer nobody waits for any more must not take effect much later.
-            let limit = format!("SET statement_timeout = {}", self.timeout.as_millis().max(1));
-            self.run(&limit).await.map_err(Refusal::into_failure)?;
+            self.run(&format!("SET {}", self.statement_timeout())).await.map_err(Refusal::into_failure)?;
         }
         Ok(())
     }
@@ -172,6 +177,29 @@ impl Link {
             }
         };
         self.limited(self.client.query(&statement, params), wait).await
+    }
+
+    /// As [`Link::ask`], for a statement that is a transaction of its own. The server ends it when its asker has given up, also
+    /// where a session cannot be set up for that, because it is the pooler's.
+    pub(crate) async fn ask_alone(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Refusal> {
+        if self.is_direct {
+            return self.ask(sql, params).await;
+        }
+        let begin = format!("BEGIN; SET LOCAL {}", self.statement_timeout());
+        // Sent one behind the other, and answered in one round trip. A statement that fails makes a rollback of the last.
+        let (begun, answer, ended) =
+            tokio::join!(self.run(&begin), self.ask(sql, params), self.run("COMMIT"));
+        let rows = answer?;
+        begun.and(ended).map(|()| rows)
+    }
+
+    /// A setting of the server: a statement whose answer nobody waits for any more must not take effect much later.
+    fn statement_timeout(&self) -> String {
+        format!("statement_timeout = {}", self.timeout.as_millis().max(1))
     }
 
     /// Sends statements without parameters, as one transaction unless they say otherwise.
@@ -261,6 +289,15 @@ where
     })
 }
 
+/// The process that serves this connection, by what the other side said at the login. It is read from the request that would
+/// cancel a statement, which is written to nowhere.
+async fn process_of_login(client: &Client) -> Option<i32> {
+    let (near, mut far) = tokio::io::duplex(64);
+    client.cancel_token().cancel_query_raw(near, NoTls).await.ok()?;
+    let (_length, _code) = (far.read_i32().await.ok()?, far.read_i32().await.ok()?);
+    far.read_i32().await.ok()
+}
+
 /// The one row of an answer that has exactly one.
 pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
     rows.pop().ok_or_else(|| Failure::unavailable("PostgreSQL answered without a row"))
@@ -275,7 +312,7 @@ pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: 
 }
 
 const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_client_port(), \
-                        pg_catalog.current_setting('server_version_num')::int4";
+                        pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_backend_pid()";
 
 /// Messages that wait to be read by one who listens; beyond that the server waits.
 const UNASKED_MAX: usize = 1_000;

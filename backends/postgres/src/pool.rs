@@ -32,7 +32,7 @@ impl Pool {
     /// Sends one statement and waits for its rows.
     pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.ask(sql, params).await;
+        let answer = link.ask_alone(sql, params).await;
         self.check_in(link, &answer);
         answer
     }
@@ -65,12 +65,7 @@ impl Pool {
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
         let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
             Ok(Ok(place)) => place,
-            Ok(Err(_)) | Err(_) => {
-                return Err(Failure::unavailable(format!(
-                    "all {} connections to PostgreSQL were busy for {:?}: raise connections= of the URL",
-                    self.config.sql.connections, self.config.sql.timeout
-                )));
-            }
+            Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("PostgreSQL")),
         };
         Ok((place, self.lend().await?))
     }

@@ -66,6 +66,11 @@ impl Sessions for Advisory {
 
     async fn open(&self) -> Result<AdvisorySession, Failure> {
         let link = self.base.dial().await?;
+        if self.base.server.sessions == Shared::Direct && !link.is_direct {
+            return Err(Failure::unavailable(
+                "something is between this client and the server, and nothing was when it connected: connect anew",
+            ));
+        }
         let settings = format!(
             "SET application_name = '{word}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
              SET default_transaction_isolation = 'read committed'; {connection}",
