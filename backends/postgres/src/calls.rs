@@ -3,7 +3,26 @@
 use std::fmt::Write;
 
 use leasehold_cell::Call;
-use leasehold_core::Resource;
+use leasehold_core::{Failure, Resource};
+
+use crate::dial::{Sql, only, read};
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+
+/// The channel of the calls about one table of locks, by the names of its schema and its own: a table that is restored from a
+/// backup keeps it.
+pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
+    let text = format!(
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = '{}'::regclass::oid",
+        pool.config.names.table("")
+    );
+    let rows = pool.look(&Sql { name: "channel", text, types: &[] }, &[]).await;
+    let row = only(rows.map_err(Refusal::into_failure)?)?;
+    let (schema, table): (String, String) = (read(&row, 0)?, read(&row, 1)?);
+    let digest = sha1_smol::Sha1::from(format!("{schema}\0{table}")).digest().to_string();
+    Ok(format!("leasehold_{}", &digest[..32]))
+}
 
 /// What is told to those who listen: the resource, and who is called, `*` for all, or `-` where something became free.
 pub(crate) fn called(at: &Resource, call: &Call) -> String {

@@ -12,9 +12,9 @@ use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Regi
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::calls::called;
+use crate::calls::{called, channel};
 use crate::config::{Create, PostgresConfig};
-use crate::dial::{Sql, only, read};
+use crate::dial::{Sql, read};
 use crate::examine::examine;
 use crate::listener::Listener;
 use crate::pool::Pool;
@@ -44,10 +44,8 @@ impl PostgresCells {
         let pool = Arc::new(Pool::new(Arc::new(config)));
         schema::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
-        let statements = Statements::of(&pool.config.names, Table::Locks);
         let profile = server.profile(&pool.config);
-        let rows = pool.look(&statements.channel, &[]).await.map_err(Refusal::into_failure)?;
-        let channel: String = read(&only(rows)?, 0)?;
+        let channel = channel(&pool).await?;
         let listens = profile.waiting == Waiting::Notifies;
         let cells = |table, channel: String, shelf| PostgresCells {
             pool: pool.clone(),
@@ -352,16 +350,16 @@ pub(crate) fn named(row: &Row) -> Result<Resource, Failure> {
     })
 }
 
-/// Reads claims, version, epoch, seq, age and the present epoch, from the column `at` on.
+/// Reads claims, version, epoch, seq, age, the present epoch and the server's clock, from the column `at` on.
 pub(crate) fn cell(row: &Row, at: usize) -> Result<Cell, Failure> {
     let fence = fence(row, at + 2)?;
     let age = u64::try_from(read::<i64>(row, at + 4)?).unwrap_or_default();
-    let epoch = unsigned(read(row, at + 5)?);
+    let (epoch, now) = (unsigned(read(row, at + 5)?), unsigned(read(row, at + 6)?));
     Ok(Cell {
         text: read(row, at)?,
         version: unsigned(read(row, at + 1)?),
         fence,
-        floor: Fence { epoch: epoch.max(fence.epoch), ..fence },
+        floor: Fence { epoch: epoch.max(fence.epoch), seq: fence.seq.max(now), ..fence },
         age: Some(Duration::from_micros(age)),
     })
 }

@@ -10,6 +10,7 @@ use crate::dial::{Sql, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 use crate::shedlock;
+use crate::sql::NOW;
 
 /// The form of the tables that this client writes.
 const FORM: i32 = 1;
@@ -76,7 +77,7 @@ fn view(names: &Names) -> String {
     let (table, view) = (names.table(""), names.table("_locks"));
     let moment = |part: usize| {
         format!(
-            "c.origin + ((p[{part}]::numeric - 1000000000000000000) / 1000)::float8 * interval '1 microsecond'"
+            "c.origin + ((p[{part}]::numeric - 1000000000000000000::numeric) / 1000::numeric)::float8 * interval '1 microsecond'"
         )
     };
     let (expires, since) = (moment(4), moment(5));
@@ -125,7 +126,7 @@ CREATE INDEX IF NOT EXISTS "{by_name}" ON {held} (name);
 CREATE INDEX IF NOT EXISTS "{by_key}" ON {held} (lock_key);
 COMMENT ON TABLE {held} IS 'Who holds which lock of leasehold. A row counts only while its session is there.';
 CREATE SEQUENCE IF NOT EXISTS {fence} AS bigint;
-SELECT setval('{fence}', (extract(epoch FROM clock_timestamp()) * 1000000)::int8) FROM {fence} WHERE NOT is_called;
+SELECT setval('{fence}'::regclass, {NOW}) FROM {fence} WHERE NOT is_called;
 "#,
         by_name = index("name"),
         by_key = index("key")
@@ -146,7 +147,12 @@ COMMENT ON TABLE {rows} IS 'Rows that transactions lock for leasehold. One may b
 
 /// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
 pub fn grants(config: &PostgresConfig) -> String {
-    let user = config.credentials.user.as_deref().unwrap_or_default().replace('"', "\"\"");
+    grants_to(config, config.credentials.user.as_deref().unwrap_or_default())
+}
+
+/// As [`grants`], for another user than that of the URL.
+pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
+    let user = user.replace('"', "\"\"");
     let usage = match config.names.schema() {
         Some(schema) => format!("GRANT USAGE ON SCHEMA \"{schema}\" TO \"{user}\";\n"),
         None => String::new(),
@@ -156,7 +162,7 @@ pub fn grants(config: &PostgresConfig) -> String {
         let (held, fence) = (table("_held"), table("_fence"));
         format!(
             "GRANT SELECT, INSERT, UPDATE, DELETE ON {held} TO \"{user}\";\n\
-             GRANT USAGE ON SEQUENCE {fence} TO \"{user}\";\n"
+             GRANT SELECT, USAGE, UPDATE ON SEQUENCE {fence} TO \"{user}\";\n"
         )
     };
     let on_rows = |table: String| format!("GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\";\n");
@@ -214,7 +220,7 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
 async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
     let text = format!(
         "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()), \
-         to_regclass('{}') IS NOT NULL FROM {}",
+         to_regclass('{}'::text) IS NOT NULL FROM {}",
         last_table(&pool.config),
         pool.config.names.table("_meta")
     );
@@ -239,19 +245,20 @@ pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
 }
 
 /// The tables were dumped in one cluster and restored in this one, whose timeline begins at 1 again. Epochs go on above
-/// all that were ever used.
+/// all that were ever used: those in the tables, and by the clock those that were given after the dump.
 async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     let names = &pool.config.names;
     let (leases, held, meta) = (names.table(""), names.table("_held"), names.table("_meta"));
     tracing::warn!(meta, "the tables came from another PostgreSQL cluster: fences go on above the old ones");
     // Whichever method comes first settles in for all.
-    let text = format!("SELECT to_regclass('{leases}') IS NOT NULL, to_regclass('{held}') IS NOT NULL");
+    let text =
+        format!("SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL");
     let found = pool.look(&Sql { name: "tables", text, types: &[] }, &[]).await;
     let row = only(found.map_err(Refusal::into_failure)?)?;
-    let mut last = "epoch_base".to_owned();
+    let mut last = format!("greatest(epoch_base, {NOW})");
     for (table, is_there) in [(leases, read::<bool>(&row, 0)?), (held, read::<bool>(&row, 1)?)] {
         if is_there {
-            last = format!("greatest({last}, (SELECT coalesce(max(epoch), 0) FROM {table}))");
+            last = format!("greatest({last}, (SELECT coalesce(max(epoch), 0::int8) FROM {table}))");
         }
     }
     let statements = format!(
@@ -264,4 +271,4 @@ async fn settle_in(pool: &Pool) -> Result<(), Failure> {
 }
 
 /// The advisory lock under which tables are created: «leasehold» in letters of a byte each, cut.
-const CREATING: i64 = 0x6c65_6173_6568_6f6c;
+pub(crate) const CREATING: i64 = 0x6c65_6173_6568_6f6c;

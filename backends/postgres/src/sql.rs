@@ -1,6 +1,8 @@
 //! The statements. Names of tables are checked before they come here; everything else is a parameter.
 //!
-//! Ground rules: each statement is a transaction of its own, so it works through any pooler. Time is that of the
+//! Ground rules: operands of every operator, and arguments of every function, have exactly the types of one in `pg_catalog`:
+//! another one with closer types, in a schema of the search path that others may create in, would be called in its place.
+//! Each statement is a transaction of its own, so it works through any pooler. Time is that of the
 //! statement's own running (`clock_timestamp`), never that at which a transaction began. A statement never waits for
 //! anything but the lock of a row that another statement of this kind holds.
 
@@ -50,14 +52,13 @@ pub(crate) struct Statements {
     pub(crate) swap_one: Sql,
     pub(crate) swap_many: Sql,
     pub(crate) list: Sql,
-    pub(crate) channel: Sql,
 }
 
 impl Statements {
     /// Those for one of the tables.
     pub(crate) fn of(names: &Names, table: Table) -> Statements {
         let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
-        let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}");
+        let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");
         Statements {
             seize: seize(own.name("seize", "seize_register"), &table, &epoch, &cell),
             retake_one: retake_one(own.name("retake_one", "retake_register"), &table, &epoch),
@@ -86,7 +87,6 @@ impl Statements {
                 ),
                 &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
             ),
-            channel: sql("channel", format!("SELECT 'leasehold_' || '{table}'::regclass::oid::text"), &[]),
         }
     }
 }
@@ -104,13 +104,13 @@ fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
         name,
         format!(
             "WITH put AS (INSERT INTO {table} AS c (name, claims, version, epoch, seq, origin, lapses) \
-                     VALUES ($1, $2, $3, {epoch}, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, \
-                     clock_timestamp(), clock_timestamp() + $4 * interval '1 microsecond') \
+                     VALUES ($1, $2, $3, {epoch}, {NOW}, \
+                     clock_timestamp(), clock_timestamp() + $4::float8 * interval '1 microsecond') \
                      ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
-                     epoch = greatest(c.epoch, excluded.epoch), seq = c.seq + 1, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + $4 * interval '1 microsecond' \
+                     epoch = greatest(c.epoch, excluded.epoch), seq = {NEXT}, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $4::float8 * interval '1 microsecond' \
                      WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
-                     SELECT true, CASE WHEN $5 <> '' THEN pg_notify($6, $5)::text END, NULL, NULL::int8, epoch, seq, 0::int8, epoch FROM put \
+                     SELECT true, CASE WHEN $5 <> '' THEN pg_notify($6, $5)::text END, NULL, NULL::int8, epoch, seq, 0::int8, epoch, 0::int8 FROM put \
                      UNION ALL SELECT false, {cell} FROM {table} c \
                      WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
         ),
@@ -125,8 +125,8 @@ fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
         name,
         format!(
             "UPDATE {table} c SET claims = $3, version = $4, epoch = greatest(c.epoch, {epoch}), \
-                     seq = c.seq + 1, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + $5 * interval '1 microsecond' \
+                     seq = {NEXT}, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
                      WHERE c.name = $1 AND c.version = $2 RETURNING c.epoch, c.seq"
         ),
         &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
@@ -142,8 +142,8 @@ fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'sta
         format!(
             "UPDATE {table} c SET claims = w.claims, version = w.version, \
                      epoch = CASE WHEN w.anew THEN greatest(c.epoch, {epoch}) ELSE c.epoch END, \
-                     seq = c.seq + w.anew::int, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + w.keep * interval '1 microsecond' \
+                     seq = CASE WHEN w.anew THEN {NEXT} ELSE c.seq END, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
                      FROM {given} AS w (name, anew, seen, claims, version, keep) \
                      WHERE c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen]) \
                      AND (w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq"
@@ -185,7 +185,7 @@ fn keep_one(name: &'static str, table: &str) -> Sql {
         name,
         format!(
             "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + $5 * interval '1 microsecond' \
+                     lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
                      WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() RETURNING true"
         ),
         &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
@@ -197,7 +197,7 @@ fn keep_many(name: &'static str, table: &str) -> Sql {
         name,
         format!(
             "UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + w.keep * interval '1 microsecond' \
+                     lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
                      FROM unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep) \
                      WHERE c.name = w.name AND c.version = w.seen AND c.lapses > clock_timestamp() \
                      RETURNING c.name"
@@ -213,7 +213,7 @@ fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
             "UPDATE {table} c SET claims = $5, version = $6, epoch = $7, seq = $8, \
                      origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
                      lapses = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END \
-                     + $9 * interval '1 microsecond' \
+                     + $9::float8 * interval '1 microsecond' \
                      WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
                      AND (NOT $4 OR c.lapses > clock_timestamp()) \
                      RETURNING CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
@@ -243,7 +243,7 @@ fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
                      done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
                      seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
                      lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
-                     + w.keep * interval '1 microsecond' \
+                     + w.keep::float8 * interval '1 microsecond' \
                      FROM w WHERE c.name = w.name AND c.version = w.seen AND w.within = {epoch} \
                      AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
                      SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
@@ -296,4 +296,12 @@ pub(crate) fn epoch(names: &Names) -> String {
 const TIMELINE: &str = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8";
 
 pub(crate) const AGE: &str =
-    "greatest((extract(epoch FROM clock_timestamp() - c.origin) * 1000000)::int8, 0)";
+    "greatest((extract(epoch FROM clock_timestamp() - c.origin)::float8 * 1000000::float8)::int8, 0::int8)";
+
+/// The server's clock, in microseconds since 1970.
+pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp())::float8 * 1000000::float8)::int8";
+
+/// The counter of the next fence of the row `c`. It never falls behind the clock, so that fences rise also where an older copy of
+/// the table was put back.
+const NEXT: &str =
+    "greatest(c.seq + 1, (extract(epoch FROM clock_timestamp())::float8 * 1000000::float8)::int8)";

@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 use crate::cells::{PostgresCells, cell, named, signed};
 use crate::dial::{Sql, only, read};
 use crate::refusal::Refusal;
-use crate::sql::{AGE, epoch};
+use crate::sql::{AGE, NOW, epoch};
 
 /// Reads rows, whether claims live in them or not.
 pub(crate) async fn all(
@@ -24,8 +24,8 @@ pub(crate) async fn all(
 ) -> Result<Vec<Found>, Failure> {
     let names = &cells.pool.config.names;
     let text = format!(
-        "SELECT c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, \
-         greatest((extract(epoch FROM clock_timestamp() - c.lapses) * 1000000)::int8, 0) \
+        "SELECT c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}, \
+         greatest((extract(epoch FROM clock_timestamp() - c.lapses)::float8 * 1000000::float8)::int8, 0::int8) \
          FROM {table} c WHERE c.name > $1 ORDER BY c.name LIMIT $2",
         epoch = epoch(names),
         table = names.table("")
@@ -34,7 +34,7 @@ pub(crate) async fn all(
     let sql = Sql { name: "all", text, types: &[Type::TEXT, Type::INT8] };
     let rows = cells.pool.look(&sql, &[&after, &limit]).await.map_err(Refusal::into_failure)?;
     let found = |row: &tokio_postgres::Row| {
-        let idle = u64::try_from(read::<i64>(row, 7)?).unwrap_or_default();
+        let idle = u64::try_from(read::<i64>(row, 8)?).unwrap_or_default();
         Ok(Found { at: named(row)?, cell: cell(row, 1)?, idle: Duration::from_micros(idle) })
     };
     rows.iter().map(found).collect()
@@ -67,7 +67,8 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<O
 /// Sees to it that whatever is granted from now on has a greater epoch than this.
 ///
 /// Statements that began before may still grant under the old one: the table is locked against writers for a moment, so
-/// that they have ended when this has.
+/// that they have ended when this has. Whoever wants to write queues behind this lock, so it is waited for briefly, and again
+/// after a pause in which they get on.
 async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
     let names = &cells.pool.config.names;
     let (table, meta, epoch) = (names.table(""), names.table("_meta"), epoch(names));
@@ -77,10 +78,17 @@ async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
         return Ok(());
     }
     let statements = format!(
-        "LOCK TABLE {table} IN SHARE MODE; \
-         UPDATE {meta} SET epoch_base = greatest({epoch}, {highest}) WHERE epoch_base < {highest};"
+        "SET LOCAL lock_timeout = {LOCK_WAIT}; LOCK TABLE {table} IN SHARE MODE; \
+         UPDATE {meta} SET epoch_base = greatest({epoch}, {highest}::int8) WHERE epoch_base < {highest}::int8;"
     );
-    cells.pool.run(&statements).await.map_err(Refusal::into_failure)
+    for _ in 0..LOCK_TRIES {
+        match cells.pool.run(&statements).await {
+            Err(Refusal::LostRace) => tokio::time::sleep(LOCK_PAUSE).await,
+            answer => return answer.map_err(Refusal::into_failure),
+        }
+    }
+    let text = format!("a transaction that has written to {table} stays open: end it, then sweep again");
+    Err(Failure::unavailable(text))
 }
 
 /// What the person can do who may not delete.
@@ -96,11 +104,17 @@ fn explained(cells: &PostgresCells, failure: Failure) -> Failure {
     Failure::new(FailureKind::Denied, Effect::None, text).because(failure)
 }
 
+/// Milliseconds for which the lock of the table is waited for, how often, and the pause between: writers wait for a tenth of the time
+/// at most.
+const LOCK_WAIT: u32 = 100;
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(900);
+
 /// Whether a session may begin in another isolation than READ COMMITTED, by the settings of the server or of a database or
 /// a role. What a session has set for itself does not count.
 const ISOLATED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'default_transaction_isolation' \
                         AND reset_val NOT IN ('read committed', 'read uncommitted')) \
-                        OR EXISTS (SELECT FROM pg_catalog.pg_db_role_setting s, unnest(s.setconfig) AS one \
+                        OR EXISTS (SELECT FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) AS one \
                         WHERE one ILIKE 'default_transaction_isolation=%' \
                         AND one NOT ILIKE '%=read committed' AND one NOT ILIKE '%=read uncommitted' \
-                        AND s.setdatabase IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())))";
+                        AND s.setdatabase IN (0::oid, (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())))";

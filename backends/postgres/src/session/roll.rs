@@ -14,7 +14,8 @@ use crate::config::Names;
 use crate::dial::{Link, Sql, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
-use crate::sql::epoch;
+use crate::schema::CREATING;
+use crate::sql::{NOW, epoch};
 
 /// The statements about the table of holders.
 #[derive(Debug)]
@@ -26,13 +27,19 @@ pub(crate) struct Roll {
     list: Sql,
     clear: Sql,
     mark: Sql,
+    raise: String,
 }
 
 impl Roll {
     pub(crate) fn of(names: &Names) -> Roll {
-        let held = names.table("_held");
+        let (held, fence) = (names.table("_held"), names.table("_fence"));
         let sql = |name, text: String, types| Sql { name, text, types };
         Roll {
+            // One after the other, so that none takes back what another has raised.
+            raise: format!(
+                "SELECT pg_advisory_xact_lock({CREATING}); \
+                 SELECT setval('{fence}'::regclass, {NOW}) FROM {fence} WHERE last_value < {NOW}"
+            ),
             enter: sql(
                 "enter",
                 format!(
@@ -55,7 +62,7 @@ impl Roll {
             holders: sql(
                 "holders",
                 format!(
-                    "SELECT claim, weight, capacity, note, epoch, seq, (extract(epoch FROM since) * 1000)::int8 \
+                    "SELECT claim, weight, capacity, note, epoch, seq, (extract(epoch FROM since)::float8 * 1000::float8)::int8 \
                      FROM {held} h WHERE name = $1 AND {ALIVE} ORDER BY epoch, seq"
                 ),
                 &[Type::TEXT],
@@ -90,9 +97,16 @@ impl Roll {
     }
 
     /// What is to be done when a session has been opened: rows whose sessions are gone are cleared away, and the highest
-    /// epoch is noted, which a restore in another cluster goes on above.
+    /// epoch is noted, which a restore in another cluster goes on above. The counter of fences is raised to the clock, which it
+    /// falls behind where an older copy of it was put back.
     pub(crate) async fn tidy(&self, link: &Link) -> Result<(), Refusal> {
         link.ask(&self.mark, &[]).await?;
+        match link.run(&self.raise).await {
+            Err(Refusal::Failed(failure)) if failure.kind == FailureKind::Denied => {
+                tracing::warn!(%failure, "the counter of fences is not raised to the clock");
+            }
+            answer => answer?,
+        }
         match link.ask(&self.clear, &[]).await {
             // Somebody else clears away just now.
             Err(Refusal::LostRace) => Ok(()),
@@ -187,9 +201,18 @@ impl Entry {
             key,
             weight: i64::from(claim.share.weight()),
             capacity: i64::from(claim.share.capacity()),
-            note: claim.note.as_str().to_owned(),
+            note: escaped(claim.note.as_str()),
         }
     }
+}
+
+/// A note as a text of the server may be, which has no zeros.
+fn escaped(note: &str) -> String {
+    note.replace('%', "%25").replace('\0', "%00")
+}
+
+fn unescaped(text: &str) -> String {
+    text.replace("%00", "\0").replace("%25", "%")
 }
 
 /// The beginning of a statement that enters a claim.
@@ -201,7 +224,7 @@ pub(crate) fn insert(held: &str) -> String {
 
 /// The fence, as the last two columns of such a statement. It must be drawn when the lock has been given.
 pub(crate) fn drawn(names: &Names) -> String {
-    format!("{}, nextval('{}')", epoch(names), names.table("_fence"))
+    format!("{}, nextval('{}'::regclass)", epoch(names), names.table("_fence"))
 }
 
 /// Columns of an entry, as parameters.
@@ -236,6 +259,20 @@ fn standing(row: &Row, resource: &Resource) -> Result<Standing, Failure> {
         fence: Some(fence(row, 4)?),
         since_unix_ms: u64::try_from(read::<i64>(row, 6)?).ok(),
         remaining: None,
-        note: Note::clipped(read(row, 3)?),
+        note: Note::clipped(&unescaped(read(row, 3)?)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written() {
+        for note in ["", "50% of", "a\0b", "%00", "%25", "%2500", "%\0%", "é\n"] {
+            let text = escaped(note);
+            assert!(!text.contains('\0'), "{text:?}");
+            assert_eq!(unescaped(&text), note);
+        }
+    }
 }
