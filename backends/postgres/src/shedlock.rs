@@ -188,10 +188,10 @@ impl Columns {
 
     async fn look(pool: &Pool) -> Result<Columns, Refusal> {
         let table = pool.config.names.table("");
-        // A varchar of n has n + 4 as its modifier; -1 is one without a limit.
+        // A varchar of n has n + 4 as its modifier, and a timestamp its digits; -1 is one without a limit.
         let text = format!(
-            "SELECT attname::text, atttypid::regtype::text, atttypmod - 4 FROM pg_attribute \
-             WHERE attrelid = '{table}'::regclass AND attname IN ('name', 'lock_until', 'locked_at', 'locked_by')"
+            "SELECT attname::text, atttypid::regtype::text, atttypmod FROM pg_attribute \
+             WHERE attrelid = '{table}'::regclass::oid AND attname IN ('name', 'lock_until', 'locked_at', 'locked_by')"
         );
         let rows = pool.look(&Sql { name: "columns", text, types: &[] }, &[]).await?;
         let found = || {
@@ -209,7 +209,7 @@ impl Columns {
         let column = |name: &str| found.get(name).ok_or_else(|| format!("it has no column {name}"));
         let width = |name: &str, min: usize| {
             let (kind, width) = column(name)?;
-            let width = match (kind.as_str(), usize::try_from(*width)) {
+            let width = match (kind.as_str(), usize::try_from(*width - 4)) {
                 ("character varying", Ok(width)) => width,
                 ("character varying" | "text", Err(_)) => usize::MAX,
                 _ => return Err(format!("its column {name} is {kind}: make it varchar")),
@@ -224,13 +224,20 @@ impl Columns {
         let (until, at) = (column("lock_until")?, column("locked_at")?);
         let now = match (until.0.as_str(), at.0.as_str()) {
             ("timestamp without time zone", "timestamp without time zone") => {
-                "timezone('utc', clock_timestamp())"
+                "timezone('utc'::text, clock_timestamp())"
             }
             ("timestamp with time zone", "timestamp with time zone") => "clock_timestamp()",
             (until, at) => {
                 return Err(format!("lock_until is {until} and locked_at {at}: make both timestamp"));
             }
         };
+        for (name, (_, digits)) in [("lock_until", until), ("locked_at", at)] {
+            if (0..DIGITS).contains(digits) {
+                return Err(format!(
+                    "its column {name} has {digits} digits of a second's fraction: make it {DIGITS} or more"
+                ));
+            }
+        }
         let widths = Widths {
             name: width("name", Widths::MIN.name)?,
             locked_by: width("locked_by", Widths::MIN.locked_by)?,
@@ -238,6 +245,9 @@ impl Columns {
         Ok(Columns { widths, now })
     }
 }
+
+/// Digits of a second's fraction that a time needs: an end that is rounded would come early.
+const DIGITS: i32 = 3;
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -254,31 +264,31 @@ impl Statements {
         let (table, now) = (config.names.table(""), columns.now);
         let micro = "interval '1 microsecond'";
         // Whole microseconds: what was written is found again.
-        let since = "(extract(epoch FROM t.locked_at) * 1000000)::int8";
+        let since = "(extract(epoch FROM t.locked_at)::float8 * 1000000::float8)::int8";
         let row = format!(
-            "t.name, t.locked_by, {since}, greatest((extract(epoch FROM t.lock_until - {now}) * 1000000)::int8, 0)"
+            "t.name, t.locked_by, {since}, greatest((extract(epoch FROM t.lock_until - {now})::float8 * 1000000::float8)::int8, 0::int8)"
         );
         Statements {
             take: sql(
                 "take",
                 format!(
                     "WITH put AS (INSERT INTO {table} AS t (name, lock_until, locked_at, locked_by) \
-                     VALUES ($1, {now} + $3 * {micro}, {now}, $2) ON CONFLICT (name) DO UPDATE SET \
-                     lock_until = greatest(t.lock_until, {now} + $3 * {micro}), \
+                     VALUES ($1, {now} + $3::float8 * {micro}, {now}, $2) ON CONFLICT (name) DO UPDATE SET \
+                     lock_until = greatest(t.lock_until, {now} + $3::float8 * {micro}), \
                      locked_at = CASE WHEN t.lock_until <= {now} THEN {now} ELSE t.locked_at END, locked_by = $2 \
-                     WHERE t.name = $1 AND (t.lock_until <= {now} OR t.locked_by = $2) RETURNING t.name) \
+                     WHERE t.name::text = $1 AND (t.lock_until <= {now} OR t.locked_by::text = $2) RETURNING t.name) \
                      SELECT true, NULL, NULL, 0::int8, 0::int8 FROM put \
                      UNION ALL SELECT false, {row} FROM {table} t \
-                     WHERE t.name = $1 AND NOT EXISTS (SELECT FROM put)"
+                     WHERE t.name::text = $1 AND NOT EXISTS (SELECT FROM put)"
                 ),
                 &[Type::TEXT, Type::TEXT, Type::INT8],
             ),
             extend: sql(
                 "extend",
                 format!(
-                    "UPDATE {table} t SET lock_until = greatest(t.lock_until, {now} + w.span * {micro}) \
+                    "UPDATE {table} t SET lock_until = greatest(t.lock_until, {now} + w.span::float8 * {micro}) \
                      FROM unnest($1, $2, $3) AS w (name, by, span) \
-                     WHERE t.name = w.name AND t.locked_by = w.by AND t.lock_until > {now} \
+                     WHERE t.name::text = w.name AND t.locked_by::text = w.by AND t.lock_until > {now} \
                      RETURNING t.name, t.locked_by"
                 ),
                 &[Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY],
@@ -287,22 +297,22 @@ impl Statements {
                 "free",
                 format!(
                     "UPDATE {table} t SET lock_until = {now} FROM unnest($1, $2, $3) AS w (name, by, since) \
-                     WHERE t.name = w.name AND t.locked_by = w.by AND t.lock_until > {now} \
+                     WHERE t.name::text = w.name AND t.locked_by::text = w.by AND t.lock_until > {now} \
                      AND (w.since IS NULL OR w.since = {since}) RETURNING t.name, t.locked_by"
                 ),
                 &[Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY],
             ),
             look: sql(
                 "look",
-                format!("SELECT {row} FROM {table} t WHERE t.name = ANY($1) AND t.lock_until > {now}"),
+                format!("SELECT {row} FROM {table} t WHERE t.name::text = ANY($1) AND t.lock_until > {now}"),
                 &[Type::TEXT_ARRAY],
             ),
             list: sql(
                 "list",
                 format!(
-                    "SELECT {row} FROM {table} t WHERE t.name COLLATE \"C\" >= $1 AND t.name COLLATE \"C\" > $2 \
-                     AND t.name COLLATE \"C\" < $3 AND t.lock_until > {now} \
-                     ORDER BY t.name COLLATE \"C\" LIMIT $4"
+                    "SELECT {row} FROM {table} t WHERE t.name::text COLLATE \"C\" >= $1 AND t.name::text COLLATE \"C\" > $2 \
+                     AND t.name::text COLLATE \"C\" < $3 AND t.lock_until > {now} \
+                     ORDER BY t.name::text COLLATE \"C\" LIMIT $4"
                 ),
                 &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
             ),
@@ -329,12 +339,12 @@ fn sql(name: &'static str, text: String, types: &'static [Type]) -> Sql {
 mod tests {
     use super::*;
 
-    fn columns(name: (&str, i32), time: &str, by: (&str, i32)) -> Result<Columns, String> {
+    fn columns(name: (&str, i32), time: (&str, i32), by: (&str, i32)) -> Result<Columns, String> {
         let column = |at: &str, (kind, width): (&str, i32)| (at.to_owned(), (kind.to_owned(), width));
         let found = [
             column("name", name),
-            column("lock_until", (time, -5)),
-            column("locked_at", (time, -5)),
+            column("lock_until", time),
+            column("locked_at", time),
             column("locked_by", by),
         ];
         Columns::of(&found.into())
@@ -342,16 +352,19 @@ mod tests {
 
     #[test]
     fn tables_that_are_in_use_are_understood() {
-        let plain = "timestamp without time zone";
-        let documented = columns(("character varying", 64), plain, ("character varying", 255)).unwrap();
+        let plain = ("timestamp without time zone", -1);
+        let documented = columns(("character varying", 68), plain, ("character varying", 259)).unwrap();
         assert_eq!(documented.widths, Widths { name: 64, locked_by: 255 });
         assert!(documented.now.contains("utc"));
-        let zoned = columns(("text", -5), "timestamp with time zone", ("character varying", -5)).unwrap();
+        let zoned =
+            columns(("text", -1), ("timestamp with time zone", 3), ("character varying", -1)).unwrap();
         assert_eq!(zoned.now, "clock_timestamp()");
         for (bad, hint) in [
-            (columns(("character varying", 20), plain, ("text", -5)), "make it 64"),
-            (columns(("integer", -5), plain, ("text", -5)), "make it varchar"),
-            (columns(("text", -5), "date", ("text", -5)), "make both timestamp"),
+            (columns(("character varying", 24), plain, ("text", -1)), "make it 64"),
+            (columns(("integer", -1), plain, ("text", -1)), "make it varchar"),
+            (columns(("text", -1), ("date", -1), ("text", -1)), "make both timestamp"),
+            (columns(("text", -1), (plain.0, 0), ("text", -1)), "make it 3"),
+            (columns(("text", -1), (plain.0, 2), ("text", -1)), "make it 3"),
             (Columns::of(&HashMap::new()), "no column"),
         ] {
             let why = bad.unwrap_err();
