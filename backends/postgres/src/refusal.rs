@@ -2,7 +2,7 @@
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Why a statement has no result.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Refusal {
             return Refusal::LostRace;
         }
         // An ERROR undoes its statement; what is worse ends the session, at an instant that nobody knows.
-        let effect = if cause.severity() == "ERROR" { Effect::None } else { Effect::Unknown };
+        let effect = if is_error(cause) { Effect::None } else { Effect::Unknown };
         let text = describe(&code, cause.message());
         let failure = Failure::new(kind(&code), effect, text).because(error);
         match code {
@@ -72,6 +72,12 @@ impl Refusal {
             Refusal::NoTable(failure) | Refusal::CalledBack(failure) | Refusal::Failed(failure) => failure,
         }
     }
+}
+
+/// Whether it is no more than an error. The word for people is in the language of the server's messages; the other one is missing
+/// where a pooler speaks for itself, which is in English.
+fn is_error(cause: &DbError) -> bool {
+    cause.parsed_severity().map_or(cause.severity() == "ERROR", |severity| severity == Severity::Error)
 }
 
 /// Where a password can come from.
