@@ -2,6 +2,7 @@
 //!
 //! Ground rules: whoever waits knows when nothing can be heard, and polls. After every gap all look once.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +74,16 @@ async fn subscribe(config: &PostgresConfig, channel: &str) -> Result<(Link, Unas
 
 /// Passes on what comes, until the connection ends or nobody has listened for a while.
 async fn hear(link: &Link, mut unasked: Unasked, bells: &Bells) {
-    let mut beat = tokio::time::interval(HEARTBEAT);
+    // A connection that is dead without having been told so is found by asking. Messages are read meanwhile: the answer comes
+    // behind them.
+    let mut dead = pin!(async {
+        loop {
+            if link.run("SELECT 1").await.is_err() {
+                return;
+            }
+            tokio::time::sleep(HEARTBEAT).await;
+        }
+    });
     loop {
         let quiet = async {
             bells.unwanted().await;
@@ -89,12 +99,7 @@ async fn hear(link: &Link, mut unasked: Unasked, bells: &Bells) {
                 Some(_) => {}
                 None => return,
             },
-            _ = beat.tick() => {
-                // A connection that is dead without having been told so is found by asking.
-                if link.run("SELECT 1").await.is_err() {
-                    return;
-                }
-            }
+            () = &mut dead => return,
             () = quiet => return,
         }
     }
