@@ -8,7 +8,7 @@ use crate::cells::PostgresCells;
 use crate::dial::{Sql, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
-use crate::schema::grants;
+use crate::schema::grants_to;
 use crate::server::{Server, Sessions};
 use crate::session::Base;
 
@@ -49,10 +49,10 @@ impl Facts {
         let text = format!(
             "SELECT current_setting('default_transaction_isolation'), \
              coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false), \
-             has_schema_privilege(current_user, (SELECT relnamespace FROM pg_class WHERE oid = r.relid), 'CREATE'), \
-             r.n_live_tup, r.n_dead_tup, pg_total_relation_size(r.relid), \
+             has_schema_privilege(current_user, (SELECT relnamespace FROM pg_class WHERE oid = r.relid), 'CREATE'::text), \
+             r.n_live_tup, r.n_dead_tup, pg_total_relation_size(r.relid::regclass), \
              (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
-             FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass"
+             FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass::oid"
         );
         let rows = cells.pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
         let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
@@ -108,11 +108,14 @@ fn breaking(may_break: Result<bool, Failure>) -> Finding {
 }
 
 pub(crate) fn durability(server: &Server) -> Finding {
-    let Server { version, fsync, synchronous_commit, synchronous_standby_names, standbys, .. } = server;
+    let Server { version, fsync, synchronous_commit, synchronous_standby_names, .. } = server;
     let found = format!(
-        "PostgreSQL {version}, fsync {}, synchronous_commit {synchronous_commit}, {standbys} standbys, \
+        "PostgreSQL {version}, fsync {}, synchronous_commit {synchronous_commit}, {} standbys ({} not waited for), {} away, \
          synchronous_standby_names {synchronous_standby_names:?}",
-        if *fsync { "on" } else { "off" }
+        if *fsync { "on" } else { "off" },
+        server.standbys,
+        server.unawaited,
+        server.away
     );
     match server.grade() {
         Grade::Strict => Finding::new("durability", Severity::Good, found)
@@ -122,7 +125,9 @@ pub(crate) fn durability(server: &Server) -> Finding {
                 "a failover may forget the last grants: two may hold for a while, and fences tell them apart",
             )
             .advice(
-                "set synchronous_standby_names, and synchronous_commit to on, where that must not happen",
+                "where that must not happen, set synchronous_commit to on, name all standbys in synchronous_standby_names and ask \
+                 for as many (FIRST 2 (a, b)), drop slots of standbys that are gone, and GRANT pg_monitor TO the user of the URL, \
+                 who is not told otherwise which standbys are waited for",
             ),
         _ => Finding::new("durability", Severity::Risk, found)
             .meaning("a crash of the server's machine may forget grants and take fences back")
@@ -167,9 +172,16 @@ fn isolation(facts: &Facts) -> Finding {
 fn privileges(cells: &PostgresCells, facts: &Facts) -> Finding {
     let config = &cells.pool.config;
     let user = config.credentials.user.as_deref().unwrap_or_default();
-    let needed = grants(config).replace('\n', " ");
-    let advice =
-        format!("create the tables by `leasehold schema`, add create=no to the URL, and: {}", needed.trim());
+    // Nothing can be taken from a superuser by granting it less.
+    let (user_for_locks, first) = match facts.is_superuser {
+        true => (OWN_USER, format!("CREATE ROLE {OWN_USER} LOGIN, name it in the URL, ")),
+        false => (user, String::new()),
+    };
+    let needed = grants_to(config, user_for_locks).replace('\n', " ");
+    let advice = format!(
+        "{first}create the tables by `leasehold schema`, add create=no to the URL, and: {}",
+        needed.trim()
+    );
     let finding = match (facts.is_superuser, facts.may_create) {
         (true, _) => Finding::new("privileges", Severity::Notice, format!("{user} is a superuser"))
             .meaning("whoever reads this URL may do anything on this server"),
@@ -216,4 +228,6 @@ fn clock(facts: &Facts, ttl: Duration) -> Finding {
     Finding::new("clock", Severity::Good, found).meaning(meaning)
 }
 
+/// A user for the locks alone, as an example.
+const OWN_USER: &str = "leasehold";
 const MANY_DEAD: i64 = 10_000;

@@ -19,7 +19,12 @@ pub(crate) struct Server {
     pub(crate) fsync: bool,
     pub(crate) synchronous_commit: String,
     pub(crate) synchronous_standby_names: String,
+    /// Those that are connected.
     pub(crate) standbys: i64,
+    /// Those of them for which no commit waits, as far as this user may know.
+    pub(crate) unawaited: i64,
+    /// Those that are away and for which the server keeps what they lack.
+    pub(crate) away: i64,
     pub(crate) sessions: Sessions,
 }
 
@@ -52,6 +57,8 @@ impl Server {
             synchronous_commit: read(&row, 1)?,
             synchronous_standby_names: read(&row, 2)?,
             standbys: read(&row, 3)?,
+            unawaited: read(&row, 6)?,
+            away: read(&row, 7)?,
             version: read(&row, 5)?,
             sessions: probe(pool).await?,
         })
@@ -108,14 +115,42 @@ impl Server {
         if !self.fsync || self.synchronous_commit == "off" {
             return Grade::BestEffort;
         }
-        let waits_for_standbys =
-            !self.synchronous_standby_names.is_empty() && self.synchronous_commit != "local";
-        match self.standbys == 0 || waits_for_standbys {
+        let is_alone = self.standbys == 0 && self.away == 0 && self.synchronous_standby_names.is_empty();
+        match is_alone || self.waits_for_all() {
             true => Grade::Strict,
             // What a standby did not get is forgotten by a failover; the timeline keeps fences rising.
             false => Grade::AcrossFailover,
         }
     }
+
+    /// Whether whatever may be promoted has on its disk what was confirmed: a commit waits for each standby by its name. Of more than
+    /// are waited for, one that lacks the last commits could be the one that is promoted.
+    fn waits_for_all(&self) -> bool {
+        matches!(self.synchronous_commit.as_str(), "on" | "remote_apply")
+            && self.unawaited == 0
+            && self.away == 0
+            && names_all(&self.synchronous_standby_names)
+    }
+}
+
+/// Whether `synchronous_standby_names` asks for as many standbys as it names: `FIRST 2 (a, b)`, `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*`
+/// is none of them: it stands for whoever is connected, and not for one that is away.
+fn names_all(setting: &str) -> bool {
+    let (asked, names) = match setting.trim().strip_suffix(')').and_then(|rest| rest.split_once('(')) {
+        Some((asked, names)) => (asked.split_whitespace().last().unwrap_or_default(), names),
+        None => ("1", setting),
+    };
+    let mut named = 1;
+    let mut is_quoted = false;
+    for c in names.chars() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => named += 1,
+            '*' if !is_quoted => return false,
+            _ => {}
+        }
+    }
+    !names.trim().is_empty() && asked.parse() == Ok(named)
 }
 
 /// Finds out whether sessions are shared: what one connection sets, another one must not see, and itself must.
@@ -124,20 +159,23 @@ impl Server {
 /// connection sees what was set, or the next use of the first one does not. Three rounds, so that one that takes turns
 /// among its sessions does not come out even.
 async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
-    let (one, two) = (pool.lend().await?, pool.lend().await?);
-    let mut sessions = if one.is_direct && two.is_direct { Sessions::Direct } else { Sessions::Kept };
-    if sessions != Sessions::Direct {
-        for _ in 0..PROBES {
-            let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
-            set(&one, &token).await?;
-            if seen(&two).await? == token || seen(&one).await? != token {
-                sessions = Sessions::Shared;
-                break;
-            }
-        }
-        // What was set in a session that others will get is taken back, as far as that session can be reached.
-        set(&one, "").await?;
+    let one = pool.lend().await?;
+    if one.is_direct {
+        pool.give_back(one);
+        return Ok(Sessions::Direct);
     }
+    let two = pool.lend().await?;
+    let mut sessions = Sessions::Kept;
+    for _ in 0..PROBES {
+        let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
+        set(&one, &token).await?;
+        if seen(&two).await? == token || seen(&one).await? != token {
+            sessions = Sessions::Shared;
+            break;
+        }
+    }
+    // What was set in a session that others will get is taken back, as far as that session can be reached.
+    set(&one, "").await?;
     pool.give_back(one);
     pool.give_back(two);
     Ok(sessions)
@@ -163,7 +201,9 @@ const PROBES: usize = 3;
 const FACTS: &str = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
                      current_setting('synchronous_standby_names'), \
                      (SELECT count(*) FROM pg_stat_replication)::int8, current_setting('server_encoding'), \
-                     current_setting('server_version')";
+                     current_setting('server_version'), \
+                     (SELECT count(*) FROM pg_stat_replication WHERE coalesce(sync_state, '') NOT IN ('sync', 'quorum'))::int8, \
+                     (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active)::int8";
 
 #[cfg(test)]
 mod tests {
@@ -176,6 +216,8 @@ mod tests {
             synchronous_commit: commit.to_owned(),
             synchronous_standby_names: names.to_owned(),
             standbys,
+            unawaited: 0,
+            away: 0,
             sessions: Sessions::Direct,
         }
     }
@@ -184,13 +226,37 @@ mod tests {
     fn only_what_is_known_to_last_is_called_strict() {
         for (server, grade) in [
             (server(true, "on", "", 0), Grade::Strict),
-            (server(true, "on", "*", 2), Grade::Strict),
+            (Server { away: 1, ..server(true, "on", "", 0) }, Grade::AcrossFailover),
             (server(true, "on", "", 1), Grade::AcrossFailover),
-            (server(true, "local", "*", 1), Grade::AcrossFailover),
+            (server(true, "on", "FIRST 2 (a, b)", 2), Grade::Strict),
+            (server(true, "remote_apply", "ANY 2 (a, b)", 2), Grade::Strict),
+            (server(true, "on", "a", 1), Grade::Strict),
+            // Who is away may be behind, and be promoted all the same.
+            (server(true, "on", "*", 2), Grade::AcrossFailover),
+            (server(true, "on", "*", 0), Grade::AcrossFailover),
+            (server(true, "on", "ANY 1 (a, b, c)", 3), Grade::AcrossFailover),
+            (server(true, "on", "a, b", 1), Grade::AcrossFailover),
+            (Server { unawaited: 1, ..server(true, "on", "a", 2) }, Grade::AcrossFailover),
+            (Server { away: 1, ..server(true, "on", "a", 1) }, Grade::AcrossFailover),
+            // It is in the memory of the standby only.
+            (server(true, "remote_write", "a", 1), Grade::AcrossFailover),
+            (server(true, "local", "a", 1), Grade::AcrossFailover),
             (server(true, "off", "", 0), Grade::BestEffort),
             (server(false, "on", "", 0), Grade::BestEffort),
         ] {
             assert_eq!(server.grade(), grade, "{server:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_standbys_are_asked_for_as_are_named() {
+        for all in ["a", "\"a,b\"", "1 (a)", "FIRST 2 (a, b)", "first 3(a,\"*\",c)", "ANY 2 (a, \"b (x)\")"] {
+            assert!(names_all(all), "{all}");
+        }
+        for some in
+            ["", " ", "*", "a, b", "1 (a, b)", "FIRST 1 (*)", "ANY 2 (a, b, c)", "ANY 2 (a, *)", "FIRST 1 ()"]
+        {
+            assert!(!names_all(some), "{some}");
         }
     }
 

@@ -309,9 +309,10 @@ async fn fences_rise_over_a_restore_in_another_cluster() {
         .unwrap();
     let backend = open(&server.url()).await;
     let after = hold(&*backend, &claim("job", LONG)).await;
-    assert_eq!(after.fence.map(|fence| (fence.epoch, fence.seq)), Some((8, 4)), "after {before:?}");
+    let of_the_backup = Fence::new(7, 3, 0);
+    assert!(after.fence > Some(of_the_backup) && after.fence > before.fence, "{after:?} after {before:?}");
     let new = hold(&*backend, &claim("new", LONG)).await;
-    assert_eq!(new.fence.unwrap().epoch, 8);
+    assert_eq!(new.fence.map(|fence| fence.epoch), after.fence.map(|fence| fence.epoch));
 }
 
 #[tokio::test]
@@ -353,13 +354,14 @@ async fn tls_is_verified_and_a_password_is_asked_for() {
 #[tokio::test]
 async fn a_socket_of_this_machine_is_enough() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    let url = format!(
-        "postgres://postgres@/postgres?host={}&port={}",
-        server.socket_folder().display(),
-        server.addr().port()
-    );
-    let backend = open(&url).await;
-    hold(&*backend, &claim("job", LONG)).await;
+    for method in ["method=row", "method=advisory", "method=for-update"] {
+        let backend = open(&format!("{}&{method}", server.url_of_socket())).await;
+        hold(&*backend, &claim("job", LONG)).await;
+    }
+    // Nothing is between: a statement is prepared by name.
+    let backend = open(&server.url_of_socket()).await;
+    let pooler = backend.examine(LONG).await.into_iter().find(|finding| finding.topic == "pooler").unwrap();
+    assert!(pooler.found.contains("nothing is between"), "{pooler:?}");
 }
 
 #[tokio::test]
@@ -377,7 +379,8 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
     assert_eq!(severity("isolation").await.0, Severity::Good);
     let (privileges, advice) = severity("privileges").await;
     assert_eq!(privileges, Severity::Notice);
-    assert!(advice.contains("GRANT SELECT, INSERT, UPDATE ON \"leasehold\" TO \"postgres\";"), "{advice}");
+    assert!(advice.contains("GRANT SELECT, INSERT, UPDATE ON \"leasehold\" TO \"leasehold\";"), "{advice}");
+    assert!(advice.contains("CREATE ROLE") && !advice.contains("postgres"), "{advice}");
     assert_eq!(severity("table").await.0, Severity::Good);
     assert_eq!(severity("clock").await.0, Severity::Good);
     server
@@ -408,3 +411,291 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
     let isolation = findings.iter().find(|finding| finding.topic == "isolation").unwrap();
     assert!(isolation.severity == Severity::Notice && isolation.advice.contains("read committed"));
 }
+
+/// What a restore of the tables within one cluster leaves: rows of before, under the same timeline.
+#[tokio::test]
+async fn fences_rise_over_a_restore_in_the_same_cluster() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let cycle = async |backend: &dyn Backend, name: &str| {
+        let claim = claim(name, LONG);
+        let fence = hold(backend, &claim).await.fence.unwrap();
+        assert!(matches!(release(backend, &claim).await, Release::Freed));
+        fence
+    };
+    for (method, dump, restore) in [
+        (
+            "method=row",
+            "CREATE TABLE dump AS TABLE leasehold",
+            "TRUNCATE leasehold; INSERT INTO leasehold TABLE dump; DROP TABLE dump",
+        ),
+        (
+            "method=advisory",
+            "CREATE TABLE dump AS SELECT last_value FROM leasehold_fence",
+            "SELECT setval('leasehold_fence', last_value) FROM dump; DROP TABLE dump",
+        ),
+        (
+            "method=for-update",
+            "CREATE TABLE dump AS SELECT last_value FROM leasehold_fence",
+            "SELECT setval('leasehold_fence', last_value) FROM dump; DROP TABLE dump",
+        ),
+    ] {
+        let url = format!("{}?{method}", server.url());
+        let backend = open(&url).await;
+        cycle(&*backend, "job").await;
+        server.sql(dump).await.unwrap();
+        let mut highest = Fence::default();
+        for _ in 0..20 {
+            highest = cycle(&*backend, "job").await;
+        }
+        server.sql(restore).await.unwrap();
+        // Rows are the same for those who were connected before; a counter is raised by whoever connects.
+        let backend = if method == "method=row" { backend } else { open(&url).await };
+        let next = cycle(&*backend, "job").await;
+        assert!(next > highest, "{method}: {next} after {highest}");
+    }
+}
+
+/// A waiter's grant is numbered by the client, from what it has read.
+#[tokio::test]
+async fn a_fence_of_a_line_is_above_the_clock_after_a_restore() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let (held, next) = (claim("job", LONG), claim("job", LONG));
+    hold(&*backend, &held).await;
+    let waiting = {
+        let (backend, next) = (backend.clone(), next.clone());
+        tokio::spawn(async move { take(&*backend, &next).await })
+    };
+    until_one_waits(&*backend, "job").await;
+    server.sql("CREATE TABLE dump AS TABLE leasehold").await.unwrap();
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let before = waiting.await.unwrap().fence.unwrap();
+    assert!(matches!(release(&*backend, &next).await, Release::Freed));
+    // One holds again, and one stands in line who does not answer and is passed over.
+    server.sql("TRUNCATE leasehold; INSERT INTO leasehold TABLE dump").await.unwrap();
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let after = take(&*backend, &claim("job", LONG)).await.fence.unwrap();
+    assert!(after > before, "{after} after {before}");
+}
+
+/// Whoever comes after a restore, and whoever was there before it, hear each other.
+#[tokio::test]
+async fn who_was_there_before_a_restore_is_still_woken() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let before = open(&server.url()).await;
+    hold(&*before, &claim("other", LONG)).await;
+    server.sql("DROP TABLE leasehold CASCADE").await.unwrap();
+    let after = open(&server.url()).await;
+    let (held, next) = (claim("job", LONG), claim("job", LONG));
+    hold(&*after, &held).await;
+    let waiting = {
+        let (before, next) = (before.clone(), next.clone());
+        tokio::spawn(async move { take(&*before, &next).await })
+    };
+    until_one_waits(&*after, "job").await;
+    // So long that it no longer looks by itself for lack of a connection that listens.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(matches!(release(&*after, &held).await, Release::Freed));
+    // Without a call it would look after fifteen seconds.
+    tokio::time::timeout(Duration::from_secs(12), waiting).await.unwrap().unwrap();
+}
+
+async fn until_one_waits(backend: &dyn Backend, name: &str) {
+    for tries in 0.. {
+        let seen = backend.inspect(&resource(name), None, &Patience::none(clock())).await.unwrap();
+        if seen.waiting.len() == 1 {
+            return;
+        }
+        assert!(tries < 3_000, "nobody ever waits");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A transaction of somebody else, which keeps the sweep from the lock of the table, must not keep clients from their rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_that_cannot_begin_lets_clients_get_on() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?timeout=3s", server.url())).await;
+    hold(&*backend, &claim("over", Duration::from_millis(200))).await;
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let (stranger, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    stranger
+        .batch_execute("BEGIN; INSERT INTO leasehold VALUES ('stranger', '', 1, 1, 1, now(), now())")
+        .await
+        .unwrap();
+    let config = PostgresConfig::parse(&format!("{}?timeout=1m", server.url())).unwrap();
+    let sweeping = tokio::spawn(sweep(config, clock(), Duration::ZERO));
+    // Until it has asked for the lock.
+    let asked = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareLock' AND relation = 'leasehold'::regclass AND NOT granted";
+    for tries in 0.. {
+        if server.sql(asked).await.unwrap().trim() == "1" {
+            break;
+        }
+        assert!(tries < 3_000 && !sweeping.is_finished(), "it never asked");
+    }
+    for n in 0..5 {
+        let claim = claim(&format!("job {n}"), LONG);
+        hold(&*backend, &claim).await;
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+    stranger.batch_execute("ROLLBACK").await.unwrap();
+    assert!(sweeping.await.unwrap().is_ok_and(|swept| swept.forgotten > 0));
+    // One that never ends is told of.
+    stranger
+        .batch_execute("BEGIN; INSERT INTO leasehold VALUES ('stranger', '', 1, 1, 1, now(), now())")
+        .await
+        .unwrap();
+    hold(&*backend, &claim("over", Duration::from_millis(200))).await;
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    server.sql("UPDATE leasehold_meta SET epoch_base = 0").await.unwrap();
+    let config = PostgresConfig::parse(&server.url()).unwrap();
+    let failure = sweep(config, clock(), Duration::ZERO).await.unwrap_err();
+    assert!(failure.detail().contains("a transaction"), "{failure}");
+}
+
+/// Standbys for which commits wait, and one that could be promoted without them.
+#[tokio::test]
+async fn only_standbys_that_are_all_waited_for_are_strict() {
+    let Some(server) = PostgresServer::builder().setting("fsync", "on").start_or_skip().await else { return };
+    let set = async |names: &str| {
+        server.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'")).await.unwrap();
+        server.sql("SELECT pg_reload_conf()").await.unwrap();
+    };
+    // The server looks for itself whom it waits for, a moment after it was told.
+    let reaches = async |grade: Grade, states: &str| {
+        let question = "SELECT string_agg(sync_state, ',' ORDER BY sync_state) FROM pg_stat_replication";
+        for tries in 0.. {
+            let seen = server.sql(question).await.unwrap();
+            if seen.trim() == states {
+                break;
+            }
+            assert!(tries < 1_000, "{seen} for {states}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let profile = open(&server.url()).await;
+        assert_eq!(profile.profile().fencing, grade, "{states}");
+    };
+    open(&server.url()).await;
+    let one = server.standby().await.unwrap();
+    reaches(Grade::AcrossFailover, "async").await;
+    set("FIRST 1 (walreceiver)").await;
+    reaches(Grade::Strict, "sync").await;
+    set("*").await;
+    reaches(Grade::AcrossFailover, "sync").await;
+    set("FIRST 1 (walreceiver)").await;
+    let two = server.standby().await.unwrap();
+    reaches(Grade::AcrossFailover, "potential,sync").await;
+    // Who may not see whom commits wait for does not count on it.
+    drop(two);
+    reaches(Grade::Strict, "sync").await;
+    server.sql("CREATE ROLE app LOGIN").await.unwrap();
+    let config = PostgresConfig::parse(&format!("postgres://app@{}/postgres", server.addr())).unwrap();
+    server.sql(&grants(&config)).await.unwrap();
+    let url = format!("postgres://app@{}/postgres", server.addr());
+    assert_eq!(open(&url).await.profile().fencing, Grade::AcrossFailover);
+    server.sql("GRANT pg_monitor TO app").await.unwrap();
+    assert_eq!(open(&url).await.profile().fencing, Grade::Strict);
+    // One that is away, and comes back.
+    set("").await;
+    drop(one);
+    server.sql("SELECT pg_create_physical_replication_slot('away')").await.unwrap();
+    reaches(Grade::AcrossFailover, "").await;
+    server.sql("SELECT pg_drop_replication_slot('away')").await.unwrap();
+    reaches(Grade::Strict, "").await;
+}
+
+/// Whoever may create in a schema of the search path must not have its operators and functions called.
+#[tokio::test]
+async fn operators_of_others_in_the_search_path_are_not_called() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app").await.unwrap();
+    server.sql("GRANT CREATE ON DATABASE postgres TO app").await.unwrap();
+    let made = server.sql(SHADOWS).await.unwrap();
+    assert!(made.trim().parse::<u32>().unwrap() > 1_000, "{made}");
+    let is_called = server.sql("SELECT 1::numeric * 2::int4").await.unwrap_err().to_string();
+    assert!(is_called.contains("called: "), "{is_called}");
+    let url = |options: &str| format!("postgres://app@{}/postgres?{options}", server.addr());
+    for method in
+        ["method=row&table=r", "method=advisory&table=a", "method=for-update&table=f", "dialect=shedlock"]
+    {
+        let (one, two) = (open(&url(method)).await, open(&url(method)).await);
+        for round in 0..3 {
+            let claims: Vec<Claim> = (0..12).map(|n| claim(&format!("job {round} {n}"), LONG)).collect();
+            let held = futures_util::future::join_all(claims.iter().map(|claim| hold(&*one, claim))).await;
+            assert_eq!(held.len(), claims.len());
+            assert!(look_once(&*two, &claim(claims[0].resource.as_str(), LONG)).await.unwrap().is_none());
+            let proof = leasehold_core::Proof::none();
+            let batch: Vec<_> =
+                claims.iter().map(|claim| leasehold_core::Renew { claim, proof: &proof }).collect();
+            for renewal in one.renew(&batch).await {
+                assert!(matches!(renewal, Renewal::Renewed | Renewal::Alive), "{renewal:?}");
+            }
+            let seen = two.inspect(&claims[0].resource, None, &Patience::none(clock())).await.unwrap();
+            assert_eq!(seen.holders.len(), 1);
+            assert_eq!(two.list("job ", None, 100).await.unwrap().len(), claims.len());
+            let (next, name) =
+                (claim(claims[0].resource.as_str(), LONG), claims[0].resource.as_str().to_owned());
+            let waiting = {
+                let (two, next) = (two.clone(), next.clone());
+                tokio::spawn(async move { take(&*two, &next).await })
+            };
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            for answer in one.release(&claims.iter().collect::<Vec<_>>()).await {
+                assert!(matches!(answer, Release::Freed), "{name}: {answer:?}");
+            }
+            waiting.await.unwrap();
+            assert!(matches!(release(&*two, &next).await, Release::Freed));
+        }
+        for finding in one.examine(LONG).await {
+            assert_ne!(finding.severity, Severity::Unknown, "{method}: {finding:?}");
+        }
+        if method.contains("row") {
+            write_register(&*one).await.unwrap();
+            let config = PostgresConfig::parse(&url(method)).unwrap();
+            sweep(config, clock(), Duration::ZERO).await.unwrap();
+        }
+        if method.contains("advisory") || method.contains("for-update") {
+            let held = claim("broken", LONG);
+            hold(&*one, &held).await;
+            assert!(matches!(two.break_claim(&held).await, Ok(leasehold_core::Broken::Ended { .. })));
+        }
+    }
+    let view = "SET ROLE app; SELECT count(*) FROM r_locks";
+    assert_eq!(server.sql(view).await.unwrap().trim(), "0");
+}
+
+/// Creates an operator, and a function, in the schema `public` for each pair of types for which `pg_catalog` has none of that name.
+const SHADOWS: &str = r#"
+DO $do$
+DECLARE
+  kinds text[] := ARRAY['bool','int2','int4','int8','float8','numeric','text','varchar','name','oid','regclass','timestamptz','timestamp','interval','pg_lsn'];
+  l text; r text; o text; f text; made int := 0;
+BEGIN
+  FOREACH l IN ARRAY kinds LOOP FOREACH r IN ARRAY kinds LOOP
+    EXECUTE format('CREATE FUNCTION public.shadow(%1$s, %2$s) RETURNS bool LANGUAGE plpgsql AS $f$ BEGIN RAISE ''called: %1$s %2$s''; END $f$', l, r);
+    FOREACH o IN ARRAY ARRAY['=','<>','<','<=','>','>=','+','-','*','/','||','|','&','<<','~~','!~~','~~*','!~~*'] LOOP
+      IF NOT EXISTS (SELECT FROM pg_operator WHERE oprname::text = o AND oprleft = l::regtype AND oprright = r::regtype AND oprnamespace = 'pg_catalog'::regnamespace) THEN
+        EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.shadow)', o, l, r);
+        made := made + 1;
+      END IF;
+    END LOOP;
+    FOREACH f IN ARRAY ARRAY['pg_notify','setval','timezone','repeat','pg_terminate_backend','regexp_match','regexp_split_to_table','set_config'] LOOP
+      IF to_regprocedure(format('pg_catalog.%s(%s,%s)', f, l, r)) IS NULL THEN
+        EXECUTE format('CREATE FUNCTION public.%1$s(%2$s, %3$s) RETURNS bool LANGUAGE plpgsql AS $f$ BEGIN RAISE ''called: %1$s(%2$s, %3$s)''; END $f$', f, l, r);
+        made := made + 1;
+      END IF;
+    END LOOP;
+  END LOOP;
+    FOREACH f IN ARRAY ARRAY['pg_walfile_name','nextval','to_regclass','pg_total_relation_size','current_setting','pg_advisory_xact_lock','pg_try_advisory_lock','max','unnest'] LOOP
+      IF to_regprocedure(format('pg_catalog.%s(%s)', f, l)) IS NULL THEN
+        EXECUTE format('CREATE FUNCTION public.%1$s(%2$s) RETURNS bool LANGUAGE plpgsql AS $f$ BEGIN RAISE ''called: %1$s(%2$s)''; END $f$', f, l);
+        made := made + 1;
+      END IF;
+    END LOOP;
+  END LOOP;
+  CREATE FUNCTION public.unnest(text[]) RETURNS SETOF text LANGUAGE plpgsql AS $f$ BEGIN RAISE 'called: unnest(text[])'; END $f$;
+  CREATE FUNCTION public.substr(text, int8, int8) RETURNS text LANGUAGE plpgsql AS $f$ BEGIN RAISE 'called: substr'; END $f$;
+END $do$;
+SELECT count(*) FROM pg_operator WHERE oprnamespace = 'public'::regnamespace;
+"#;

@@ -339,6 +339,97 @@ async fn an_advisory_lock_is_refused_where_sessions_are_shared_and_works_where_t
     hold(&*open(&format!("{}?method=advisory", server.url())).await, &claim("job", LONG)).await;
 }
 
+/// A pooler on the server's machine, by unix sockets on both of its sides, where no port tells that it is there.
+#[tokio::test]
+async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for sessions in [1, 4] {
+        let Some(pooler) =
+            PgBouncer::start_on_sockets_or_skip(&server, PoolMode::Transaction, sessions).await
+        else {
+            return;
+        };
+        let url = pooler.url_of_socket();
+        let failure = connect(&format!("{url}&method=advisory")).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+        let backend = open(&url).await;
+        assert_eq!(backend.profile().waiting, leasehold_core::Waiting::Polls);
+        // What is set for a session would be another client's, too.
+        let (stranger, connection) = tokio_postgres::Config::new()
+            .host_path(url.split(['=', '&']).nth(1).unwrap())
+            .port(pooler.addr().port())
+            .user("postgres")
+            .dbname("postgres")
+            .connect(tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        for _ in 0..20 {
+            let rows = stranger.simple_query("SHOW statement_timeout").await.unwrap();
+            let timeout = rows.iter().find_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            });
+            assert_eq!(timeout.as_deref(), Some("0"));
+        }
+    }
+    let Some(pooler) = PgBouncer::start_on_sockets_or_skip(&server, PoolMode::Session, 30).await else {
+        return;
+    };
+    let url = format!("{}&method=advisory", pooler.url_of_socket());
+    let (one, two) = (open(&url).await, open(&url).await);
+    hold(&*one, &claim("job", LONG)).await;
+    assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none());
+}
+
+/// The words of a server's messages are in its language. One that fails is no doubt about the rest.
+#[tokio::test]
+async fn an_error_in_another_language_is_no_more_than_an_error() {
+    let Some(server) = PostgresServer::builder().language("de").start_or_skip().await else { return };
+    let plain = connect_plainly(&server).await;
+    let error = plain.batch_execute("SELECT 1/0").await.unwrap_err();
+    if error.as_db_error().unwrap().severity() == "ERROR" {
+        leasehold_testkit::require::skip(
+            "postgres-de",
+            "the messages of PostgreSQL are not installed in German",
+        );
+        return;
+    }
+    let refuse = |table: &str, column: &str| {
+        format!(
+            "CREATE FUNCTION refuse_{table}() RETURNS trigger LANGUAGE plpgsql AS \
+             $f$ BEGIN IF NEW.name = 'bad' THEN RAISE EXCEPTION 'no'; END IF; RETURN NEW; END $f$; \
+             CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_{table}(); \
+             SELECT {column} FROM {table}"
+        )
+    };
+    for (method, table) in [("method=row", "leasehold"), ("method=advisory", "leasehold_held")] {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        server.sql(&refuse(table, "name")).await.unwrap();
+        let held = claim("good", LONG);
+        hold(&*backend, &held).await;
+        let failure = look_once(&*backend, &claim("bad", LONG)).await.unwrap_err();
+        assert_eq!(failure.effect, leasehold_core::Effect::None, "{method}: {failure}");
+        let renewal = renew(&*backend, &held).await;
+        assert!(matches!(renewal, Renewal::Renewed | Renewal::Alive), "{method}: {renewal:?}");
+        assert!(matches!(release(&*backend, &held).await, Release::Freed), "{method}");
+    }
+}
+
+/// A text of the server has no zeros.
+#[tokio::test]
+async fn a_note_with_a_zero_is_shown_as_it_is() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for method in ["method=row", "method=advisory", "method=for-update"] {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let note = leasehold_core::Note::new("50% of\0%00 a\nhost").unwrap();
+        let held = Claim { note: note.clone(), ..claim(method, LONG) };
+        hold(&*backend, &held).await;
+        let seen = backend.inspect(&held.resource, None, &Patience::none(clock())).await.unwrap();
+        assert_eq!(seen.holders[0].note, note, "{method}");
+    }
+}
+
 /// The published keys, taken by hand in both directions.
 #[tokio::test]
 async fn names_exclude_those_who_take_the_keys_of_dotnet() {
