@@ -27,6 +27,8 @@ pub(crate) struct Base {
     pub(crate) pool: Pool,
     pub(crate) server: Server,
     pub(crate) flavour: Flavour,
+    /// The name by which the server tells the database from others.
+    pub(crate) database: String,
     /// The table of holders, quoted.
     pub(crate) held: String,
 }
@@ -38,7 +40,8 @@ impl Base {
         clock: Arc<dyn Clock>,
         held: &str,
     ) -> Result<Base, Failure> {
-        let flavour = Link::dial(&config).await?.flavour;
+        let mut link = Link::dial(&config).await?;
+        let (flavour, database) = (link.flavour, std::mem::take(&mut link.database));
         let pool = Pool::new(Arc::new(config), clock);
         schema::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
@@ -51,7 +54,7 @@ impl Base {
             ));
         }
         let held = pool.config.names.table(held);
-        Ok(Base { pool, server, flavour, held })
+        Ok(Base { pool, server, flavour, database, held })
     }
 
     /// One more connection, whose locks live as long as it does.

@@ -4,7 +4,6 @@
 //! future that is dropped, and an answer that does not come, leave it closed.
 
 use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 
 use leasehold_address::{reveal, trusted_authorities};
@@ -17,8 +16,13 @@ use crate::refusal::Refusal;
 
 /// One open connection. Closed when it is dropped.
 pub(crate) struct Link {
-    connection: Conn,
+    /// There until it is dropped.
+    connection: Option<Conn>,
+    /// Whether an answer has not been read to its end.
+    is_asking: bool,
     pub(crate) flavour: Flavour,
+    /// The name by which the server tells the database from others.
+    pub(crate) database: String,
     timeout: Duration,
 }
 
@@ -74,7 +78,8 @@ impl Link {
         let opened = Conn::new(login).await;
         let connection = opened.map_err(|error| Refusal::of_login(error, &place.to_string()))?;
         let timeout = config.sql.timeout;
-        let mut link = Link { connection, flavour: Flavour::MySql, timeout };
+        let (flavour, database) = (Flavour::MySql, String::new());
+        let mut link = Link { connection: Some(connection), is_asking: false, flavour, database, timeout };
         link.greet(place).await?;
         Ok(link)
     }
@@ -87,6 +92,7 @@ impl Link {
         let (version, comment): (String, String) = (read(&row, 0)?, read(&row, 1)?);
         let is_mariadb = [&version, &comment].iter().any(|text| text.to_lowercase().contains("mariadb"));
         self.flavour = if is_mariadb { Flavour::MariaDb } else { Flavour::MySql };
+        self.database = read(&row, 4)?;
         check_version(self.flavour, &version, place)?;
         let is_on =
             |at| read::<String>(&row, at).map(|value| value != "0" && !value.eq_ignore_ascii_case("off"));
@@ -147,15 +153,13 @@ impl Link {
 
     /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of its answer.
     pub(crate) async fn exec(&mut self, sql: &str, params: Params) -> Result<Done, Refusal> {
-        let limit = self.limit();
-        let connection = &mut self.connection;
-        let asking = async {
+        let asking = async |connection: &mut Conn| {
             let mut result = connection.exec_iter(sql, params).await?;
             let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
             let rows = result.collect().await?;
             Ok(Done { rows, changed, number })
         };
-        limited(limit, asking).await
+        self.limited(Duration::ZERO, asking).await
     }
 
     /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them. Those behind
@@ -172,9 +176,7 @@ impl Link {
 
     /// As [`Link::run_within`], and answers what each statement did.
     pub(crate) async fn run_each(&mut self, statements: &str, wait: Duration) -> Result<Vec<Done>, Refusal> {
-        let limit = self.limit() + wait;
-        let connection = &mut self.connection;
-        let asking = async {
+        let asking = async |connection: &mut Conn| {
             let mut result = connection.query_iter(statements).await?;
             let mut done = Vec::new();
             // Bounded by the statements that were sent.
@@ -190,7 +192,7 @@ impl Link {
             result.drop_result().await?;
             Ok(done)
         };
-        limited(limit, asking).await
+        self.limited(wait, asking).await
     }
 
     /// Waits no longer than this for an answer.
@@ -200,13 +202,38 @@ impl Link {
 
     /// Whether it answers.
     pub(crate) async fn is_alive(&mut self) -> bool {
-        let limit = self.limit();
-        limited(limit, self.connection.ping()).await.is_ok()
+        self.limited(Duration::ZERO, async |connection: &mut Conn| connection.ping().await).await.is_ok()
     }
 
-    /// A little more than the server's own limit, so that its word comes first.
-    fn limit(&self) -> Duration {
-        self.timeout + Duration::from_millis(200)
+    /// Asks, and waits for the answer for as long as the server may take and so much longer.
+    async fn limited<T>(
+        &mut self,
+        wait: Duration,
+        asking: impl AsyncFnOnce(&mut Conn) -> mysql_async::Result<T>,
+    ) -> Result<T, Refusal> {
+        // A little more than the server's own limit, so that its word comes first.
+        let limit = wait + self.timeout + Duration::from_millis(200);
+        let Some(connection) = &mut self.connection else {
+            return Err(Refusal::Failed(Failure::unavailable("the connection is closed")));
+        };
+        self.is_asking = true;
+        let answer = tokio::time::timeout(limit, asking(connection)).await;
+        let unanswered =
+            || Refusal::Failed(Failure::unanswered(format!("the server did not answer within {limit:?}")));
+        let answer = answer.map_err(|_| unanswered())?.map_err(Refusal::of);
+        self.is_asking = false;
+        answer
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let connection = self.connection.take();
+        if self.is_asking {
+            // Where there is a runtime, the driver would read the rest of the answer first, for as long as that takes. In a
+            // thread of its own there is none, and the connection is closed as it is.
+            _ = std::thread::Builder::new().spawn(move || drop(connection));
+        }
     }
 }
 
@@ -214,18 +241,6 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The driver's connection would show its options, and with them the password.
         f.debug_struct("Link").field("flavour", &self.flavour).finish_non_exhaustive()
-    }
-}
-
-async fn limited<T>(
-    limit: Duration,
-    answer: impl Future<Output = mysql_async::Result<T>>,
-) -> Result<T, Refusal> {
-    match tokio::time::timeout(limit, answer).await {
-        Ok(answer) => answer.map_err(Refusal::of),
-        Err(_) => {
-            Err(Refusal::Failed(Failure::unanswered(format!("the server did not answer within {limit:?}"))))
-        }
     }
 }
 
@@ -290,9 +305,11 @@ pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
     })
 }
 
-// As text, because a switch is a number on one server and a word on another.
+// As text, because a switch is a number on one server and a word on another. Where the server does not tell small letters of a
+// database's name from large ones, small ones stand for it.
 const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(@@global.read_only AS CHAR), \
-                        CAST(@@innodb_read_only AS CHAR)";
+                        CAST(@@innodb_read_only AS CHAR), \
+                        IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";
 
 /// When the operating system begins to ask whether the other side is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);

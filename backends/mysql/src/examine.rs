@@ -9,7 +9,7 @@ use crate::cells::MySqlCells;
 use crate::dial::{only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
-use crate::schema::grants;
+use crate::schema::grants_to;
 use crate::server::Server;
 use crate::sql::NOW;
 
@@ -138,14 +138,15 @@ pub(crate) fn replication(server: &Server) -> Finding {
         return Finding::new(topic, Severity::Good, "no replica is known").meaning("nothing takes over");
     }
     match (server.waits_for_replicas(), server.grade()) {
-        (true, Grade::Strict) => Finding::new(topic, Severity::Good, "each commit waits for a replica")
-            .meaning("a failover to that replica forgets nothing"),
-        (true, _) => Finding::new(topic, Severity::Notice, "each commit waits for a replica")
+        (true, Grade::Strict) => Finding::new(topic, Severity::Good, "each commit waits for all replicas")
+            .meaning("a failover forgets nothing"),
+        (true, _) => Finding::new(topic, Severity::Notice, "each commit waits for all replicas")
             .meaning("a failover forgets nothing, but a crash of this machine may; see durability"),
-        _ => Finding::new(topic, Severity::Notice, "replicas follow, and commits do not wait for them")
+        _ => Finding::new(topic, Severity::Notice, "replicas follow, and commits do not wait for all of them")
             .meaning("a failover may forget the last grants: two may hold for a while, and only clocks keep fences rising")
             .advice(
-                "use semi-synchronous replication with wait point AFTER_SYNC and a timeout of a day or more",
+                "use semi-synchronous replication with wait point AFTER_SYNC, a timeout of a day or more, and a wait for as many replicas as \
+                 there are (one, on MariaDB)",
             ),
     }
 }
@@ -168,10 +169,20 @@ fn isolation(server: &Server) -> Finding {
 fn privileges(cells: &MySqlCells, facts: &Facts) -> Finding {
     let config = &cells.pool.config;
     let user = config.credentials.user.as_deref().unwrap_or_default();
-    let needed = grants(config).replace('\n', " ");
-    let advice =
-        format!("create the tables by `leasehold schema`, add create=no to the URL, and: {}", needed.trim());
-    match rights(&facts.grants) {
+    let rights = rights(&facts.grants);
+    // Nothing can be taken from one who may do anything by granting it less.
+    let (user_for_locks, first) = match rights {
+        Rights::Everything => {
+            (OWN_USER, format!("CREATE USER '{OWN_USER}'@'%' IDENTIFIED BY …, name it in the URL, "))
+        }
+        _ => (user, String::new()),
+    };
+    let needed = grants_to(config, user_for_locks).replace('\n', " ");
+    let advice = format!(
+        "{first}create the tables by `leasehold schema`, add create=no to the URL, and: {}",
+        needed.trim()
+    );
+    match rights {
         Rights::Everything => Finding::new("privileges", Severity::Notice, format!("{user} may do anything"))
             .meaning("whoever reads this URL may, too; and it may write to a server that is set read-only")
             .advice(advice),
@@ -237,6 +248,8 @@ fn clock(facts: &Facts, ttl: Duration) -> Finding {
     Finding::new("clock", Severity::Good, "no row is from the future").meaning(meaning)
 }
 
+/// A user for the locks alone, as an example.
+const OWN_USER: &str = "leasehold";
 const MANY_ROWS: u64 = 1_000_000;
 
 #[cfg(test)]

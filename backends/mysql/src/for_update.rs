@@ -154,7 +154,8 @@ impl RowSession {
     }
 
     /// Enters who has it, and draws the fence, by another connection, whose transaction ends with the statement. A session
-    /// that has ended meanwhile enters nothing, because somebody else may have the row by now.
+    /// that has ended before enters nothing, because somebody else may have the row by now; and the fence counts only where the
+    /// session is still there when it has been drawn.
     async fn enter(&self, claim: &Claim) -> Result<Fence, Refusal> {
         let (name, note) = (literal(claim.resource.as_str()), literal(claim.note.as_str()));
         let (id, word, session) = (claim.id.to_hex(), self.word_of_turn(), self.held.number);
@@ -164,7 +165,7 @@ impl RowSession {
              SELECT {name}, '{id}', {note}, '{word}', {session}, LAST_INSERT_ID({NOW}), {NOW} FROM DUAL \
              WHERE @leasehold = 1 ON DUPLICATE KEY UPDATE claim = '{id}', note = {note}, word = '{word}', \
              session = {session}, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), since = {NOW}; \
-             SELECT @leasehold, LAST_INSERT_ID()",
+             SELECT @leasehold AND COALESCE(IS_USED_LOCK({lock}) = {session}, 0), LAST_INSERT_ID()",
             lock = utf8(&word),
             held = self.base.held,
         );

@@ -129,7 +129,7 @@ impl Base {
             Dialect::Tooz if fits => name.to_owned(),
             Dialect::DotNet => dotnet::lock_name(name),
             Dialect::Tooz | Dialect::Native | Dialect::ShedLock => {
-                let whose = format!("{}\0{}", self.pool.config.database, resource.as_str());
+                let whose = format!("{}\0{}", self.database, resource.as_str());
                 let digest = blake3::hash(whose.as_bytes()).to_hex();
                 format!("leasehold-{}", &digest[..DIGITS])
             }

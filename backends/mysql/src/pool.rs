@@ -52,8 +52,10 @@ impl Pool {
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
-        let closed = |_| Failure::unavailable("the client is closed");
-        let place = self.room.acquire().await.map_err(closed)?;
+        let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("the server")),
+        };
         if let Some((mut link, used_at)) = self.take() {
             if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
                 return Ok((place, link));
@@ -86,5 +88,5 @@ impl Pool {
     }
 }
 
-/// How long a connection is believed in without a question.
-const FRESH: Duration = Duration::from_secs(5);
+/// How long a connection is believed in without a question: longer than between two renewals of the default ttl.
+const FRESH: Duration = Duration::from_secs(15);

@@ -119,7 +119,11 @@ pub(crate) const ROWS_HELD: &str = "_rows_held";
 
 /// Statements that let the user of the URL do what is needed, and nothing else, once the tables are there.
 pub fn grants(config: &MySqlConfig) -> String {
-    let user = config.credentials.user.as_deref().unwrap_or_default();
+    grants_to(config, config.credentials.user.as_deref().unwrap_or_default())
+}
+
+/// As [`grants`], for another user than that of the URL.
+pub(crate) fn grants_to(config: &MySqlConfig, user: &str) -> String {
     let user = user.replace('\\', "\\\\").replace('\'', "\\'");
     let grant = |rights: &str, ending: &str| {
         let (database, table) = (config.quoted_database(), config.names.table(ending));

@@ -106,15 +106,28 @@ impl Server {
             .any(|counter| self.number(counter) > 0)
     }
 
-    /// Whether a commit waits until a replica has it, before anybody can see it, and never gives up waiting.
+    /// Whether a commit waits until all replicas that are known have it, before anybody can see it, and never gives up waiting. Of
+    /// more than it waits for, one that lacks the last commits could be the one that takes over.
     pub(crate) fn waits_for_replicas(&self) -> bool {
-        ["master", "source"].iter().any(|role| {
+        [("master", "slave"), ("source", "replica")].iter().any(|(role, follower)| {
             let setting = |name: &str| format!("rpl_semi_sync_{role}_{name}");
+            // MariaDB waits for one, and has no setting for it.
+            let awaited = self.number(&setting(&format!("wait_for_{follower}_count"))).max(1);
             self.is_on(&setting("enabled"))
                 && self.is_on(&setting("status"))
                 && self.is(&setting("wait_point"), "AFTER_SYNC")
                 && self.number(&setting("timeout")) >= FOR_EVER
+                && self.followers() <= awaited
         })
+    }
+
+    /// How many replicas are known. MySQL does not count those that are connected, so there it is how often one has come.
+    fn followers(&self) -> u64 {
+        let counters: &[&str] = match self.setting("slaves_connected") {
+            "" => &["rpl_semi_sync_source_clients", "com_register_slave", "com_register_replica"],
+            _ => &["rpl_semi_sync_master_clients", "slaves_connected"],
+        };
+        counters.iter().map(|counter| self.number(counter)).max().unwrap_or_default()
     }
 
     /// Whether several servers decide together, each by its own clock.
@@ -171,6 +184,8 @@ const SETTINGS: &[&str] = &[
     "rpl_semi_sync_source_enabled",
     "rpl_semi_sync_source_wait_point",
     "rpl_semi_sync_source_timeout",
+    "rpl_semi_sync_master_wait_for_slave_count",
+    "rpl_semi_sync_source_wait_for_replica_count",
     "wsrep_on",
     "group_replication_group_name",
 ];
@@ -199,7 +214,9 @@ mod tests {
     #[test]
     fn only_what_is_known_to_last_is_called_strict() {
         let flush = ("innodb_flush_log_at_trx_commit", "1");
-        let (log, sync, followed) = (("log_bin", "ON"), ("sync_binlog", "1"), ("com_register_replica", "2"));
+        let (log, sync, followed) = (("log_bin", "ON"), ("sync_binlog", "1"), ("com_register_replica", "1"));
+        let both = ("rpl_semi_sync_source_wait_for_replica_count", "2");
+        let two = ("com_register_slave", "2");
         let semi = |timeout| {
             [
                 flush,
@@ -220,6 +237,10 @@ mod tests {
             (&[flush, log, sync, ("slaves_connected", "1")], Grade::BestEffort),
             (&semi("18446744073709551"), Grade::Strict),
             (&semi("10000"), Grade::BestEffort),
+            (&[&semi("18446744073709551")[..], &[("slaves_connected", "2")]].concat(), Grade::BestEffort),
+            (&[&semi("18446744073709551")[..], &[("slaves_connected", "1")]].concat(), Grade::Strict),
+            (&[&semi("18446744073709551")[..], &[("com_register_slave", "2")]].concat(), Grade::BestEffort),
+            (&[&semi("18446744073709551")[..], &[both, two]].concat(), Grade::Strict),
             (&[("innodb_flush_log_at_trx_commit", "2")], Grade::BestEffort),
             (&[flush, ("wsrep_on", "ON")], Grade::BestEffort),
             (&[flush, ("group_replication_group_name", "aaaa")], Grade::BestEffort),

@@ -10,7 +10,7 @@ use common::*;
 use leasehold_conformance::{faults, full_disk};
 use leasehold_core::{Effect, FailureKind, Grade, Patience, Proof, Release, Renew, Renewal};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
-use leasehold_testkit::{Data, MariaDbServer, Proxy};
+use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
 
 #[tokio::test]
 async fn a_restart_keeps_what_is_held_and_who_waits() {
@@ -243,4 +243,116 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
         assert!(tries < 100, "{open} connections are left");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// What is left of an answer is not waited for, since that may be for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_fell_silent_in_an_answer_is_closed() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let backend = open(&format!("{}?timeout=2s", server.url_at(proxy.addr()))).await;
+    // So many that an answer takes long enough to be cut.
+    server
+        .sql(
+            "INSERT INTO leasehold SELECT CONCAT('long/', seq), REPEAT('x', 60000), seq, 1, 0, \
+             (UNIX_TIMESTAMP() + 3600) * 1000000 FROM seq_1_to_1000",
+        )
+        .await
+        .unwrap();
+    let before = proxy.bytes(Way::ToClient);
+    let listing = {
+        let backend = backend.clone();
+        tokio::spawn(async move { backend.list("long/", None, 1_000).await })
+    };
+    while proxy.bytes(Way::ToClient) < before + 200_000 {
+        assert!(!listing.is_finished());
+        tokio::task::yield_now().await;
+    }
+    proxy.blackhole(Way::ToClient);
+    let failure = listing.await.unwrap().unwrap_err();
+    assert!(failure.detail().contains("did not answer"), "{failure}");
+    for tries in 0.. {
+        let open = established(proxy.addr().port());
+        if open == 0 {
+            break;
+        }
+        assert!(tries < 1_500, "{open} connections are still open");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Connections to this port that are open on the side which has opened them, as the kernel shows them.
+fn established(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let remote = format!(":{port:04X}");
+    let is_open = |line: &&str| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next().is_some_and(|word| word.ends_with(&remote)) && words.next() == Some("01")
+    };
+    table.lines().filter(is_open).count()
+}
+
+/// Nobody waits for ever for a connection that others do not give back.
+#[tokio::test]
+async fn who_gets_no_connection_in_time_is_told_how_many_there_are() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?connections=1&timeout=1s", server.url())).await;
+    server.stop().unwrap();
+    let mut asked = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let backend = backend.clone();
+        asked.spawn(async move { look_once(&*backend, &claim(&format!("job {n}"), LONG)).await });
+    }
+    let answers = asked.join_all().await;
+    let failures: Vec<String> = answers.into_iter().map(|answer| answer.unwrap_err().to_string()).collect();
+    assert!(failures.iter().any(|text| text.contains("connections=")), "{failures:?}");
+    server.resume().unwrap();
+}
+
+/// One round trip takes what is free, also for whoever comes every ten seconds, as renewals do.
+#[tokio::test]
+async fn a_connection_that_was_used_of_late_is_not_asked_whether_it_lives() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let clock = std::sync::Arc::new(leasehold_core::ManualClock::new());
+    let config = leasehold_mysql::MySqlConfig::parse(&server.url()).unwrap();
+    let backend = leasehold_mysql::connect(config, clock.clone()).await.unwrap();
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    for (idle, pings) in [(10, 0), (60, 1)] {
+        let before = counter(&server, "Com_admin_commands").await;
+        clock.advance(Duration::from_secs(idle));
+        assert!(matches!(renew(&*backend, &held).await, Renewal::Renewed));
+        assert_eq!(counter(&server, "Com_admin_commands").await - before, pings, "after {idle} s");
+    }
+}
+
+/// Of two replicas the one that nothing waits for may be the one that takes over.
+#[tokio::test]
+async fn replicas_that_are_not_all_waited_for_are_not_strict() {
+    let builder = MariaDbServer::builder().replicated().setting("sync-binlog", "1");
+    let Some(primary) = builder.start_or_skip().await else { return };
+    open(&primary.url()).await;
+    let one = primary.replica().await.unwrap();
+    one.sql("SET GLOBAL rpl_semi_sync_slave_enabled = ON").await.unwrap();
+    let count = "SELECT SUM(VARIABLE_VALUE) FROM information_schema.GLOBAL_STATUS \
+                 WHERE VARIABLE_NAME IN ('Rpl_semi_sync_master_clients', 'Slaves_connected')";
+    primary
+        .sql(
+            "SET GLOBAL rpl_semi_sync_master_enabled = ON, rpl_semi_sync_master_wait_point = 'AFTER_SYNC', \
+             rpl_semi_sync_master_timeout = 100000000",
+        )
+        .await
+        .unwrap();
+    one.sql("STOP SLAVE; START SLAVE").await.unwrap();
+    comes_to(&primary, count, "2").await;
+    assert_eq!(open(&primary.url()).await.profile().fencing, Grade::Strict);
+    let two = MariaDbServer::builder().setting("server-id", "3").start().await.unwrap();
+    let follow = format!(
+        "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'root'; START SLAVE",
+        primary.addr().port()
+    );
+    two.sql(&follow).await.unwrap();
+    comes_to(&primary, count, "3").await;
+    assert_eq!(open(&primary.url()).await.profile().fencing, Grade::BestEffort);
+    drop((one, two));
 }

@@ -217,3 +217,36 @@ async fn a_lock_in_the_users_own_transaction_ends_with_it_and_what_it_protects_i
         assert!(matches!(release(&*backend, &wanted).await, Release::Freed));
     }
 }
+
+/// Its connection ends after it was seen alive and before the fence is drawn: somebody else may have the row by then, under a
+/// fence that is lower.
+#[tokio::test]
+async fn who_dies_while_its_fence_is_drawn_is_granted_nothing() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    // No sign of life is asked for meanwhile, which would tell of the end as well.
+    let url = format!("{}?method=for-update&silence=5m", server.url());
+    let (backend, other) = (open(&url).await, here(&server).await);
+    let first = claim("job", LONG);
+    hold(&*backend, &first).await;
+    assert!(matches!(release(&*backend, &first).await, Release::Freed));
+    // Keeps the table of holders from being written.
+    let mut keeper = Conn::new(Opts::from_url(&server.url()).unwrap()).await.unwrap();
+    keeper.query_drop("START TRANSACTION; SELECT * FROM leasehold_rows_held FOR UPDATE").await.unwrap();
+    let dying = {
+        let backend = backend.clone();
+        tokio::spawn(async move { look_once(&*backend, &claim("job", LONG)).await })
+    };
+    comes_to(&server, WAITING, "1").await;
+    let holder = format!(
+        "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'RUNNING' \
+         AND trx_mysql_thread_id <> {}",
+        keeper.id()
+    );
+    let holder = server.sql(&holder).await.unwrap();
+    server.sql(&format!("KILL {}", holder.trim())).await.unwrap();
+    comes_to(&server, OPEN, "2").await;
+    keeper.query_drop("COMMIT").await.unwrap();
+    let granted = dying.await.unwrap();
+    assert!(!matches!(granted, Ok(Some(_))), "{granted:?}");
+    take(&*other, &claim("job", LONG)).await;
+}

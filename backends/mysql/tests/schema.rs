@@ -130,8 +130,11 @@ async fn the_grade_of_fences_follows_what_the_server_keeps() {
     }
     let (privileges, advice) = severity("privileges").await;
     assert_eq!(privileges, Severity::Notice);
-    let needed = "GRANT SELECT, INSERT, UPDATE ON `locks`.`leasehold` TO 'root'@'%';";
-    assert!(advice.contains(needed), "{advice}");
+    let needed = "GRANT SELECT, INSERT, UPDATE ON `locks`.`leasehold` TO 'leasehold'@'%';";
+    assert!(
+        advice.contains(needed) && advice.contains("CREATE USER") && !advice.contains("root"),
+        "{advice}"
+    );
     server
         .sql("INSERT INTO leasehold VALUES ('x', '', 1, 1, (UNIX_TIMESTAMP() + 3600) * 1000000, 0)")
         .await

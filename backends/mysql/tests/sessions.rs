@@ -233,3 +233,32 @@ async fn names_exclude_those_who_take_the_locks_of_dotnet() {
     // As many characters as a name may have, of as many bytes.
     hold(&*backend, &claim(&"作".repeat(64), LONG)).await;
 }
+
+/// To such a server `App` and `app` are one database, and so must their locks be.
+#[tokio::test]
+async fn a_database_is_one_however_its_name_is_written() {
+    let builder = MariaDbServer::builder().setting("lower-case-table-names", "1");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let url = |database: &str| format!("mysql://root@{}/{database}?{SESSIONS}", server.addr());
+    let (one, two) = (open(&url("locks")).await, open(&url("LOCKS")).await);
+    hold(&*one, &claim("job", LONG)).await;
+    assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none(), "both hold it");
+}
+
+/// Two tables of holders do not make two locks of one name in one database; their fences go by one clock.
+#[tokio::test]
+async fn clients_with_other_tables_exclude_each_other_and_fences_rise() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let url = |table: &str| format!("{}?{SESSIONS}&table={table}", server.url());
+    let (one, two) = (open(&url("one")).await, open(&url("two")).await);
+    let mut last = None;
+    for round in 0..6 {
+        let (holder, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let held = claim("job", LONG);
+        let fence = hold(&**holder, &held).await.fence;
+        assert!(fence > last, "{fence:?} after {last:?}");
+        last = fence;
+        assert!(look_once(&**other, &claim("job", LONG)).await.unwrap().is_none());
+        assert!(matches!(release(&**holder, &held).await, Release::Freed));
+    }
+}
