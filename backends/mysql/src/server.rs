@@ -106,7 +106,7 @@ impl Server {
             .any(|counter| self.number(counter) > 0)
     }
 
-    /// Whether a commit waits until all replicas that are known have it, before anybody can see it, and never gives up waiting. Of
+    /// Checks that a commit waits until all replicas that are known have it, before anybody can see it, and never gives up waiting. Of
     /// more than it waits for, one that lacks the last commits could be the one that takes over.
     pub(crate) fn waits_for_replicas(&self) -> bool {
         [("master", "slave"), ("source", "replica")].iter().any(|(role, follower)| {
@@ -121,7 +121,7 @@ impl Server {
         })
     }
 
-    /// How many replicas are known. MySQL does not count those that are connected, so there it is how often one has come.
+    /// Counts the replicas that are known. MySQL does not count those that are connected, so there it is how often one has come.
     fn followers(&self) -> u64 {
         let counters: &[&str] = match self.setting("slaves_connected") {
             "" => &["rpl_semi_sync_source_clients", "com_register_slave", "com_register_replica"],

@@ -294,7 +294,7 @@ fn established(port: u16) -> usize {
 
 /// Nobody waits for ever for a connection that others do not give back.
 #[tokio::test]
-async fn who_gets_no_connection_in_time_is_told_how_many_there_are() {
+async fn a_wait_for_a_connection_has_a_limit() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?connections=1&timeout=1s", server.url())).await;
     server.stop().unwrap();
@@ -309,7 +309,7 @@ async fn who_gets_no_connection_in_time_is_told_how_many_there_are() {
     server.resume().unwrap();
 }
 
-/// One round trip takes what is free, also for whoever comes every ten seconds, as renewals do.
+/// One round trip takes what is free, also after ten seconds without one, as between two renewals.
 #[tokio::test]
 async fn a_connection_that_was_used_of_late_is_not_asked_whether_it_lives() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };

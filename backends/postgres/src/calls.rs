@@ -9,7 +9,7 @@ use crate::dial::{Sql, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 
-/// The channel of the calls about one table of locks, by the names of its schema and its own: a table that is restored from a
+/// Names the channel of the calls about one table of locks by its schema and its own name: a table that is restored from a
 /// backup keeps it.
 pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
     let text = format!(

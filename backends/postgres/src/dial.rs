@@ -197,7 +197,7 @@ impl Link {
         begun.and(ended).map(|()| rows)
     }
 
-    /// A setting of the server: a statement whose answer nobody waits for any more must not take effect much later.
+    /// Writes a setting of the server: a statement whose answer nobody waits for any more must not take effect much later.
     fn statement_timeout(&self) -> String {
         format!("statement_timeout = {}", self.timeout.as_millis().max(1))
     }
@@ -289,7 +289,7 @@ where
     })
 }
 
-/// The process that serves this connection, by what the other side said at the login. It is read from the request that would
+/// Returns the process that serves this connection, by what the other side said at the login. It is read from the request that would
 /// cancel a statement, which is written to nowhere.
 async fn process_of_login(client: &Client) -> Option<i32> {
     let (near, mut far) = tokio::io::duplex(64);

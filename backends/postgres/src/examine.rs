@@ -127,7 +127,7 @@ pub(crate) fn durability(server: &Server) -> Finding {
             .advice(
                 "where that must not happen, set synchronous_commit to on, name all standbys in synchronous_standby_names and ask \
                  for as many (FIRST 2 (a, b)), drop slots of standbys that are gone, and GRANT pg_monitor TO the user of the URL, \
-                 who is not told otherwise which standbys are waited for",
+                 which does not see otherwise which standbys are waited for",
             ),
         _ => Finding::new("durability", Severity::Risk, found)
             .meaning("a crash of the server's machine may forget grants and take fences back")

@@ -74,7 +74,7 @@ async fn subscribe(config: &PostgresConfig, channel: &str) -> Result<(Link, Unas
 
 /// Passes on what comes, until the connection ends or nobody has listened for a while.
 async fn hear(link: &Link, mut unasked: Unasked, bells: &Bells) {
-    // A connection that is dead without having been told so is found by asking. Messages are read meanwhile: the answer comes
+    // A dead connection shows by a question without an answer. Messages are read meanwhile: the answer comes
     // behind them.
     let mut dead = pin!(async {
         loop {

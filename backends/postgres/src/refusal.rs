@@ -74,7 +74,7 @@ impl Refusal {
     }
 }
 
-/// Whether it is no more than an error. The word for people is in the language of the server's messages; the other one is missing
+/// Checks that it is a plain error. The word for people is in the language of the server's messages; the other one is missing
 /// where a pooler speaks for itself, which is in English.
 fn is_error(cause: &DbError) -> bool {
     cause.parsed_severity().map_or(cause.severity() == "ERROR", |severity| severity == Severity::Error)

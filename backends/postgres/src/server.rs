@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Whether whatever may be promoted has on its disk what was confirmed: a commit waits for each standby by its name. Of more than
+    /// Checks that each server that may be promoted has on its disk what was confirmed: a commit waits for each standby by its name. Of more than
     /// are waited for, one that lacks the last commits could be the one that is promoted.
     fn waits_for_all(&self) -> bool {
         matches!(self.synchronous_commit.as_str(), "on" | "remote_apply")
@@ -133,8 +133,8 @@ impl Server {
     }
 }
 
-/// Whether `synchronous_standby_names` asks for as many standbys as it names: `FIRST 2 (a, b)`, `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*`
-/// is none of them: it stands for whoever is connected, and not for one that is away.
+/// Checks that `synchronous_standby_names` asks for as many standbys as it names: `FIRST 2 (a, b)`, `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*`
+/// is none of them: it means those that are connected, and not one that is away.
 fn names_all(setting: &str) -> bool {
     let (asked, names) = match setting.trim().strip_suffix(')').and_then(|rest| rest.split_once('(')) {
         Some((asked, names)) => (asked.split_whitespace().last().unwrap_or_default(), names),

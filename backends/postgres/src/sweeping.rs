@@ -67,7 +67,7 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<O
 /// Sees to it that whatever is granted from now on has a greater epoch than this.
 ///
 /// Statements that began before may still grant under the old one: the table is locked against writers for a moment, so
-/// that they have ended when this has. Whoever wants to write queues behind this lock, so it is waited for briefly, and again
+/// that they have ended when this has. Writers queue behind this lock, so it is waited for briefly, and again
 /// after a pause in which they get on.
 async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
     let names = &cells.pool.config.names;

@@ -448,7 +448,7 @@ async fn fences_rise_over_a_restore_in_the_same_cluster() {
             highest = cycle(&*backend, "job").await;
         }
         server.sql(restore).await.unwrap();
-        // Rows are the same for those who were connected before; a counter is raised by whoever connects.
+        // Rows are the same for those who were connected before; a counter is raised by the next that connects.
         let backend = if method == "method=row" { backend } else { open(&url).await };
         let next = cycle(&*backend, "job").await;
         assert!(next > highest, "{method}: {next} after {highest}");
@@ -471,14 +471,14 @@ async fn a_fence_of_a_line_is_above_the_clock_after_a_restore() {
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     let before = waiting.await.unwrap().fence.unwrap();
     assert!(matches!(release(&*backend, &next).await, Release::Freed));
-    // One holds again, and one stands in line who does not answer and is passed over.
+    // One holds again, and one waits that does not answer and is passed over.
     server.sql("TRUNCATE leasehold; INSERT INTO leasehold TABLE dump").await.unwrap();
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     let after = take(&*backend, &claim("job", LONG)).await.fence.unwrap();
     assert!(after > before, "{after} after {before}");
 }
 
-/// Whoever comes after a restore, and whoever was there before it, hear each other.
+/// Clients of before a restore and of after it hear each other.
 #[tokio::test]
 async fn who_was_there_before_a_restore_is_still_woken() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -541,7 +541,7 @@ async fn a_sweep_that_cannot_begin_lets_clients_get_on() {
     }
     stranger.batch_execute("ROLLBACK").await.unwrap();
     assert!(sweeping.await.unwrap().is_ok_and(|swept| swept.forgotten > 0));
-    // One that never ends is told of.
+    // One that never ends is reported.
     stranger
         .batch_execute("BEGIN; INSERT INTO leasehold VALUES ('stranger', '', 1, 1, 1, now(), now())")
         .await
@@ -562,7 +562,7 @@ async fn only_standbys_that_are_all_waited_for_are_strict() {
         server.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'")).await.unwrap();
         server.sql("SELECT pg_reload_conf()").await.unwrap();
     };
-    // The server looks for itself whom it waits for, a moment after it was told.
+    // The server applies the setting a moment later.
     let reaches = async |grade: Grade, states: &str| {
         let question = "SELECT string_agg(sync_state, ',' ORDER BY sync_state) FROM pg_stat_replication";
         for tries in 0.. {
@@ -605,7 +605,7 @@ async fn only_standbys_that_are_all_waited_for_are_strict() {
     reaches(Grade::Strict, "").await;
 }
 
-/// Whoever may create in a schema of the search path must not have its operators and functions called.
+/// Operators and functions of others, in a schema of the search path that they may create in.
 #[tokio::test]
 async fn operators_of_others_in_the_search_path_are_not_called() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };

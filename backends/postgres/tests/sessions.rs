@@ -382,7 +382,7 @@ async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
     assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none());
 }
 
-/// The words of a server's messages are in its language. One that fails is no doubt about the rest.
+/// The words of a server's messages are in its language. One statement that fails says nothing about the others.
 #[tokio::test]
 async fn an_error_in_another_language_is_no_more_than_an_error() {
     let Some(server) = PostgresServer::builder().language("de").start_or_skip().await else { return };

@@ -79,7 +79,7 @@ impl Credentials {
     }
 }
 
-/// Whether every user may read it.
+/// Checks whether every user may read the file.
 #[cfg(unix)]
 fn is_open_to_all(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -73,7 +73,7 @@ impl SqlOptions {
         Ok(true)
     }
 
-    /// Why a statement was not sent: for as long as it may wait, others used all connections to `whom`.
+    /// Reports a statement that was not sent: for as long as it may wait, others used all connections to `whom`.
     pub fn all_busy(&self, whom: &str) -> Failure {
         let SqlOptions { connections, timeout, .. } = self;
         Failure::unavailable(format!(

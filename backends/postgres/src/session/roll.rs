@@ -206,7 +206,7 @@ impl Entry {
     }
 }
 
-/// A note as a text of the server may be, which has no zeros.
+/// Writes a note without zeros, which no text of the server may have.
 fn escaped(note: &str) -> String {
     note.replace('%', "%25").replace('\0', "%00")
 }
