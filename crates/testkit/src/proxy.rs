@@ -7,8 +7,8 @@
 mod connection;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -83,6 +83,12 @@ impl Proxy {
     /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
+    }
+
+    /// Leads new connections to another server, as a name or a virtual address does that moves. Older connections stay
+    /// where they are.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        *self.shared.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 
     /// Closes every connection and refuses new ones, as a server does that is down.
@@ -237,7 +243,7 @@ impl Default for Replies {
 /// What the handle and all connections share.
 #[derive(Debug)]
 struct Shared {
-    upstream: SocketAddr,
+    upstream: Mutex<SocketAddr>,
     faults: watch::Sender<Faults>,
     open: AtomicUsize,
     accepted: AtomicU64,
@@ -249,7 +255,7 @@ struct Shared {
 impl Shared {
     fn new(upstream: SocketAddr) -> Self {
         Self {
-            upstream,
+            upstream: Mutex::new(upstream),
             faults: watch::Sender::new(Faults::default()),
             open: AtomicUsize::new(0),
             accepted: AtomicU64::new(0),
@@ -257,6 +263,10 @@ impl Shared {
             to_client: AtomicU64::new(0),
             lost_replies: AtomicU64::new(0),
         }
+    }
+
+    fn upstream(&self) -> SocketAddr {
+        *self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, way: Way, change: impl Fn(&mut Flow)) {

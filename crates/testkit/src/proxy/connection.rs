@@ -20,7 +20,7 @@ use super::{Faults, Flow, Replies, Shared};
 /// Carries `client` until either side ends it or a fault does.
 pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
     let _open = Open::count(Arc::clone(&shared));
-    let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(shared.upstream));
+    let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(shared.upstream()));
     let Ok(Ok(server)) = connecting.await else { return };
     // Small messages must not wait for one another in the proxy when they do not without it. A socket that
     // refuses the option is closed already, which the pumps see.
