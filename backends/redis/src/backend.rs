@@ -1,5 +1,6 @@
 //! The backend: the five calls of the seam, and what they share.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +40,6 @@ use crate::wire::{Request, Wire};
 /// # Cancel safety
 /// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself: within the grace
 /// of a call once its turn comes, and within the profile's `place_ttl` otherwise.
-#[derive(Debug)]
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,
     pub(crate) wire: Arc<Servers>,
@@ -67,7 +67,7 @@ impl RedisBackend {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
         }
         let source: Arc<dyn Source> = match &config.deployment {
-            Deployment::Single => Arc::new(Fixed(config.endpoint.clone())),
+            Deployment::Single => Arc::new(Fixed::new(config.endpoint.clone())),
             Deployment::Sentinel(group) => Arc::new(Sentinels::new(config.clone(), group.clone())),
             Deployment::Cluster(_) => return RedisBackend::by_cluster(config).await,
         };
@@ -90,10 +90,7 @@ impl RedisBackend {
     /// Connects to a cluster.
     async fn by_cluster(config: RedisConfig) -> Result<RedisBackend, Failure> {
         let cluster = Cluster::connect(config.clone()).await?;
-        let asked = cluster.primaries();
-        let asked = asked.iter().map(|primary| Server::ask(&primary.wire, config.timeout));
-        let servers: Vec<Server> = join_all(asked).await.into_iter().collect::<Result<_, _>>()?;
-        let server = Server::weakest(servers)
+        let server = Server::weakest(cluster.servers().await?)
             .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
         if server.has_shard_channels() {
             let servers = Arc::new(Servers::Cluster(cluster));
@@ -231,6 +228,17 @@ impl RedisBackend {
     }
 }
 
+/// Shows the connection and how much is under way, but no claim: the id of a claim is enough to end it.
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBackend")
+            .field("config", &format_args!("{}", self.config))
+            .field("server", &self.server)
+            .field("lookout", &self.lookout)
+            .finish_non_exhaustive()
+    }
+}
+
 #[async_trait]
 impl Backend for RedisBackend {
     fn profile(&self) -> &Profile {
@@ -243,6 +251,10 @@ impl Backend for RedisBackend {
 
     fn adopts(&self) -> bool {
         true
+    }
+
+    fn part(&self, claim: &Claim) -> u64 {
+        self.wire.part(&Keys::of(&self.config.prefix, &claim.resource).held())
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -3,6 +3,8 @@
 //! What is known is one server's answer, and is asked for anew when a server says that it does not decide, when one cannot be
 //! reached, and when one keeps silent. Nothing depends on how old it is: whoever does not serve a slot refuses, and a fence
 //! carries the epoch that came in the same answer as its server's address.
+//!
+//! All requests wait for the same question. While the answers bring nothing new, the pauses before it grow.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,20 +12,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{BoxFuture, FutureExt, Shared};
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_address::Host;
-use leasehold_core::Failure;
+use leasehold_core::{Failure, FailureKind};
 use redis::cmd;
 use tokio::sync::watch;
 
+use crate::backoff::Backoff;
 use crate::config::{Endpoint, RedisConfig};
 use crate::connection::Dialer;
 use crate::ears::Reach;
 use crate::reply;
+use crate::server::Server;
 use crate::subscriber::Subscriber;
 use crate::target::{Fixed, Source, Target};
-use crate::view::{Node, View};
+use crate::timer;
+use crate::view::{Node, View, slot_of};
 use crate::wire::Wire;
 
 /// A cluster.
@@ -46,17 +51,26 @@ pub(crate) struct Member {
 impl Cluster {
     /// Asks the servers that the URL names, until one answers.
     pub(crate) async fn connect(config: RedisConfig) -> Result<Cluster, Failure> {
+        let cluster = Cluster::new(config);
+        cluster.refresh(None).await?;
+        Ok(cluster)
+    }
+
+    /// Knows nobody but the servers that the URL names.
+    fn new(config: RedisConfig) -> Cluster {
         let known = |own: &Weak<Known>| Known {
             own: own.clone(),
             config,
             view: Mutex::default(),
             members: Mutex::default(),
-            asking: Mutex::default(),
+            asking: Mutex::new(Asking {
+                question: None,
+                first: None,
+                pace: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
+            }),
             turn: AtomicUsize::new(0),
         };
-        let cluster = Cluster { shared: Arc::new_cyclic(known) };
-        cluster.refresh(None).await?;
-        Ok(cluster)
+        Cluster { shared: Arc::new_cyclic(known) }
     }
 
     /// What is known now.
@@ -75,14 +89,72 @@ impl Cluster {
         self.view().primaries().map(|node| self.shared.member(node)).collect()
     }
 
-    /// The server at an address, known or not.
-    pub(crate) fn at(&self, host: &str, port: u16) -> Arc<Wire> {
-        self.shared.wire_at(&self.endpoint_at(host, port))
+    /// A number for the server that serves a slot, another for each server.
+    pub(crate) fn part(&self, slot: u16) -> u64 {
+        let view = self.view();
+        // Ids are random hexadecimal digits.
+        let head = view.owner(slot).and_then(|owner| owner.id.get(..16));
+        head.and_then(|head| u64::from_str_radix(head, 16).ok()).unwrap_or_default()
     }
 
-    /// An address as this cluster's servers are connected to.
-    pub(crate) fn endpoint_at(&self, host: &str, port: u16) -> Endpoint {
-        self.shared.config.endpoint_at(&Host { name: host.to_owned(), port })
+    /// The server at an address, where it is known, by any of its names.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Option<Arc<Member>> {
+        Some(self.shared.member(self.view().node_at(host, port)?))
+    }
+
+    /// Returns the endpoint of the server at an address.
+    pub(crate) fn endpoint_of(&self, host: &str, port: u16) -> Endpoint {
+        match self.view().node_at(host, port) {
+            Some(node) => self.shared.endpoint(node),
+            None => self.shared.config.endpoint_at(&Host { name: host.to_owned(), port }),
+        }
+    }
+
+    /// Asks all servers that serve slots what they are. A replica answers for a server that cannot be reached, since it
+    /// will replace it; if neither answers, nothing is known of the server.
+    pub(crate) async fn servers(&self) -> Result<Vec<Server>, Failure> {
+        let limit = self.shared.config.timeout;
+        let primaries = self.primaries();
+        let asked = primaries.iter().map(|primary| Server::ask(&primary.wire, limit));
+        let (mut told, mut down) = (Vec::new(), Vec::new());
+        for (primary, answer) in primaries.iter().zip(join_all(asked).await) {
+            match answer {
+                Ok(server) => told.push(server),
+                Err(failure) if failure.kind != FailureKind::Unavailable => return Err(failure),
+                Err(failure) => {
+                    tracing::warn!(%failure, "a primary of the cluster cannot be asked what it is");
+                    down.push((primary, failure));
+                }
+            }
+        }
+        // Nobody speaks for a cluster of which no primary can be reached.
+        if let ([], Some((_, failure))) = (&told[..], down.first()) {
+            return Err(failure.clone());
+        }
+        let version = told.first().and_then(|server| server.version.clone());
+        for (primary, _) in down {
+            let unknown = || Server { version: version.clone(), ..Server::default() };
+            told.push(self.replica_of(primary, limit).await.unwrap_or_else(unknown));
+        }
+        Ok(told)
+    }
+
+    /// Returns the answer of the first replica that has one.
+    async fn replica_of(&self, primary: &Member, limit: Duration) -> Option<Server> {
+        let view = self.view();
+        let replicas = view.replicas_of(&primary.id).map(|node| self.shared.member(node));
+        let ask = |replica: Arc<Member>| async move {
+            let answer = Server::look(&replica.wire, limit).await;
+            replica.wire.hang_up();
+            answer
+        };
+        let mut asked: FuturesUnordered<_> = replicas.map(ask).collect();
+        while let Some(answer) = asked.next().await {
+            if let Ok(server) = answer {
+                return Some(Server { is_replica: false, ..server });
+            }
+        }
+        None
     }
 
     /// Asks who serves what, first the server at `first`; whoever comes meanwhile waits for the same answer.
@@ -102,10 +174,31 @@ const MAX_ASKED: usize = 12;
 /// How long one is waited for before the next is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(200);
 
+/// Pauses between questions that bring nothing new. The longest is short compared to the grace of a call, so that waiters
+/// listen to the right server in time.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(400);
+
 /// What is told of a server that is not of the cluster any more: no epoch is so great.
 const GONE: u64 = u64::MAX;
 
-type Asking = Shared<BoxFuture<'static, Result<(), Failure>>>;
+type Question = Shared<BoxFuture<'static, Result<(), Failure>>>;
+
+/// The question who serves what, which all share.
+#[derive(Debug)]
+struct Asking {
+    question: Option<Question>,
+    /// The server to ask first: the last redirection named it.
+    first: Option<Endpoint>,
+    pace: Backoff,
+}
+
+/// The result of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Learned {
+    News,
+    Nothing,
+}
 
 /// What is known of a cluster, and whom to ask for more.
 #[derive(Debug)]
@@ -114,7 +207,7 @@ struct Known {
     config: RedisConfig,
     view: Mutex<Arc<View>>,
     members: Mutex<HashMap<String, Arc<Member>>>,
-    asking: Mutex<Option<Asking>>,
+    asking: Mutex<Asking>,
     /// Whose turn it is, where any server will do.
     turn: AtomicUsize,
 }
@@ -148,7 +241,7 @@ impl Known {
         match view.nodes().iter().find(|node| self.endpoint(node) == *endpoint) {
             Some(node) => self.member(node).wire.clone(),
             None => {
-                let source = Arc::new(Fixed(endpoint.clone()));
+                let source = Arc::new(Fixed::new(endpoint.clone()));
                 Arc::new(Wire::new(Arc::new(Dialer::new(self.config.clone(), source))))
             }
         }
@@ -161,27 +254,48 @@ impl Known {
     }
 
     async fn refresh(&self, first: Option<Endpoint>) -> Result<(), Failure> {
-        let asking = {
-            let mut slot = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*slot {
-                Some(asking) if asking.peek().is_none() => asking.clone(),
-                _ => {
-                    let own = self.own.clone();
-                    let ask = async move {
-                        match own.upgrade() {
-                            Some(known) => known.ask(first).await,
-                            None => Ok(()),
-                        }
-                    };
-                    slot.insert(ask.boxed().shared()).clone()
-                }
+        self.question(first).await
+    }
+
+    /// The question that is under way, or a new one.
+    fn question(&self, first: Option<Endpoint>) -> Question {
+        let mut asking = self.asking();
+        asking.first = first.or(asking.first.take());
+        if let Some(question) = asking.question.as_ref().filter(|question| question.peek().is_none()) {
+            return question.clone();
+        }
+        let (own, opens_at) = (self.own.clone(), asking.pace.opens_at());
+        // A task of its own, so that the answer is of now and not of when the last who waited for it left.
+        let ask = tokio::spawn(async move {
+            if let Some(opens_at) = opens_at {
+                tokio::time::sleep_until(opens_at).await;
             }
-        };
-        asking.await
+            match own.upgrade() {
+                Some(known) => known.ask_once().await,
+                None => Ok(()),
+            }
+        });
+        let ended = |_| Err(Failure::unavailable("the runtime ended while the cluster was asked in it"));
+        asking.question.insert(ask.map(move |answer| answer.unwrap_or_else(ended)).boxed().shared()).clone()
+    }
+
+    async fn ask_once(&self) -> Result<(), Failure> {
+        let first = self.asking().first.take();
+        let answer = self.ask(first).await.map(|view| self.learn(view));
+        let mut asking = self.asking();
+        if let Ok(Learned::News) = answer {
+            asking.pace.worked();
+        }
+        asking.pace.failed(timer::now());
+        answer.map(drop)
+    }
+
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks one server after the other, the next as soon as one has failed or is slow, until one answers.
-    async fn ask(&self, first: Option<Endpoint>) -> Result<(), Failure> {
+    async fn ask(&self, first: Option<Endpoint>) -> Result<View, Failure> {
         let mut candidates = self.candidates(first).into_iter();
         let mut asked = FuturesUnordered::new();
         let mut last = Failure::unavailable("no server of the cluster is known");
@@ -202,10 +316,7 @@ impl Known {
             };
             tokio::select! {
                 Some(answer) = asked.next() => match answer {
-                    Ok(view) => {
-                        self.learn(view);
-                        return Ok(());
-                    }
+                    Ok(view) => return Ok(view),
                     Err(failure) => last = failure,
                 },
                 () = soon => {}
@@ -224,16 +335,23 @@ impl Known {
         Ok(view)
     }
 
-    fn learn(&self, view: View) {
-        let view = Arc::new(view.no_older_than(&self.view()));
+    fn learn(&self, view: View) -> Learned {
+        let earlier = self.view();
+        let view = Arc::new(view.no_older_than(&earlier));
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view.clone();
+        let moved = view.moved_since(&earlier);
         self.members().retain(|id, member| {
             let now = view.node(id).map(|node| self.target(node).view);
             member.changes.send_if_modified(|known| {
                 std::mem::replace(known, now.unwrap_or(GONE)) != now.unwrap_or(GONE)
             });
+            if !moved.is_empty() {
+                // A server that died does not report that its slots have another owner.
+                member.subscriber.ring(|channel| moved.contains(&slot_of(channel)));
+            }
             now.is_some()
         });
+        if view.agrees_with(&earlier) { Learned::Nothing } else { Learned::News }
     }
 
     /// Whom to ask, each once: whoever was named, then who is known to live, then who stands in the URL.
@@ -329,6 +447,50 @@ impl Source for Any {
 /// Asks who serves what, without anybody waiting for it.
 fn doubt(known: &Weak<Known>) {
     if let Some(known) = known.upgrade() {
-        tokio::spawn(async move { known.refresh(None).await });
+        drop(known.question(None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::RedisServer;
+
+    use super::*;
+    use crate::subscriber::News;
+
+    /// Longer than any machine takes, and shorter than those wait who hear nothing.
+    const LIMIT: Duration = Duration::from_secs(15);
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    #[tokio::test]
+    async fn who_listens_where_nobody_speaks_any_more_looks() {
+        let Some(server) = RedisServer::start_or_skip().await else { return };
+        let config = RedisConfig::parse(&server.url().replace("redis://", "redis+cluster://")).unwrap();
+        let cluster = Cluster::new(config);
+        let learn = |text: String| cluster.shared.learn(View::read(&text).unwrap());
+        let (port, other) = (server.port(), server.port().wrapping_add(1));
+        let (moved, stays) = ("{lh:a}:swake", "{lh:b}:swake");
+        let slot = slot_of(moved);
+        let before = format!("{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-16383\n");
+        assert_eq!(learn(before.clone()), Learned::News);
+        let member = cluster.owner(slot).unwrap();
+        let mut deaf = member.subscriber.listen(moved).await.unwrap();
+        let mut well = member.subscriber.listen(stays).await.unwrap();
+        assert_eq!(learn(before), Learned::Nothing);
+        // Another server took the slot over; the old one is known by the same name and epoch as before.
+        let after = format!(
+            "{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-{} {}-16383\n\
+             {B} 127.0.0.1:{other}@1 master - 0 0 2 connected {slot}\n",
+            slot - 1,
+            slot + 1
+        );
+        assert_eq!(learn(after), Learned::News);
+        assert_eq!(tokio::time::timeout(LIMIT, deaf.hear()).await.unwrap(), News::Everyone);
+        assert!(!cluster.owner(slot).unwrap().subscriber.has(&deaf));
+        assert!(tokio::time::timeout(Duration::ZERO, well.hear()).await.is_err());
+        assert!(cluster.owner(slot_of(stays)).unwrap().subscriber.has(&well));
+        assert_ne!(cluster.part(slot), cluster.part(slot_of(stays)));
     }
 }

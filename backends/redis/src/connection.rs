@@ -7,7 +7,6 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
@@ -145,6 +144,8 @@ pub(crate) struct Link {
     target: Target,
     connection: MultiplexedConnection,
     closed: Arc<AtomicBool>,
+    /// Set once the server has done something that it was asked for.
+    proved: AtomicBool,
     silences: AtomicU32,
     barrier: Barrier,
     driver: tokio::task::AbortHandle,
@@ -162,9 +163,15 @@ impl Link {
             driver.await;
             ended.store(true, Ordering::Release);
         });
-        let silences = AtomicU32::new(0);
-        let barrier = Barrier::new();
-        Link { target, connection, closed, silences, barrier, driver: driver.abort_handle() }
+        Link {
+            target,
+            connection,
+            closed,
+            proved: AtomicBool::new(false),
+            silences: AtomicU32::new(0),
+            barrier: Barrier::new(),
+            driver: driver.abort_handle(),
+        }
     }
 
     /// Where it leads, and under which epoch.
@@ -193,6 +200,16 @@ impl Link {
     /// Remembers that the server answered.
     pub(crate) fn answered(&self) {
         self.silences.store(0, Ordering::Release);
+    }
+
+    /// Remembers that the server did what it was asked for.
+    pub(crate) fn prove(&self) {
+        self.proved.store(true, Ordering::Release);
+    }
+
+    /// Returns whether it was useful. A server may accept connections and then refuse every request, or close them.
+    pub(crate) fn is_proved(&self) -> bool {
+        self.proved.load(Ordering::Acquire)
     }
 
     /// Remembers that the server did not answer in time.
@@ -277,6 +294,3 @@ fn certificates(path: &Path, option: &str) -> Result<Vec<CertificateDer<'static>
         Err(error) => Err(invalid(format!("{option}={} is damaged: {error}", path.display()))),
     }
 }
-
-/// How long a failed attempt speaks for those who come right after it.
-pub(crate) const REDIAL_PAUSE: Duration = Duration::from_millis(100);

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::connection::Duplex;
 use crate::timer;
+use crate::view::slot_of;
 
 /// How far a message is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,10 @@ pub(crate) enum Heard {
     /// The channel is subscribed.
     Subscribed(String),
     /// The channel is not subscribed any more.
-    Ended(String),
+    Ended {
+        channel: String,
+        by: End,
+    },
     /// The server refuses these channels, and says why.
     Refused {
         channels: Vec<String>,
@@ -53,6 +57,15 @@ pub(crate) enum Heard {
     },
     /// A sign of life.
     Alive,
+}
+
+/// The side that ended a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// This side, which had asked for it.
+    Us,
+    /// The server, by itself: the slot went to another one.
+    Server,
 }
 
 #[derive(Debug)]
@@ -144,8 +157,17 @@ impl Ears {
                 Some(Heard::Alive)
             }
             Answer::Error(reason) => {
-                let channels = self.asked.pop_front()?.channels;
-                Some(Heard::Refused { channels, reason })
+                let position = match moved_slot(&reason) {
+                    // The server may have ended the subscription before, and that was taken for the answer.
+                    Some(slot) => self.asked.iter().position(|question| question.is_in(slot))?,
+                    None => 0,
+                };
+                let question = self.asked.remove(position)?;
+                match question.kind {
+                    // What is not subscribed need not be given up.
+                    Kind::Unsubscribe => None,
+                    _ => Some(Heard::Refused { channels: question.channels, reason }),
+                }
             }
             Answer::Many(words) => {
                 let mut words = words.into_iter();
@@ -160,8 +182,8 @@ impl Ears {
                         Some(Heard::Subscribed(channel))
                     }
                     b"unsubscribe" | b"sunsubscribe" => {
-                        self.settle(Kind::Unsubscribe, Some(&channel));
-                        Some(Heard::Ended(channel))
+                        let asked = self.settle(Kind::Unsubscribe, Some(&channel));
+                        Some(Heard::Ended { channel, by: if asked { End::Us } else { End::Server } })
                     }
                     b"pong" => {
                         self.settle(Kind::Ping, None);
@@ -173,18 +195,19 @@ impl Ears {
         }
     }
 
-    /// Takes the answer off the oldest question that it fits.
-    fn settle(&mut self, kind: Kind, channel: Option<&str>) {
+    /// Takes the answer off the oldest question that it fits; `false` where it fits none.
+    fn settle(&mut self, kind: Kind, channel: Option<&str>) -> bool {
         let fits = |question: &Question| {
             let named = channel.is_none_or(|channel| question.channels.iter().any(|one| one == channel));
             question.kind == kind && named
         };
-        let Some(position) = self.asked.iter().position(fits) else { return };
-        let Some(question) = self.asked.get_mut(position) else { return };
+        let Some(position) = self.asked.iter().position(fits) else { return false };
+        let Some(question) = self.asked.get_mut(position) else { return false };
         question.channels.retain(|one| channel != Some(one));
         if question.channels.is_empty() {
             self.asked.remove(position);
         }
+        true
     }
 }
 
@@ -192,6 +215,18 @@ impl Drop for Ears {
     fn drop(&mut self) {
         self.reader.abort();
     }
+}
+
+impl Question {
+    /// Returns whether it names a channel of this slot.
+    fn is_in(&self, slot: u16) -> bool {
+        self.channels.iter().any(|channel| slot_of(channel) == slot)
+    }
+}
+
+/// The slot that a refusal is about, where it says so: `MOVED 7 host:port`.
+fn moved_slot(reason: &str) -> Option<u16> {
+    reason.strip_prefix("MOVED ")?.split(' ').next()?.parse().ok()
 }
 
 /// Answers that wait to be heard; the server keeps more until there is room.
@@ -291,7 +326,7 @@ mod tests {
     async fn what_a_server_ends_by_itself_is_told_and_refusals_find_their_question() {
         let text = [
             "*3\r\n$10\r\nssubscribe\r\n$1\r\na\r\n:1\r\n",
-            "-MOVED 7 h:1\r\n",
+            &format!("-MOVED {} h:1\r\n", slot_of("b")),
             &bulk(&["smessage", "a", "x\r\ny"]),
             "*3\r\n$12\r\nsunsubscribe\r\n$1\r\na\r\n:0\r\n",
             "*2\r\n$4\r\npong\r\n$0\r\n\r\n",
@@ -300,11 +335,11 @@ mod tests {
         ears.subscribe(vec!["a".into(), "b".into()]).await.unwrap();
         ears.ping().await.unwrap();
         assert_eq!(ears.hear().await, Some(Heard::Subscribed("a".into())));
-        let reason = "MOVED 7 h:1".to_owned();
+        let reason = format!("MOVED {} h:1", slot_of("b"));
         assert_eq!(ears.hear().await, Some(Heard::Refused { channels: vec!["b".into()], reason }));
         let payload = b"x\r\ny".to_vec();
         assert_eq!(ears.hear().await, Some(Heard::Message { channel: "a".into(), payload }));
-        assert_eq!(ears.hear().await, Some(Heard::Ended("a".into())));
+        assert_eq!(ears.hear().await, Some(Heard::Ended { channel: "a".into(), by: End::Server }));
         assert!(ears.overdue_at().is_some());
         assert_eq!(ears.hear().await, Some(Heard::Alive));
         assert!(ears.overdue_at().is_none());
@@ -313,6 +348,33 @@ mod tests {
         sent.truncate(count);
         let expected = [encode("SSUBSCRIBE", &["a".into()]), encode("SSUBSCRIBE", &["b".into()])].concat();
         assert!(sent.starts_with(&expected));
+    }
+
+    #[tokio::test]
+    async fn what_was_given_up_is_not_taken_for_what_a_server_ended() {
+        let (ended, begun) = (bulk(&["unsubscribe", "a"]), bulk(&["subscribe", "a"]));
+        let (mut ears, _server) = ears(Reach::Everywhere, (ended.clone() + &begun + &ended).as_bytes()).await;
+        ears.unsubscribe(vec!["a".into()]).await.unwrap();
+        ears.subscribe(vec!["a".into()]).await.unwrap();
+        assert_eq!(ears.hear().await, Some(Heard::Ended { channel: "a".into(), by: End::Us }));
+        assert_eq!(ears.hear().await, Some(Heard::Subscribed("a".into())));
+        assert_eq!(ears.hear().await, Some(Heard::Ended { channel: "a".into(), by: End::Server }));
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_moves_in_between_refuses_its_own_channel() {
+        // The server ends "a" by itself while it is being given up, and refuses what it is asked about "a" after that.
+        let moved = format!("-MOVED {} h:1\r\n", slot_of("a"));
+        let begun = bulk(&["ssubscribe", "b"]);
+        let text = [bulk(&["sunsubscribe", "a"]), moved.clone(), moved.clone(), begun].concat();
+        let (mut ears, _server) = ears(Reach::Slot, text.as_bytes()).await;
+        ears.unsubscribe(vec!["a".into()]).await.unwrap();
+        ears.subscribe(vec!["a".into(), "b".into()]).await.unwrap();
+        assert_eq!(ears.hear().await, Some(Heard::Ended { channel: "a".into(), by: End::Us }));
+        let reason = format!("MOVED {} h:1", slot_of("a"));
+        assert_eq!(ears.hear().await, Some(Heard::Refused { channels: vec!["a".into()], reason }));
+        assert_eq!(ears.hear().await, Some(Heard::Subscribed("b".into())));
+        assert!(ears.overdue_at().is_none());
     }
 
     #[tokio::test]

@@ -157,8 +157,14 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
 }
 
 /// Settings that `INFO` does not tell.
-const SETTINGS: &[&str] =
-    &["appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout", "requirepass"];
+const SETTINGS: &[&str] = &[
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "timeout",
+    "requirepass",
+];
 
 fn with(mut command: Cmd, words: &[&str]) -> Cmd {
     for word in words {

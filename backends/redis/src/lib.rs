@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod backoff;
 mod cluster;
 mod config;
 mod connection;

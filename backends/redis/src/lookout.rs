@@ -5,9 +5,11 @@
 //! cost the server a request now and then. Whoever has something to find out is sent to look for itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -19,14 +21,12 @@ use crate::timer;
 use crate::wire::Request;
 
 /// Watches waiting claims.
-#[derive(Debug)]
 pub(crate) struct Lookout {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A claim that is watched.
-#[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) keys: [String; 4],
     pub(crate) member: String,
@@ -39,7 +39,6 @@ pub(crate) struct Watched {
 }
 
 /// The watch over one claim. Dropping it ends the watch.
-#[derive(Debug)]
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     number: u64,
@@ -76,6 +75,14 @@ impl Lookout {
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             *task = Some(tokio::spawn(run(self.shared.clone())));
         }
+    }
+}
+
+/// Shows how many claims are watched, and none of their ids, which are secrets.
+impl fmt::Debug for Lookout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let watched = self.shared.board().due.len();
+        f.debug_struct("Lookout").field("watched", &watched).finish_non_exhaustive()
     }
 }
 
@@ -123,7 +130,6 @@ const TOGETHER: Duration = Duration::from_secs(2);
 /// Claims that are glanced at by one script: about a millisecond of the server's time.
 const GLANCE_MAX: usize = 250;
 
-#[derive(Debug)]
 struct Shared {
     wire: Arc<Servers>,
     limit: Duration,
@@ -131,7 +137,7 @@ struct Shared {
     work: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Board {
     last: u64,
     queue: BTreeMap<(Instant, u64), Entry>,
@@ -139,10 +145,16 @@ struct Board {
     due: BTreeMap<u64, Option<Instant>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Entry {
     watched: Arc<Watched>,
     look: Arc<Notify>,
+}
+
+/// The result of a glance: when the first claim ahead of each may have ended.
+struct Glanced {
+    some: Vec<(u64, Entry)>,
+    ends: Vec<Duration>,
 }
 
 impl Shared {
@@ -169,6 +181,21 @@ impl Shared {
         taken
     }
 
+    /// Each server's share of them, so that a silent one keeps back no answers but its own.
+    fn apart(&self, some: Vec<(u64, Entry)>) -> Vec<Vec<(u64, Entry)>> {
+        let mut parts: BTreeMap<u64, Vec<(u64, Entry)>> = BTreeMap::new();
+        for (number, entry) in some {
+            let part = entry.watched.keys.first().map_or(0, |key| self.wire.part(key));
+            parts.entry(part).or_default().push((number, entry));
+        }
+        parts.into_values().collect()
+    }
+
+    async fn glanced(&self, some: Vec<(u64, Entry)>) -> Glanced {
+        let ends = self.glance(&some).await;
+        Glanced { some, ends }
+    }
+
     async fn glance(&self, some: &[(u64, Entry)]) -> Vec<Duration> {
         let first_keys: Vec<String> =
             some.iter().filter_map(|(_, entry)| entry.watched.keys.first().cloned()).collect();
@@ -186,14 +213,14 @@ impl Shared {
         ends
     }
 
-    fn settle(&self, some: Vec<(u64, Entry)>, ends: &[Duration]) {
+    fn settle(&self, Glanced { some, ends }: Glanced) {
         let mut board = self.board();
         for ((number, entry), end) in some.into_iter().zip(ends) {
             let Some(due) = board.due.get_mut(&number) else { continue };
             if end.is_zero() {
                 entry.look.notify_one();
             } else {
-                let next = entry.watched.due(*end);
+                let next = entry.watched.due(end);
                 *due = Some(next);
                 board.queue.insert((next, number), entry);
             }
@@ -213,6 +240,7 @@ fn glance_at(some: &[(u64, Entry)], group: &[usize]) -> Request {
 
 /// Glances at whoever is due, for as long as the backend lives.
 async fn run(shared: Arc<Shared>) {
+    let mut glances = FuturesUnordered::new();
     loop {
         let due = async {
             match shared.next_due() {
@@ -221,11 +249,12 @@ async fn run(shared: Arc<Shared>) {
             }
         };
         tokio::select! {
-            () = shared.work.notified() => continue,
-            () = due => {}
+            () = shared.work.notified() => {}
+            Some(glanced) = glances.next() => shared.settle(glanced),
+            () = due => {
+                let parts = shared.apart(shared.take_due());
+                glances.extend(parts.into_iter().map(|some| shared.glanced(some)));
+            }
         }
-        let some = shared.take_due();
-        let ends = shared.glance(&some).await;
-        shared.settle(some, &ends);
     }
 }

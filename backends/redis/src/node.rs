@@ -40,7 +40,7 @@ pub struct RedisNode {
 impl RedisNode {
     /// A server that is not connected to yet.
     pub fn new(config: RedisConfig) -> RedisNode {
-        let source = Arc::new(Fixed(config.endpoint.clone()));
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let dialer = Arc::new(Dialer::new(config.clone(), source));
         let wire = Arc::new(Wire::new(dialer.clone()));
         RedisNode {

@@ -90,7 +90,7 @@ pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
     }
     let text = text_of(error);
     let mut failure = of_text(&text, address);
-    if HALFWAY.iter().any(|part| text.contains(part)) {
+    if code_of(&text) == ANY && HALFWAY.iter().any(|part| said(&text).contains(part)) {
         failure = Failure::unanswered(format!(
             "{address} gave the keys away while a script ran on them ({text}): the slot is being moved"
         ));
@@ -113,8 +113,7 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
 
 /// Whether the server refused because it is not, or not any more, the one to decide.
 pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
-    let text = text_of(error);
-    ["READONLY", "STALE_EPOCH", "MASTERDOWN"].iter().any(|code| text.contains(code))
+    matches!(code_of(&text_of(error)), "READONLY" | "STALE_EPOCH" | "MASTERDOWN")
 }
 
 /// What a server of a cluster says of a request that it does not serve.
@@ -128,14 +127,18 @@ pub(crate) enum Elsewhere {
     Underway,
     /// Nobody serves the slot for now.
     Nobody,
-    /// It is not the primary any more, or the view under which it was asked is of before a failover.
+    /// It is not the primary any more.
     Deposed,
+    /// The view under which it was asked is of before a failover.
+    Outdated,
 }
 
 /// Whether, and where else, what was refused should be asked.
 pub(crate) fn elsewhere(error: &RedisError) -> Option<Elsewhere> {
-    if is_of_no_primary(error) {
-        return Some(Elsewhere::Deposed);
+    match code_of(&text_of(error)) {
+        "READONLY" | "MASTERDOWN" => return Some(Elsewhere::Deposed),
+        "STALE_EPOCH" => return Some(Elsewhere::Outdated),
+        _ => {}
     }
     let address = || {
         let (host, port) = error.detail()?.split_once(' ')?.1.rsplit_once(':')?;
@@ -163,14 +166,46 @@ pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
 fn text_of(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// What an error of the server means. Errors inside a script are wrapped by older servers, so the code is looked for
-/// anywhere in the text.
+/// Returns the code of a refusal: its first word, or that of the error inside it, if an older server reports a failed script:
+/// `ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM …`. The text behind the code may
+/// contain names that users chose.
+fn code_of(text: &str) -> &str {
+    let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
+    if code != ANY {
+        return code;
+    }
+    let wrapped = rest.strip_prefix("Error running script (call to ").and_then(|rest| rest.split_once("): "));
+    let Some((_, mut inner)) = wrapped else { return code };
+    while let Some(rest) = inner.strip_prefix("@user_script:") {
+        inner = rest.trim_start_matches([' ', ':']).trim_start_matches(|c: char| c.is_ascii_digit());
+        inner = inner.trim_start_matches([' ', ':']);
+    }
+    let inner = inner.strip_prefix('-').unwrap_or(inner);
+    let word = inner.split(' ').next().unwrap_or_default();
+    let is_code = word.len() > 2 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    if is_code { word } else { code }
+}
+
+/// The code of what has no code of its own.
+const ANY: &str = "ERR";
+
+/// A refusal without what was asked for, which some servers repeat.
+fn said(text: &str) -> &str {
+    text.split("with args beginning with").next().unwrap_or(text)
+}
+
+/// Classifies an error of the server.
 fn of_text(text: &str, address: &str) -> Failure {
-    let known = KNOWN.iter().find(|known| text.contains(known.code));
+    let code = code_of(text);
+    let known = KNOWN.iter().find(|known| match known.mark {
+        Mark::Code(known) => known == code,
+        Mark::Words(words) => (code == ANY || code == "NOPERM") && said(text).contains(words),
+    });
     let (kind, advice) = match known {
         Some(known) => (known.kind, known.advice),
         None => (FailureKind::Unsupported, "is it Redis 6.2 or later, or Valkey?"),
@@ -186,13 +221,24 @@ fn of_text(text: &str, address: &str) -> Failure {
 const HALFWAY: [&str; 2] = ["non local key", "slot not served"];
 
 struct Known {
-    code: &'static str,
+    mark: Mark,
     kind: FailureKind,
     advice: &'static str,
 }
 
+/// The mark of a refusal.
+enum Mark {
+    Code(&'static str),
+    /// Words of the text, for errors that share the general code.
+    Words(&'static str),
+}
+
 const fn known(code: &'static str, kind: FailureKind, advice: &'static str) -> Known {
-    Known { code, kind, advice }
+    Known { mark: Mark::Code(code), kind, advice }
+}
+
+const fn worded(words: &'static str, kind: FailureKind, advice: &'static str) -> Known {
+    Known { mark: Mark::Words(words), kind, advice }
 }
 
 const OF_A_CLUSTER: &str = "this is a server of a cluster: connect by redis+cluster://";
@@ -211,8 +257,8 @@ const KNOWN: &[Known] = &[
         "give a password: redis://user:password@host, or LEASEHOLD_REDIS_PASSWORD",
     ),
     known("NOPERM", FailureKind::Denied, "give the user this right"),
-    known("ACL failure in script", FailureKind::Denied, "give the user this right"),
-    known("can't run this command or subcommand", FailureKind::Denied, "give the user this right"),
+    worded("ACL failure in script", FailureKind::Denied, "give the user this right"),
+    worded("The user executing the script can't", FailureKind::Denied, "give the user this right"),
     known(
         "OOM",
         FailureKind::Unavailable,
@@ -255,12 +301,12 @@ const KNOWN: &[Known] = &[
     known("MOVED", FailureKind::Unsupported, OF_A_CLUSTER),
     known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),
     known("CLUSTERDOWN", FailureKind::Unsupported, OF_A_CLUSTER),
-    known(
+    worded(
         "cluster support disabled",
         FailureKind::Unsupported,
         "this server is of no cluster: connect by redis://",
     ),
-    known("max number of clients", FailureKind::Unavailable, "raise maxclients"),
+    worded("max number of clients", FailureKind::Unavailable, "raise maxclients"),
     known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),
 ];
 
@@ -277,6 +323,52 @@ mod tests {
         assert_eq!(of_text(new, "h:1").kind, FailureKind::Foreign);
         assert!(of_text("NOPERM no", "h:1").detail().contains("+evalsha"));
         assert!(of_text("what is this", "h:1").detail().contains("6.2"));
+        let old = "ERR Error running script (call to f_1): @user_script:3: The user executing the script can't run this \
+                   command or subcommand";
+        assert_eq!(of_text(old, "h:1").kind, FailureKind::Denied);
+        assert_eq!(of_text("ERR max number of clients reached", "h:1").kind, FailureKind::Unavailable);
+    }
+
+    #[test]
+    fn names_in_a_refusal_are_not_taken_for_codes() {
+        for (text, kind) in [
+            (
+                "STALE_EPOCH {lh:x-NOAUTH}:fence was granted in epoch 3, this is epoch 2",
+                FailureKind::Unavailable,
+            ),
+            ("FOREIGN {lh:ROOM-42}:fence belongs to a resource of another name", FailureKind::Foreign),
+            ("FOREIGN {lh:READONLY}:fence belongs to a resource of another name", FailureKind::Foreign),
+            ("NEEDS_EPOCH {lh:BUSY}:fence was granted in epoch 3", FailureKind::Unsupported),
+            (
+                "ERR unknown command 'evalsha', with args beginning with: 'max number of clients' 'NOAUTH'",
+                FailureKind::Unsupported,
+            ),
+        ] {
+            assert_eq!(of_text(text, "h:1").kind, kind, "{text}");
+        }
+        let refused = |code: &str, detail: &str| {
+            let text = format!("-{code} {detail}\r\n");
+            let value = redis::parse_redis_value(text.as_bytes()).unwrap();
+            value.extract_error().unwrap_err()
+        };
+        let foreign = refused("FOREIGN", "{lh:READONLY}:fence belongs to a resource of another name");
+        assert!(!is_of_no_primary(&foreign) && elsewhere(&foreign).is_none());
+        assert_eq!(of_request(&foreign, "h:1").kind, FailureKind::Foreign);
+        let stale = refused("STALE_EPOCH", "{lh:x-NOAUTH}:fence was granted in epoch 3, this is epoch 2");
+        assert_eq!(elsewhere(&stale), Some(Elsewhere::Outdated));
+        let halfway =
+            refused("ERR", "Script attempted to access a non local key in a cluster node script: 1");
+        assert_eq!(of_request(&halfway, "h:1").effect, Effect::Unknown);
+        let named = refused("FOREIGN", "{lh:non local key}:fence belongs to a resource of another name");
+        assert_eq!(of_request(&named, "h:1").effect, Effect::None);
+        let deposed = refused("READONLY", "You can't write against a read only replica.");
+        assert_eq!(elsewhere(&deposed), Some(Elsewhere::Deposed));
+        let old = refused(
+            "ERR",
+            "Error running script (call to f_1): @user_script:2: @user_script: 2: -READONLY You can't write against a \
+             read only replica.",
+        );
+        assert_eq!(elsewhere(&old), Some(Elsewhere::Deposed));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use crate::config::RedisConfig;
 use crate::connection::Dialer;
 use crate::refusal;
-use crate::target::{Fixed, Source, Target};
+use crate::target::{Fixed, Source, Target, Views};
 use crate::timer;
 use crate::wire::Wire;
 use verdict::{Answer, Named, Verdict};
@@ -44,14 +44,16 @@ struct Shared {
     sentinels: Vec<Sentinel>,
     /// The newest answer that was believed.
     named: Mutex<Option<Named>>,
-    /// Counts the doubts. A target of a former count is not current.
-    view: tokio::sync::watch::Sender<u64>,
+    /// Ended by doubts. A target of a former view is not current.
+    views: Views,
 }
 
 #[derive(Debug)]
 struct Sentinel {
     host: Host,
     dialer: Arc<Dialer>,
+    /// For questions: connected until a primary has been found.
+    wire: Wire,
 }
 
 impl Sentinels {
@@ -59,12 +61,13 @@ impl Sentinels {
     pub(crate) fn new(config: RedisConfig, group: Group) -> Sentinels {
         let sentinel = |host: &Host| {
             let config = config.for_sentinel(&group, host);
-            let fixed = Arc::new(Fixed(config.endpoint.clone()));
-            Sentinel { host: host.clone(), dialer: Arc::new(Dialer::new(config, fixed)) }
+            let fixed = Arc::new(Fixed::new(config.endpoint.clone()));
+            let dialer = Arc::new(Dialer::new(config, fixed));
+            Sentinel { host: host.clone(), wire: Wire::new(dialer.clone()), dialer }
         };
         let sentinels = group.sentinels.iter().map(sentinel).collect();
-        let view = tokio::sync::watch::Sender::new(0);
-        let shared = Shared { config, group, sentinels, named: Mutex::default(), view };
+        let views = Views::default();
+        let shared = Shared { config, group, sentinels, named: Mutex::default(), views };
         Sentinels { shared: Arc::new(shared), watches: Mutex::default() }
     }
 
@@ -96,7 +99,7 @@ impl Source for Sentinels {
     async fn target(&self) -> Result<Target, Failure> {
         self.ensure_watching();
         // Counted before the question: a doubt that comes while it is asked is about its answer, too.
-        let view = *self.shared.view.borrow();
+        let view = self.shared.views.now();
         let named = self.shared.ask().await?;
         self.shared.believe(&named)?;
         // Epochs of Sentinels begin at 0, which is what fences have where nobody elects.
@@ -112,7 +115,11 @@ impl Source for Sentinels {
         let word =
             |part: Option<&Value>| part.and_then(|part| redis::from_redis_value_ref::<String>(part).ok());
         match word(parts.first()).as_deref() {
-            Some("master") => Ok(()),
+            Some("master") => {
+                // They are seldom asked, so nothing is kept open for the next time.
+                self.shared.sentinels.iter().for_each(|sentinel| sentinel.wire.hang_up());
+                Ok(())
+            }
             role => {
                 // Perhaps it has just been deposed: the next attempt asks the Sentinels anew.
                 self.doubt(target);
@@ -129,19 +136,15 @@ impl Source for Sentinels {
     }
 
     fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
-        Some(self.shared.view.subscribe())
+        Some(self.shared.views.changes())
     }
 
     fn is_current(&self, target: &Target) -> bool {
-        target.view == *self.shared.view.borrow()
+        target.view == self.shared.views.now()
     }
 
     fn doubt(&self, target: &Target) {
-        self.shared.view.send_if_modified(|view| {
-            let doubted = *view == target.view;
-            *view += u64::from(doubted);
-            doubted
-        });
+        self.shared.views.doubt(target);
     }
 }
 
@@ -176,15 +179,13 @@ impl Shared {
     }
 
     async fn ask_one(&self, sentinel: &Sentinel, limit: Duration) -> Result<Answer, Failure> {
-        // A connection for this question alone: it is seldom asked.
-        let wire = Wire::new(sentinel.dialer.clone());
         let mut question = cmd("SENTINEL");
         question.arg("MASTER").arg(&self.group.name);
-        match wire.command(&question, limit).await {
+        match sentinel.wire.command(&question, limit).await {
             Err(failure) if failure.detail().contains("No such master") => {
                 Err(invalid(format!("{} watches no primary of that name", sentinel.host)))
             }
-            answer => Answer::read(answer?),
+            answer => Ok(Answer::read(answer?)?.resolved().await),
         }
     }
 
@@ -192,7 +193,7 @@ impl Shared {
     fn believe(&self, named: &Named) -> Result<(), Failure> {
         let mut newest = self.named();
         if let Some(newest) = &*newest
-            && (named.epoch < newest.epoch || named.epoch == newest.epoch && named.host != newest.host)
+            && (named.epoch < newest.epoch || named.epoch == newest.epoch && !named.is_same(newest))
         {
             return Err(Failure::unavailable(format!(
                 "the Sentinels name {} as the primary of {} in epoch {}, but named {} in epoch {} before: are they cut off, or were \
@@ -212,7 +213,7 @@ impl Shared {
     fn heard_of(&self, host: &Host) {
         let known = self.named().as_ref().is_some_and(|named| named.host == *host);
         if !known {
-            self.view.send_modify(|view| *view += 1);
+            self.views.end();
         }
     }
 }

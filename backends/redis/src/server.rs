@@ -2,6 +2,7 @@
 //!
 //! Asked once, when the backend connects. What may not be asked is assumed to be the weaker.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_core::{
@@ -26,6 +27,8 @@ pub struct Server {
     pub appendonly: Option<bool>,
     /// When it flushes that file to disk, where `CONFIG GET` is permitted.
     pub appendfsync: Option<String>,
+    /// Set if it flushes nothing while it rewrites that file or saves a snapshot, where `CONFIG GET` is permitted.
+    pub no_appendfsync_on_rewrite: Option<bool>,
     /// How many replicas follow it.
     pub replicas: Option<u32>,
     /// Whether it is a replica itself.
@@ -35,19 +38,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// Asks the server.
+    /// Asks the server, which has to be one that decides.
     pub(crate) async fn ask(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
-        wire.connect().await?;
+        let server = Server::look(wire, limit).await?;
+        server.check(&wire.address())?;
+        Ok(server)
+    }
+
+    /// Asks the server, be it a primary or a replica.
+    pub(crate) async fn look(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
+        // The attempt has a limit of its own, and its failure says more than that of a request that waited for it.
+        wire.connect(4 * limit).await?;
         let mut server = Server::default();
         if let Some(info) = answered(wire, &cmd("INFO"), limit).await? {
             server.read_info(&text(info));
         }
         let mut question = cmd("CONFIG");
-        question.arg("GET").arg("appendfsync");
-        if let Some(Value::Array(pair)) = answered(wire, &question, limit).await? {
-            server.appendfsync = pair.into_iter().nth(1).map(text);
+        // One pattern for both settings: older servers take no second one.
+        question.arg("GET").arg("*appendfsync*");
+        if let Some(answer) = answered(wire, &question, limit).await? {
+            server.read_settings(redis::from_redis_value(answer).unwrap_or_default());
         }
-        server.check(&wire.address())?;
         Ok(server)
     }
 
@@ -65,6 +76,10 @@ impl Server {
                 Some("always") => other.appendfsync,
                 _ => one.appendfsync,
             },
+            no_appendfsync_on_rewrite: one
+                .no_appendfsync_on_rewrite
+                .zip(other.no_appendfsync_on_rewrite)
+                .map(|(one, other)| one || other),
             replicas: one.replicas.max(other.replicas),
             is_replica: one.is_replica || other.is_replica,
             is_of_cluster: one.is_of_cluster && other.is_of_cluster,
@@ -127,6 +142,7 @@ impl Server {
         self.keeps_all()
             && self.appendonly == Some(true)
             && self.appendfsync.as_deref() == Some("always")
+            && self.no_appendfsync_on_rewrite == Some(false)
             // A replica confirms nothing before the primary does: a failover to it forgets the last writes.
             && self.replicas == Some(0)
     }
@@ -141,7 +157,18 @@ impl Server {
                 "aof_enabled" => self.appendonly = Some(value == "1"),
                 "connected_slaves" => self.replicas = value.parse().ok(),
                 "role" => self.is_replica = value == "slave",
-                "redis_mode" => self.is_of_cluster = value == "cluster",
+                // As Valkey calls it from 9 on.
+                "redis_mode" | "server_mode" => self.is_of_cluster = value == "cluster",
+                _ => {}
+            }
+        }
+    }
+
+    fn read_settings(&mut self, settings: HashMap<String, String>) {
+        for (name, value) in settings {
+            match name.as_str() {
+                "appendfsync" => self.appendfsync = Some(value),
+                "no-appendfsync-on-rewrite" => self.no_appendfsync_on_rewrite = Some(value != "no"),
                 _ => {}
             }
         }
@@ -212,7 +239,9 @@ mod tests {
     use super::*;
 
     fn server(info: &str, appendfsync: Option<&str>) -> Server {
-        let mut server = Server { appendfsync: appendfsync.map(str::to_owned), ..Server::default() };
+        let appendfsync = appendfsync.map(str::to_owned);
+        let no_appendfsync_on_rewrite = appendfsync.as_ref().map(|_| false);
+        let mut server = Server { appendfsync, no_appendfsync_on_rewrite, ..Server::default() };
         server.read_info(info);
         server
     }
@@ -267,6 +296,31 @@ mod tests {
         let evicting = kept.replace("noeviction", "allkeys-lru");
         assert_eq!(promises(&evicting, Some("always")), (Grade::BestEffort, Safety::Evictable));
         assert_eq!(promises("", None), (Grade::BestEffort, Safety::Evictable));
+    }
+
+    #[test]
+    fn what_is_not_flushed_during_a_rewrite_is_not_durable() {
+        let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
+        let safety = |on_rewrite: &[(&str, &str)]| {
+            let mut server = server(kept, None);
+            let settings = [("appendfsync", "always")].iter().chain(on_rewrite);
+            server.read_settings(settings.map(|(name, value)| ((*name).into(), (*value).into())).collect());
+            server.profile(&RedisConfig::parse("redis://h").unwrap()).safety
+        };
+        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "no")]), Safety::Strict);
+        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "yes")]), Safety::LostOnFailover);
+        assert_eq!(safety(&[]), Safety::LostOnFailover, "what is not known is assumed to be the weaker");
+    }
+
+    #[test]
+    fn a_server_of_a_cluster_is_known_by_either_name_of_its_mode() {
+        let redis = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nos:Linux\r\n";
+        let valkey = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n\
+                      valkey_release_stage:ga\r\nserver_mode:cluster\r\nos:Linux\r\n";
+        for info in [redis, valkey] {
+            assert!(server(info, None).refuse_cluster("h:1").is_err(), "{info}");
+            assert!(server(&info.replace("cluster", "standalone"), None).refuse_cluster("h:1").is_ok());
+        }
     }
 
     #[test]

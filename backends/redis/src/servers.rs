@@ -12,10 +12,11 @@ use leasehold_core::{Failure, FailureKind};
 use redis::Value;
 use tokio::time::Instant;
 
+use crate::backoff::jittered;
 use crate::cluster::{Cluster, Member};
 use crate::refusal::Elsewhere;
 use crate::subscriber::{Ear, Subscriber};
-use crate::timer;
+use crate::timer::{self, Limit};
 use crate::view::slot_of;
 use crate::wire::{As, Miss, Request, Wire};
 
@@ -66,6 +67,14 @@ impl Servers {
                 }
                 groups
             }
+        }
+    }
+
+    /// Which server decides over a key: another number for each.
+    pub(crate) fn part(&self, key: &str) -> u64 {
+        match self {
+            Servers::One(_) => 0,
+            Servers::Cluster(cluster) => cluster.part(slot_of(key)),
         }
     }
 
@@ -129,13 +138,10 @@ impl Listening {
     }
 }
 
-/// A request goes to servers, and waits between them, at most so often.
-const MAX_ROUNDS: u32 = 64;
-
 /// The first rounds follow each other at once: two servers that know different things agree by then.
 const EAGER_ROUNDS: u32 = 3;
 
-/// Pauses between later rounds.
+/// Pauses between later rounds. They bound how many of them fit into the limit of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(160);
 
@@ -148,7 +154,13 @@ struct Open {
     slot: u16,
     /// Where the owner has sent it, for once.
     referred: Option<(String, u16)>,
-    last: Option<Failure>,
+    last: Option<Last>,
+}
+
+/// Why a request came to nothing the last time.
+struct Last {
+    failure: Failure,
+    is_outdated: bool,
 }
 
 /// What a round of requests has shown.
@@ -160,55 +172,66 @@ struct Shown {
 }
 
 impl Cluster {
-    /// Runs scripts, each on the server that serves its slot.
+    /// Runs scripts, each on the server that serves its slot. A server that does not answer delays its own requests only.
     async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
-        let deadline = timer::after(limit);
-        let mut outcomes: Vec<Option<Result<Value, Failure>>> = requests.iter().map(|_| None).collect();
-        let mut open: Vec<Open> = (0..requests.len())
-            .map(|position| {
-                let slot = requests[position].keys.first().map_or(0, |key| slot_of(key));
-                Open { position, slot, referred: None, last: None }
-            })
-            .collect();
-        for round in 0..MAX_ROUNDS {
+        let limit = Limit::of(limit);
+        let mut parts: HashMap<u64, Vec<Open>> = HashMap::new();
+        for (position, request) in requests.iter().enumerate() {
+            let slot = request.keys.first().map_or(0, |key| slot_of(key));
+            let open = Open { position, slot, referred: None, last: None };
+            parts.entry(self.part(slot)).or_default().push(open);
+        }
+        let parts = parts.into_values().map(|open| self.deliver_part(open, requests, limit));
+        let mut outcomes: Vec<_> = join_all(parts).await.into_iter().flatten().collect();
+        outcomes.sort_by_key(|(position, _)| *position);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    /// Follows requests from server to server until each has its outcome.
+    async fn deliver_part(
+        &self,
+        mut open: Vec<Open>,
+        requests: &[&Request],
+        limit: Limit,
+    ) -> Vec<(usize, Result<Value, Failure>)> {
+        let mut outcomes = Vec::with_capacity(open.len());
+        for round in 0_u32.. {
             let mut shown = Shown::default();
             let mut left = Vec::new();
-            for (mut request, outcome) in self.send(open, requests, deadline).await {
-                let done = match outcome {
-                    Ok(value) => Some(Ok(value)),
-                    Err(Miss::Failed(failure)) => Some(Err(failure)),
+            for (mut request, outcome) in self.send(open, requests, limit).await {
+                let position = request.position;
+                match outcome {
+                    Ok(value) => outcomes.push((position, Ok(value))),
+                    Err(Miss::Failed(failure)) => outcomes.push((position, Err(failure))),
                     Err(Miss::Unreached(failure)) if failure.kind != FailureKind::Unavailable => {
-                        Some(Err(failure))
+                        outcomes.push((position, Err(failure)));
                     }
                     Err(Miss::Unreached(failure)) => {
                         shown.stale = true;
                         shown.wait = true;
                         request.referred = None;
-                        request.last = Some(failure);
-                        None
+                        request.last = Some(Last { failure, is_outdated: false });
+                        left.push(request);
                     }
                     Err(Miss::Elsewhere(elsewhere, failure)) => {
-                        request.last = Some(failure);
+                        request.last = Some(Last { failure, is_outdated: elsewhere == Elsewhere::Outdated });
                         request.follow(elsewhere, &mut shown);
-                        None
+                        left.push(request);
                     }
-                };
-                match done {
-                    Some(outcome) => outcomes[request.position] = Some(outcome),
-                    None => left.push(request),
                 }
             }
             open = left;
-            if open.is_empty() || timer::now() >= deadline {
+            if open.is_empty() {
                 break;
             }
-            self.learn_and_wait(&shown, round, deadline).await;
+            self.learn_and_wait(&shown, round, limit.end()).await;
+            // What is sent at the end could not be answered any more, and nobody would know what became of it.
+            if limit.left().is_zero() {
+                break;
+            }
         }
-        for request in open {
-            let position = request.position;
-            outcomes[position] = Some(Err(request.given_up()));
-        }
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(unserved(0)))).collect()
+        outcomes.extend(open.into_iter().map(|request| (request.position, Err(request.given_up()))));
+        outcomes
     }
 
     /// Sends each request where it belongs, all at once.
@@ -216,41 +239,66 @@ impl Cluster {
         &self,
         open: Vec<Open>,
         requests: &[&Request],
-        deadline: Instant,
+        limit: Limit,
     ) -> Vec<(Open, Result<Value, Miss>)> {
         let mut outcomes = Vec::with_capacity(open.len());
-        let mut groups: HashMap<String, (Arc<Member>, Vec<Open>)> = HashMap::new();
-        let mut referred: HashMap<(String, u16), Vec<Open>> = HashMap::new();
-        for request in open {
-            match (&request.referred, self.owner(request.slot)) {
-                (Some(address), _) => referred.entry(address.clone()).or_default().push(request),
-                (None, Some(owner)) => {
-                    groups.entry(owner.id.clone()).or_insert_with(|| (owner, Vec::new())).1.push(request);
+        let mut groups: HashMap<(String, As), (Arc<Member>, Vec<Open>)> = HashMap::new();
+        for mut request in open {
+            let (member, sent) = match request.referred.take() {
+                Some((host, port)) => match self.at(&host, port) {
+                    Some(importer) => (Some(importer), As::Referred),
+                    None => {
+                        // It knows itself, and is asked who serves what. Then the owner says again where to go.
+                        let text =
+                            format!("{host}:{port} is not known yet, and slot {} moves there", request.slot);
+                        let stranger = Elsewhere::Moved { host, port };
+                        outcomes.push((request, Err(Miss::Elsewhere(stranger, Failure::unavailable(text)))));
+                        continue;
+                    }
+                },
+                None => (self.owner(request.slot), As::Known),
+            };
+            match member {
+                Some(member) => {
+                    let group = groups.entry((member.id.clone(), sent));
+                    group.or_insert_with(|| (member, Vec::new())).1.push(request);
                 }
-                (None, None) => {
+                None => {
                     let failure = unserved(request.slot);
                     outcomes.push((request, Err(Miss::Elsewhere(Elsewhere::Nobody, failure))));
                 }
             }
         }
-        let limit = deadline.saturating_duration_since(timer::now());
-        let known = groups.into_values().map(|(owner, group)| async move {
-            let sent: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
+        let sending = groups.into_iter().map(|((_, sent), (member, group))| async move {
+            let wanted: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
             let slot = group.first().map_or(0, |open| open.slot);
             let answers = tokio::select! {
-                answers = owner.wire.attempt(&sent, As::Known, limit) => answers,
-                () = self.replaced(&owner, slot) => vec![Err(Miss::Failed(replaced(&owner))); sent.len()],
+                answers = member.wire.attempt(&wanted, sent, limit) => answers,
+                () = self.replaced(&member, slot), if sent == As::Known => {
+                    vec![Err(Miss::Failed(replaced(&member))); wanted.len()]
+                }
             };
+            let answers =
+                answers.into_iter().map(|answer| answer.map_err(|miss| self.located(miss, &member)));
             group.into_iter().zip(answers).collect::<Vec<_>>()
         });
-        let elsewhere = referred.into_iter().map(|((host, port), group)| async move {
-            let sent: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
-            let answers = self.at(&host, port).attempt(&sent, As::Referred, limit).await;
-            group.into_iter().zip(answers).collect::<Vec<_>>()
-        });
-        let (known, elsewhere) = futures_util::future::join(join_all(known), join_all(elsewhere)).await;
-        outcomes.extend(known.into_iter().chain(elsewhere).flatten());
+        outcomes.extend(join_all(sending).await.into_iter().flatten());
         outcomes
+    }
+
+    /// Fills in the host of a redirection that leaves it out: that of the server which gave it.
+    fn located(&self, miss: Miss, by: &Member) -> Miss {
+        let own = || self.view().node(&by.id).map(|node| node.host.clone()).unwrap_or_default();
+        let fill = |host: String| if host.is_empty() || host == "?" { own() } else { host };
+        match miss {
+            Miss::Elsewhere(Elsewhere::Moved { host, port }, failure) => {
+                Miss::Elsewhere(Elsewhere::Moved { host: fill(host), port }, failure)
+            }
+            Miss::Elsewhere(Elsewhere::Referred { host, port }, failure) => {
+                Miss::Elsewhere(Elsewhere::Referred { host: fill(host), port }, failure)
+            }
+            other => other,
+        }
     }
 
     /// Comes back once somebody else serves what a silent server did.
@@ -267,13 +315,13 @@ impl Cluster {
 
     async fn learn_and_wait(&self, shown: &Shown, round: u32, deadline: Instant) {
         if shown.stale {
-            let first = shown.first.as_ref().map(|(host, port)| self.endpoint_at(host, *port));
+            let first = shown.first.as_ref().map(|(host, port)| self.endpoint_of(host, *port));
             // Where nobody tells, what is known has to do.
             _ = tokio::time::timeout_at(deadline, self.refresh(first)).await;
         }
         if shown.wait || round >= EAGER_ROUNDS {
             let pause = FIRST_PAUSE.saturating_mul(1 << round.min(8)).min(LAST_PAUSE);
-            tokio::time::sleep_until(timer::after(pause).min(deadline)).await;
+            tokio::time::sleep_until(timer::after(jittered(pause)).min(deadline)).await;
         }
     }
 }
@@ -294,15 +342,15 @@ impl Open {
                 shown.stale = true;
                 shown.wait = true;
             }
-            Elsewhere::Deposed => shown.stale = true,
+            Elsewhere::Deposed | Elsewhere::Outdated => shown.stale = true,
         }
     }
 
     fn given_up(self) -> Failure {
-        if let Some(failure) = self.last.as_ref().filter(|failure| failure.detail().contains("STALE_EPOCH")) {
-            return failure.clone();
+        if let Some(Last { failure, is_outdated: true }) = self.last {
+            return failure;
         }
-        let last = self.last.map_or_else(String::new, |failure| format!(" ({})", failure.detail()));
+        let last = self.last.map_or_else(String::new, |last| format!(" ({})", last.failure.detail()));
         Failure::unavailable(format!(
             "slot {} of the cluster was served by nobody for as long as was waited{last}: is a primary down without a \
              replica, or a slot left half moved?",
@@ -334,7 +382,7 @@ mod tests {
     #[test]
     fn one_server_takes_all_keys_together() {
         let config = RedisConfig::parse("redis://h").unwrap();
-        let source = Arc::new(Fixed(config.endpoint.clone()));
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let one = Servers::One(Arc::new(Wire::new(Arc::new(Dialer::new(config, source)))));
         assert_eq!(one.together(&["a".into(), "b".into()]), [[0, 1]]);
         assert!(one.together(&[]).is_empty());

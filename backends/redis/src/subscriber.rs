@@ -14,8 +14,9 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::connection::Dialer;
-use crate::ears::{Ears, Heard, Reach};
+use crate::ears::{Ears, End, Heard, Reach};
 use crate::refusal;
 use crate::target::Target;
 use crate::timer;
@@ -93,6 +94,16 @@ impl Subscriber {
         }
     }
 
+    /// Wakes the listeners of the channels that `moved` selects: another server publishes there by now.
+    pub(crate) fn ring(&self, moved: impl Fn(&str) -> bool) {
+        let board = self.shared.board();
+        board
+            .channels
+            .iter()
+            .filter(|(name, _)| moved(name))
+            .for_each(|(_, entry)| entry.tell(News::Everyone));
+    }
+
     /// Whether this ear listens here.
     pub(crate) fn has(&self, ear: &Ear) -> bool {
         Arc::ptr_eq(&self.shared, &ear.shared)
@@ -156,9 +167,9 @@ const BACKLOG: usize = 32;
 /// How long a channel without listeners stays subscribed: waits for the same resource often follow each other closely.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How often channels without listeners are looked for, and how often a silent connection is asked for a sign of life.
+/// The period in which channels without listeners are given up and the connection is pinged. A ping notices a server that
+/// died silently; waiters must not miss news for much longer than the cluster takes to replace it.
 const SWEEP: Duration = Duration::from_secs(5);
-const SWEEPS_PER_PING: u32 = 4;
 
 /// Pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -254,32 +265,33 @@ impl Shared {
     }
 
     /// Channels to subscribe next.
-    fn take_wanted(&self, subscribed: &HashSet<String>) -> Vec<String> {
+    fn take_wanted(&self, subscribed: &Subscribed) -> Vec<String> {
         let board = &mut *self.board();
         let mut next = HashSet::new();
         while next.len() < MAX_SUBSCRIBE
             && let Some(name) = board.wanted.pop()
         {
-            if board.channels.get(&name).is_some_and(|entry| entry.listeners > 0)
-                && !subscribed.contains(&name)
-            {
-                next.insert(name);
+            let Some(entry) = board.channels.get(&name).filter(|entry| entry.listeners > 0) else { continue };
+            match subscribed.get(&name) {
+                None => _ = next.insert(name),
+                // The answer came before this listener did.
+                Some(Stage::Confirmed) => entry.set(&State::Hearing),
+                Some(Stage::Asked) => {}
             }
         }
         next.into_iter().collect()
     }
 
-    /// Forgets channels that nobody has listened to for a while, and names those of them that were subscribed.
-    fn forget_quiet(&self, subscribed: &HashSet<String>) -> Vec<String> {
-        let mut gone = Vec::new();
-        self.board().channels.retain(|name, entry| {
-            let stays = entry.listeners > 0 || entry.quiet_since.elapsed() < LINGER;
-            if !stays && subscribed.contains(name) {
-                gone.push(name.clone());
-            }
-            stays
-        });
-        gone
+    /// Forgets channels that nobody has listened to for a while.
+    fn forget_quiet(&self) {
+        let stays = |entry: &Channel| entry.listeners > 0 || entry.quiet_since.elapsed() < LINGER;
+        self.board().channels.retain(|_, entry| stays(entry));
+    }
+
+    /// Returns the subscribed channels that have no entry on the board.
+    fn unknown(&self, subscribed: &Subscribed) -> Vec<String> {
+        let board = self.board();
+        subscribed.keys().filter(|name| !board.channels.contains_key(*name)).cloned().collect()
     }
 
     fn set<'a>(&self, names: impl IntoIterator<Item = &'a String>, state: &State) {
@@ -294,7 +306,7 @@ impl Shared {
 
 /// Keeps a connection for as long as somebody listens.
 async fn run(shared: Arc<Shared>) {
-    let mut pause = FIRST_PAUSE;
+    let mut outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         if shared.is_idle() {
             shared.work.notified().await;
@@ -302,19 +314,29 @@ async fn run(shared: Arc<Shared>) {
         }
         match shared.dialer.subscription(shared.reach).await {
             Ok((ears, target)) => {
-                pause = FIRST_PAUSE;
-                if serve(&shared, ears, &target).await == Ended::Unneeded {
-                    continue;
+                match serve(&shared, ears, &target).await {
+                    Ended::Unneeded => continue,
+                    Ended::Broken => outage.worked(),
+                    Ended::Unheard => {}
                 }
                 shared.set_all(&State::Deaf);
             }
             Err(failure) if failure.kind == FailureKind::Unavailable => shared.set_all(&State::Deaf),
             Err(failure) => shared.set_all(&State::Refused(failure)),
         }
-        shared.forget_quiet(&HashSet::new());
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        shared.forget_quiet();
+        outage.failed(timer::now());
+        timer::at(outage.opens_at()).await;
     }
+}
+
+/// The channels of one connection that are subscribed or asked for.
+type Subscribed = HashMap<String, Stage>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Asked,
+    Confirmed,
 }
 
 /// Why a connection is served no longer.
@@ -322,38 +344,39 @@ async fn run(shared: Arc<Shared>) {
 enum Ended {
     Unneeded,
     Broken,
+    /// It broke before anything was heard on it.
+    Unheard,
 }
 
 /// Serves one connection until it breaks or nobody listens any more.
 async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
-    // What is subscribed, or was asked for.
-    let mut subscribed = HashSet::new();
+    let mut subscribed = Subscribed::new();
     let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
-    let mut sweeps = 0;
+    let mut broken = Ended::Unheard;
     shared.want_all();
     if subscribe(shared, &mut ears, &mut subscribed).await.is_err() {
-        return Ended::Broken;
+        return broken;
     }
     let source = shared.dialer.source();
     loop {
         let overdue = ears.overdue_at();
         let served = tokio::select! {
             heard = ears.hear() => {
-                let Some(heard) = heard else { return Ended::Broken };
+                let Some(heard) = heard else { return broken };
+                if !matches!(heard, Heard::Refused { .. }) {
+                    broken = Ended::Broken;
+                }
                 pass_on(shared, heard, &mut subscribed, target);
                 Ok(())
             }
             () = shared.work.notified() => subscribe(shared, &mut ears, &mut subscribed).await,
             // Whoever decides now tells on a connection of its own.
-            () = source.superseded(target) => return Ended::Broken,
-            () = timer::at(overdue) => return Ended::Broken,
-            _ = sweep.tick() => {
-                sweeps += 1;
-                tidy(shared, &mut ears, &mut subscribed, sweeps % SWEEPS_PER_PING == 0).await
-            }
+            () = source.superseded(target) => return broken,
+            () = timer::at(overdue) => return broken,
+            _ = sweep.tick() => tidy(shared, &mut ears, &mut subscribed).await,
         };
         if served.is_err() {
-            return Ended::Broken;
+            return broken;
         }
         if subscribed.is_empty() && shared.is_idle() {
             return Ended::Unneeded;
@@ -362,20 +385,23 @@ async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
 }
 
 /// Tells those whom it concerns what was heard.
-fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut HashSet<String>, target: &Target) {
+fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut Subscribed, target: &Target) {
     match heard {
         Heard::Message { channel, payload } => {
             if let Some(entry) = shared.board().channels.get(&channel) {
                 entry.tell(read(&payload));
             }
         }
-        Heard::Subscribed(channel) => shared.set([&channel], &State::Hearing),
-        Heard::Ended(channel) => {
-            // Nobody asked for it where it is still in the list: the slot went to another server.
-            if subscribed.remove(&channel) {
-                shared.dialer.source().doubt(target);
-                shared.set([&channel], &State::Deaf);
-            }
+        Heard::Subscribed(channel) => {
+            shared.set([&channel], &State::Hearing);
+            subscribed.insert(channel, Stage::Confirmed);
+        }
+        // Somebody may have asked for it again meanwhile.
+        Heard::Ended { by: End::Us, .. } => {}
+        Heard::Ended { channel, by: End::Server } => {
+            subscribed.remove(&channel);
+            shared.dialer.source().doubt(target);
+            shared.set([&channel], &State::Deaf);
         }
         Heard::Refused { channels, reason } => {
             for channel in &channels {
@@ -394,29 +420,23 @@ fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut HashSet<String>, targ
 }
 
 /// Subscribes what is wanted.
-async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut HashSet<String>) -> io::Result<()> {
+async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed) -> io::Result<()> {
     loop {
         let wanted = shared.take_wanted(subscribed);
         if wanted.is_empty() {
             return Ok(());
         }
-        subscribed.extend(wanted.iter().cloned());
+        subscribed.extend(wanted.iter().map(|name| (name.clone(), Stage::Asked)));
         ears.subscribe(wanted).await?;
     }
 }
 
 /// Unsubscribes what nobody listens to any more, and asks a silent connection for a sign of life: one that is cut off
 /// without a word would otherwise be listened to for ever.
-async fn tidy(
-    shared: &Shared,
-    ears: &mut Ears,
-    subscribed: &mut HashSet<String>,
-    ping: bool,
-) -> io::Result<()> {
-    if ping {
-        ears.ping().await?;
-    }
-    let quiet = shared.forget_quiet(subscribed);
+async fn tidy(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed) -> io::Result<()> {
+    ears.ping().await?;
+    shared.forget_quiet();
+    let quiet = shared.unknown(subscribed);
     if quiet.is_empty() {
         return Ok(());
     }
@@ -441,6 +461,58 @@ fn read(payload: &[u8]) -> News {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RedisConfig;
+    use crate::target::{Fixed, Source};
+
+    #[tokio::test]
+    async fn what_nobody_asked_for_alone_makes_a_server_doubtful() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let target = source.target().await.unwrap();
+        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source.clone())), Reach::Everywhere);
+        let shared = &subscriber.shared;
+        let ear = {
+            let mut board = shared.board();
+            board.wanted.push("c".to_owned());
+            board.channels.entry("c".to_owned()).or_insert_with(Channel::new).listen(shared, "c")
+        };
+        let mut subscribed = Subscribed::new();
+        assert_eq!(shared.take_wanted(&subscribed), ["c"]);
+        // It was given up and asked for again before the server had answered the first.
+        subscribed.insert("c".to_owned(), Stage::Asked);
+        pass_on(shared, Heard::Ended { channel: "c".into(), by: End::Us }, &mut subscribed, &target);
+        pass_on(shared, Heard::Subscribed("c".into()), &mut subscribed, &target);
+        assert!(source.is_current(&target) && ear.is_hearing());
+        assert_eq!(subscribed.get("c"), Some(&Stage::Confirmed));
+        // A listener that comes after the answer hears at once.
+        shared.board().channels.remove("c");
+        let late = {
+            let mut board = shared.board();
+            board.wanted.push("c".to_owned());
+            board.channels.entry("c".to_owned()).or_insert_with(Channel::new).listen(shared, "c")
+        };
+        assert!(shared.take_wanted(&subscribed).is_empty() && late.is_hearing());
+        pass_on(shared, Heard::Ended { channel: "c".into(), by: End::Server }, &mut subscribed, &target);
+        assert!(!source.is_current(&target) && !late.is_hearing() && subscribed.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_knows_any_more_is_given_up() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source)), Reach::Everywhere);
+        let subscribed = Subscribed::from([("c".to_owned(), Stage::Confirmed)]);
+        assert_eq!(subscriber.shared.unknown(&subscribed), ["c"]);
+        let ear = subscriber
+            .shared
+            .board()
+            .channels
+            .entry("c".to_owned())
+            .or_insert_with(Channel::new)
+            .listen(&subscriber.shared, "c");
+        assert!(subscriber.shared.unknown(&subscribed).is_empty());
+        drop(ear);
+    }
 
     #[test]
     fn what_is_not_understood_makes_everybody_look() {

@@ -25,13 +25,6 @@ pub(crate) struct Target {
     pub(crate) view: u64,
 }
 
-impl Target {
-    /// The one server that there is.
-    pub(crate) fn fixed(endpoint: Endpoint) -> Target {
-        Target { endpoint, epoch: 0, view: 0 }
-    }
-}
-
 /// Whoever knows the target.
 #[async_trait]
 pub(crate) trait Source: Debug + Send + Sync {
@@ -72,18 +65,71 @@ impl dyn Source + '_ {
     }
 }
 
-/// A source that always says the same.
+/// Counts the views of a source. Each doubt ends one, and what was connected under it is given up.
+#[derive(Debug, Default)]
+pub(crate) struct Views(watch::Sender<u64>);
+
+impl Views {
+    /// The present one.
+    pub(crate) fn now(&self) -> u64 {
+        *self.0.borrow()
+    }
+
+    /// Ends the present one.
+    pub(crate) fn end(&self) {
+        self.0.send_modify(|view| *view += 1);
+    }
+
+    /// Ends that of `target`, unless it has ended.
+    pub(crate) fn doubt(&self, target: &Target) {
+        self.0.send_if_modified(|view| {
+            let doubted = *view == target.view;
+            *view += u64::from(doubted);
+            doubted
+        });
+    }
+
+    /// For those who wait for the next.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+/// A source with one address. A name, a virtual address or a proxy leads to another server after a failover, while older
+/// connections still lead to the deposed one.
 #[derive(Debug)]
-pub(crate) struct Fixed(pub(crate) Endpoint);
+pub(crate) struct Fixed {
+    endpoint: Endpoint,
+    views: Views,
+}
+
+impl Fixed {
+    /// Leads to `endpoint`.
+    pub(crate) fn new(endpoint: Endpoint) -> Fixed {
+        Fixed { endpoint, views: Views::default() }
+    }
+}
 
 #[async_trait]
 impl Source for Fixed {
     fn describe(&self) -> String {
-        self.0.to_string()
+        self.endpoint.to_string()
     }
 
     async fn target(&self) -> Result<Target, Failure> {
-        Ok(Target::fixed(self.0.clone()))
+        Ok(Target { endpoint: self.endpoint.clone(), epoch: 0, view: self.views.now() })
+    }
+
+    fn is_current(&self, target: &Target) -> bool {
+        target.view == self.views.now()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.views.changes())
+    }
+
+    fn doubt(&self, target: &Target) {
+        self.views.doubt(target);
     }
 }
 

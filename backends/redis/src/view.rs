@@ -4,7 +4,7 @@
 //! differ while they have not heard of each other, and nothing here depends on which of them is right: whoever does not
 //! serve a slot says so.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
@@ -30,6 +30,10 @@ pub(crate) struct Node {
     /// Since which epoch it serves its slots; a replica's is that of its primary.
     pub(crate) epoch: u64,
     pub(crate) is_primary: bool,
+    /// Set for the server that gave the answer: it knows its own slots.
+    is_asked: bool,
+    /// The id of the primary that a replica follows.
+    follows: Option<String>,
     /// Whether it is worth asking: not taken for dead, and not on its way in or out.
     pub(crate) is_reachable: bool,
 }
@@ -88,21 +92,60 @@ impl View {
     }
 
     /// Keeps of each server what `earlier` knew of it, where that is of a later epoch. A server's epoch only rises, so
-    /// the answer was of somebody who has not heard yet.
+    /// the answer was of somebody who has not heard yet, and does not know the owner of its slots either. A server's
+    /// answer about its own slots is always accepted.
     pub(crate) fn no_older_than(mut self, earlier: &View) -> View {
-        for node in &mut self.nodes {
+        let mut behind = vec![false; self.nodes.len()];
+        for (node, behind) in self.nodes.iter_mut().zip(&mut behind) {
             if let Some(known) = earlier.node(&node.id)
                 && known.epoch > node.epoch
             {
-                *node = known.clone();
+                *behind = !node.is_asked;
+                *node = Node { is_asked: node.is_asked, ..known.clone() };
+            }
+        }
+        for (slot, owner) in (0..).zip(&mut self.owners) {
+            if owner.is_some_and(|owner| behind.get(usize::from(owner)) == Some(&true)) {
+                let known = earlier.owner(slot).and_then(|known| self.by_id.get(&known.id));
+                *owner = known.and_then(|position| u16::try_from(*position).ok());
             }
         }
         self
     }
 
+    /// The slots that another server serves than in `earlier`, or nobody any more.
+    pub(crate) fn moved_since(&self, earlier: &View) -> HashSet<u16> {
+        let moved = |slot: &u16| {
+            let (before, now) = (earlier.owner(*slot), self.owner(*slot));
+            before.is_some_and(|before| now.is_none_or(|now| now.id != before.id))
+        };
+        (0..SLOTS).filter(moved).collect()
+    }
+
+    /// Compares owners, epochs and reachability.
+    pub(crate) fn agrees_with(&self, other: &View) -> bool {
+        let told = |node: &Node| (node.epoch, node.is_primary, node.is_reachable);
+        self.nodes.len() == other.nodes.len()
+            && self.nodes.iter().all(|node| other.node(&node.id).is_some_and(|same| told(same) == told(node)))
+            && (0..SLOTS)
+                .all(|slot| self.owner(slot).map(|node| &node.id) == other.owner(slot).map(|node| &node.id))
+    }
+
+    /// Returns the server at an address, which may be a name.
+    pub(crate) fn node_at(&self, host: &str, port: u16) -> Option<&Node> {
+        self.nodes
+            .iter()
+            .find(|node| node.port == port && (node.host == host || node.name.as_deref() == Some(host)))
+    }
+
+    /// The replicas of a server that can be reached.
+    pub(crate) fn replicas_of(&self, id: &str) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(move |node| node.is_reachable && node.follows.as_deref() == Some(id))
+    }
+
     fn read_line(&mut self, line: &str) -> Option<()> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [id, address, flags, _primary, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
+        let [id, address, flags, primary, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
             return None;
         };
         let (address, rest) = address.split_once('@').unwrap_or((address, ""));
@@ -120,6 +163,8 @@ impl View {
             port: port.parse().ok()?,
             epoch: epoch.parse().ok()?,
             is_primary: has("master"),
+            is_asked: has("myself"),
+            follows: (*primary != "-").then(|| (*primary).to_owned()),
             is_reachable: !["fail", "handshake", "noaddr"].into_iter().any(has),
         });
         // What stands in brackets is on its way, and belongs to whoever has it in its list until it has arrived.
@@ -192,6 +237,40 @@ mod tests {
         assert_eq!((view.owner(9).unwrap().epoch, view.owner(9).unwrap().host.as_str()), (9, "10.0.0.2"));
         let view = View::read(&later).unwrap().no_older_than(&View::read(NODES).unwrap());
         assert_eq!(view.owner(9).unwrap().epoch, 9);
+    }
+
+    #[test]
+    fn who_is_behind_does_not_say_who_serves_what() {
+        // b took over from a in epoch 9; c has not heard of it, and a is still a primary there.
+        let heard = "a h:1@2 slave b 0 0 9 connected\nb h:2@2 master - 0 0 9 connected 0-99\n\
+                     c h:3@2 master - 0 0 3 connected 100-199\n";
+        let stale = "a h:1@2 master - 0 0 1 connected 0-99\nb h:2@2 slave a 0 0 1 connected\n\
+                     c h:3@2 myself,master - 0 0 3 connected 100-199\n";
+        let (heard, stale) = (View::read(heard).unwrap(), View::read(stale).unwrap());
+        let view = stale.no_older_than(&heard);
+        let owner = |slot| view.owner(slot).map(|node| (node.id.as_str(), node.epoch));
+        assert_eq!((owner(5), owner(150)), (Some(("b", 9)), Some(("c", 3))));
+        assert!(view.agrees_with(&heard) && view.moved_since(&heard).is_empty());
+        // What a server says of itself counts: it may have been set up anew.
+        let own = "a h:1@2 myself,master - 0 0 1 connected 0-99\nb h:2@2 slave a 0 0 1 connected\n";
+        let view = View::read(own).unwrap().no_older_than(&heard);
+        assert_eq!(view.owner(5).map(|node| (node.id.as_str(), node.epoch)), Some(("a", 9)));
+    }
+
+    #[test]
+    fn what_changed_between_two_views_is_known() {
+        let (before, moved) = (View::read(NODES).unwrap(), NODES.replace("5461-5463 9", "5461-5463"));
+        assert!(before.agrees_with(&View::read(NODES).unwrap()));
+        let after = View::read(&moved.replace(" 0-8", " 0-9")).unwrap();
+        assert_eq!(after.moved_since(&before), HashSet::from([9]));
+        assert!(!after.agrees_with(&before));
+        assert_eq!(View::read(&moved).unwrap().moved_since(&before), HashSet::from([9]), "nobody serves it");
+        assert!(!View::read(&NODES.replace("master,fail", "master")).unwrap().agrees_with(&before));
+        assert_eq!(before.node_at("db2.example", 30002).map(|node| node.id.as_str()), Some("67ed"));
+        assert_eq!(before.node_at("::1", 30001).map(|node| node.id.as_str()), Some("e7d1"));
+        assert!(before.node_at("::1", 30002).is_none());
+        let replicas: Vec<_> = before.replicas_of("e7d1").map(|node| node.id.as_str()).collect();
+        assert_eq!(replicas, ["07c3"]);
     }
 
     #[test]

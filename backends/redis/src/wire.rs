@@ -3,28 +3,30 @@
 //! Nothing is retried here except what is known not to have happened: a connection known to be dead is replaced before
 //! a request is written, a script that the server does not know is sent in full, and what a server refused because it
 //! is not the one to decide goes to the one that is. Whether to repeat what may have happened is the engine's decision.
+//!
+//! All requests share one attempt to connect, and the pause before it; each waits no longer than its own limit. The attempt
+//! continues when those that waited for it have left.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, Pipeline, RedisError, Value, cmd};
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
-use crate::connection::{Dialer, Link, REDIAL_PAUSE};
+use crate::backoff::Backoff;
+use crate::connection::{Dialer, Link};
 use crate::refusal::{self, Elsewhere};
 use crate::replicas::{Confirm, Unconfirmed};
 use crate::reply;
 use crate::scripts::{Script, Stamp};
-use crate::timer;
+use crate::timer::{self, Limit};
 
 /// The shared connection for commands.
 #[derive(Debug)]
 pub(crate) struct Wire {
     dialer: Arc<Dialer>,
-    slot: Mutex<Arc<Slot>>,
+    line: Mutex<Line>,
 }
 
 /// One script with what it is given.
@@ -40,7 +42,8 @@ pub(crate) struct Request {
 impl Wire {
     /// A wire that is not connected yet.
     pub(crate) fn new(dialer: Arc<Dialer>) -> Wire {
-        Wire { dialer, slot: Mutex::default() }
+        let line = Line { dialing: None, outage: Backoff::new(FIRST_PAUSE, LAST_PAUSE), last: None };
+        Wire { dialer, line: Mutex::new(line) }
     }
 
     /// Where requests go, for a person.
@@ -49,26 +52,47 @@ impl Wire {
     }
 
     /// Connects, where that was not done yet.
-    pub(crate) async fn connect(&self) -> Result<(), Failure> {
-        self.connected().await.map(drop)
+    pub(crate) async fn connect(&self, limit: Duration) -> Result<(), Failure> {
+        self.connected(Limit::of(limit)).await.map(drop)
+    }
+
+    /// Ends a connection that nobody needs for now; the next request makes another.
+    pub(crate) fn hang_up(&self) {
+        let connected = self.line().dialing.clone().filter(|dialing| matches!(dialing.peek(), Some(Ok(_))));
+        if let Some(dialing) = connected {
+            self.spend(&dialing);
+        }
     }
 
     /// Runs one script.
     pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
-        for _ in 1..MAX_TARGETS {
-            let slot = self.connected().await?;
-            let link = slot.link()?;
-            match self.send_script(link, request, limit).await {
-                // It did nothing, and somebody else decides: once more there.
-                Err(Trouble::NotTheOne(_)) if !self.dialer.source().is_current(link.target()) => {}
-                Err(trouble) => return Err(failure(trouble, link)),
-                Ok(value) => return self.confirmed(link, request, value, limit).await,
+        let mut outcomes = self.deliver(&[request], limit).await;
+        outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
+    }
+
+    /// Runs scripts in one go; each has its own outcome, in order.
+    pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        self.deliver(&requests.iter().collect::<Vec<_>>(), limit).await
+    }
+
+    async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        let limit = Limit::of(limit);
+        let mut outcomes = self.attempt(requests, As::Known, limit).await;
+        // What was refused by a server that does not decide did nothing: once more, where a new connection leads.
+        let refused = |position: &usize| {
+            matches!(
+                outcomes.get(*position),
+                Some(Err(Miss::Elsewhere(Elsewhere::Deposed | Elsewhere::Outdated, _)))
+            )
+        };
+        let again: Vec<usize> = (0..requests.len()).filter(refused).collect();
+        if !again.is_empty() {
+            let sent: Vec<&Request> = again.iter().map(|position| requests[*position]).collect();
+            for (position, outcome) in again.into_iter().zip(self.attempt(&sent, As::Known, limit).await) {
+                outcomes[position] = outcome;
             }
         }
-        let slot = self.connected().await?;
-        let link = slot.link()?;
-        let answer = self.send_script(link, request, limit).await;
-        self.confirmed(link, request, answer.map_err(|trouble| failure(trouble, link))?, limit).await
+        outcomes.into_iter().map(|outcome| outcome.map_err(Miss::into_failure)).collect()
     }
 
     /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time for that is a third of
@@ -78,7 +102,7 @@ impl Wire {
         link: &Link,
         request: &Request,
         value: Value,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Value, Failure> {
         let Some(confirm) = request.confirm.filter(|confirm| (confirm.counts)(&value)) else {
             return Ok(value);
@@ -87,11 +111,12 @@ impl Wire {
             let mut wait = cmd("WAIT");
             // None would mean without end.
             wait.arg(confirm.replicas).arg(u64::try_from(left.as_millis().max(1)).unwrap_or(u64::MAX));
-            let answer = self.send(link, &wait, left + ANSWER_SLACK).await;
+            let answer = self.send(link, &wait, Limit::of(left + ANSWER_SLACK)).await;
             reply::read::<u32>(answer.map_err(|trouble| failure(trouble, link))?)
         };
         // Meanwhile the connection answers nothing else, so those behind must still be in time after it.
-        match link.barrier().pass(confirm.replicas, limit / 3, ask).await {
+        let patience = (limit.whole() / 3).min(limit.left());
+        match link.barrier().pass(confirm.replicas, patience, ask).await {
             Ok(had) if had >= confirm.replicas => Ok(value),
             Ok(had) => Err(Unconfirmed { value, had, wanted: confirm.replicas }.into_failure()),
             // Whatever became of the question, the script has run.
@@ -102,35 +127,18 @@ impl Wire {
         }
     }
 
-    async fn send_script(&self, link: &Link, request: &Request, limit: Duration) -> Result<Value, Trouble> {
-        match self.send(link, &request.short(link), limit).await {
-            Err(Trouble::UnknownScript) => self.send(link, &request.full(link), limit).await,
-            outcome => outcome,
-        }
-    }
-
-    /// Runs scripts in one go; each has its own outcome, in order.
-    pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
-        let requests: Vec<&Request> = requests.iter().collect();
-        let outcomes = self.attempt(&requests, As::Known, limit).await;
-        outcomes.into_iter().map(|outcome| outcome.map_err(Miss::into_failure)).collect()
-    }
-
     /// As [`Wire::run_all`], for a sender who knows what to do about a server that is not the one to ask.
     pub(crate) async fn attempt(
         &self,
         requests: &[&Request],
         sent: As,
-        limit: Duration,
+        limit: Limit,
     ) -> Vec<Result<Value, Miss>> {
-        let slot = match self.connected().await {
-            Ok(slot) => slot,
-            Err(failure) => return vec![Err(Miss::Unreached(failure)); requests.len()],
-        };
-        let link = match slot.link() {
+        let link = match self.connected(limit).await {
             Ok(link) => link,
             Err(failure) => return vec![Err(Miss::Unreached(failure)); requests.len()],
         };
+        let link = &*link;
         let mut outcomes = self.pipeline(link, requests, Request::short, sent, limit).await;
         let unknown: Vec<usize> = (0..outcomes.len())
             .filter(|index| matches!(outcomes[*index], Err(Trouble::UnknownScript)))
@@ -156,9 +164,9 @@ impl Wire {
 
     /// Sends one plain command.
     pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
-        let slot = self.connected().await?;
-        let link = slot.link()?;
-        self.send(link, command, limit).await.map_err(|trouble| failure(trouble, link))
+        let limit = Limit::of(limit);
+        let link = self.connected(limit).await?;
+        self.send(&link, command, limit).await.map_err(|trouble| failure(trouble, &link))
     }
 
     async fn pipeline(
@@ -167,7 +175,7 @@ impl Wire {
         requests: &[&Request],
         write: fn(&Request, &Link) -> Cmd,
         sent: As,
-        limit: Duration,
+        limit: Limit,
     ) -> Vec<Result<Value, Trouble>> {
         let mut pipeline = Pipeline::new();
         for request in requests {
@@ -194,13 +202,13 @@ impl Wire {
         &self,
         link: &Link,
         pipeline: &Pipeline,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<Vec<Value>, Trouble> {
         let mut connection = link.connection();
         self.hear(link, connection.send_packed_commands(pipeline, 0, pipeline.len()), limit).await
     }
 
-    async fn send(&self, link: &Link, command: &Cmd, limit: Duration) -> Result<Value, Trouble> {
+    async fn send(&self, link: &Link, command: &Cmd, limit: Limit) -> Result<Value, Trouble> {
         let mut connection = link.connection();
         let value = self.hear(link, connection.send_packed_command(command), limit).await?;
         self.refusals(link, value.extract_error())
@@ -208,7 +216,7 @@ impl Wire {
 
     /// Tells refusals apart, and notes those of a server that is not the one to decide.
     fn refusals(&self, link: &Link, outcome: Result<Value, RedisError>) -> Result<Value, Trouble> {
-        outcome.map_err(|error| {
+        outcome.inspect(|_| link.prove()).map_err(|error| {
             let trouble = Trouble::from(error);
             if let Trouble::NotTheOne(_) = trouble {
                 self.dialer.source().doubt(link.target());
@@ -222,11 +230,11 @@ impl Wire {
         &self,
         link: &Link,
         sending: impl Future<Output = Result<T, RedisError>>,
-        limit: Duration,
+        limit: Limit,
     ) -> Result<T, Trouble> {
         let outcome = tokio::select! {
             biased;
-            outcome = tokio::time::timeout(limit, sending) => outcome,
+            outcome = limit.bound(sending) => outcome,
             // A server that was deposed while it hung is not waited for: what it does late does not count any more.
             () = self.dialer.source().superseded(link.target()) => {
                 return Err(Trouble::Failed(Failure::unanswered(format!(
@@ -250,9 +258,8 @@ impl Wire {
                 link.stayed_silent();
                 Err(Trouble::Failed(
                     Failure::unanswered(format!(
-                        "{} did not answer within {}: is the server hung, or the network down?",
-                        link.target().endpoint,
-                        humantime::format_duration(limit)
+                        "{} did not answer within {limit}: is the server hung, or the network down?",
+                        link.target().endpoint
                     ))
                     .because(elapsed),
                 ))
@@ -260,31 +267,68 @@ impl Wire {
         }
     }
 
-    /// A slot that is connected. Whoever comes while another connects waits for the same connection.
-    async fn connected(&self) -> Result<Arc<Slot>, Failure> {
+    /// Returns a connection. All requests wait for the same attempt to make one.
+    async fn connected(&self, limit: Limit) -> Result<Arc<Link>, Failure> {
         for _ in 0..MAX_DIALS {
-            let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let dialed = slot.dialed.get_or_init(|| async {
-                let link = self.dialer.link().await;
-                Dialed { link, at: timer::now() }
-            });
-            let dialed = dialed.await;
-            match &dialed.link {
-                Ok(link) if link.is_usable() && self.dialer.source().is_current(link.target()) => {
-                    return Ok(slot);
+            let dialing = self.dialing();
+            match limit.bound(dialing.clone()).await {
+                Ok(Ok(link)) if link.is_usable() && self.dialer.source().is_current(link.target()) => {
+                    return Ok(link);
                 }
-                Err(failure) if dialed.at.elapsed() < REDIAL_PAUSE => return Err(failure.clone()),
-                _ => self.replace(&slot),
+                Ok(Ok(_spent)) => self.spend(&dialing),
+                Ok(Err(failure)) => {
+                    self.spend(&dialing);
+                    return Err(failure);
+                }
+                Err(_) => return Err(self.unreached(limit)),
             }
         }
         Err(Failure::unavailable(format!("{} ends every connection as soon as it is made", self.address())))
     }
 
-    fn replace(&self, spent: &Arc<Slot>) {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if Arc::ptr_eq(&slot, spent) {
-            *slot = Arc::default();
+    /// The connection that there is, or the attempt to make one.
+    fn dialing(&self) -> Dialing {
+        let mut line = self.line();
+        // A request that comes after an attempt has failed gets another.
+        if let Some(spent) = line.dialing.take_if(|dialing| matches!(dialing.peek(), Some(Err(_)))) {
+            line.count(&spent);
         }
+        if let Some(dialing) = &line.dialing {
+            return dialing.clone();
+        }
+        let (dialer, opens_at) = (self.dialer.clone(), line.outage.opens_at());
+        // A task of its own, so that those who leave do not take the attempt with them.
+        let task = tokio::spawn(async move {
+            if let Some(opens_at) = opens_at {
+                tokio::time::sleep_until(opens_at).await;
+            }
+            dialer.link().await.map(Arc::new)
+        });
+        let ended = |_| Err(Failure::unavailable("the runtime ended while a connection was made in it"));
+        let dialing = task.map(move |outcome| outcome.unwrap_or_else(ended)).boxed().shared();
+        line.dialing.insert(dialing).clone()
+    }
+
+    /// Gives up a connection, or an attempt that has failed.
+    fn spend(&self, spent: &Dialing) {
+        let mut line = self.line();
+        if let Some(spent) = line.dialing.take_if(|dialing| dialing.ptr_eq(spent)) {
+            line.count(&spent);
+        }
+    }
+
+    /// The failure of one that could not wait for a connection any longer.
+    fn unreached(&self, limit: Limit) -> Failure {
+        self.line().last.clone().unwrap_or_else(|| {
+            Failure::unavailable(format!(
+                "{} accepted no connection within {limit}: is the server hung, or a firewall in between?",
+                self.address()
+            ))
+        })
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -314,30 +358,36 @@ impl Request {
     }
 }
 
-/// One connection, or the attempt to make it.
-#[derive(Debug, Default)]
-struct Slot {
-    dialed: OnceCell<Dialed>,
-}
+/// A connection, or the attempt to make one.
+type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
 
+/// The state that all requests share.
 #[derive(Debug)]
-struct Dialed {
-    link: Result<Link, Failure>,
-    at: Instant,
+struct Line {
+    dialing: Option<Dialing>,
+    outage: Backoff,
+    /// Why the last attempt failed, for those who cannot wait for the next.
+    last: Option<Failure>,
 }
 
-impl Slot {
-    fn link(&self) -> Result<&Link, Failure> {
-        match self.dialed.get() {
-            Some(Dialed { link: Ok(link), .. }) => Ok(link),
-            Some(Dialed { link: Err(failure), .. }) => Err(failure.clone()),
-            None => Err(Failure::unavailable("the connection was not made yet")),
+impl Line {
+    /// Notes whether it was of any use, which says how soon the next may be made.
+    fn count(&mut self, spent: &Dialing) {
+        match spent.peek() {
+            Some(Ok(link)) if link.is_proved() => {
+                self.outage.worked();
+                self.last = None;
+            }
+            outcome => {
+                self.outage.failed(timer::now());
+                self.last = outcome.and_then(|outcome| outcome.as_ref().err().cloned());
+            }
         }
     }
 }
 
 /// In which role a request comes to a server of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum As {
     /// It serves the slot, as far as is known.
     Known,
@@ -391,10 +441,7 @@ fn failure(trouble: Trouble, link: &Link) -> Failure {
     match trouble {
         Trouble::Failed(failure) => failure,
         Trouble::Refused(error) | Trouble::NotTheOne(error) => refusal::of_request(&error, &address),
-        Trouble::UnknownScript => refusal::of_request(
-            &RedisError::from((redis::ErrorKind::Client, "NOSCRIPT", "forgotten".to_owned())),
-            &address,
-        ),
+        Trouble::UnknownScript => refusal::of_answer("NOSCRIPT forgotten", &address),
     }
 }
 
@@ -410,12 +457,13 @@ fn miss(trouble: Trouble, link: &Link) -> Miss {
     }
 }
 
-/// A request goes to at most so many servers, one after the other, each of which refuses it because another decides.
-const MAX_TARGETS: usize = 2;
-
 /// How much later than asked for a server may answer that it has waited: an idle one looks at its timeouts ten times a second.
 const ANSWER_SLACK: Duration = Duration::from_millis(500);
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
 /// attempt before it failed.
 const MAX_DIALS: usize = 3;
+
+/// Pauses between attempts to connect. The longest is short compared to a lease.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);

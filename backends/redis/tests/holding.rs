@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
@@ -218,4 +219,27 @@ async fn prefixes_and_databases_are_apart() {
         assert!(try_take(&backend, &mutex("job")).await.is_some(), "{url}");
         assert!(try_take(&backend, &mutex("job")).await.is_none(), "{url}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_shows_no_claim_of_its_own() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = Arc::new(connect(&server.url()).await);
+    let (holder, waiter) = (mutex("job"), mutex("job"));
+    try_take(&backend, &holder).await.unwrap();
+    let waiting = tokio::spawn({
+        let (backend, waiter) = (backend.clone(), waiter.clone());
+        async move { take(&backend, &waiter, &endless()).await }
+    });
+    while !format!("{backend:?}").contains("watched: 1") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for shown in [format!("{backend:?}"), format!("{backend:#?}")] {
+        for claim in [&holder, &waiter] {
+            let id: String = claim.id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+            assert!(!shown.contains(&id), "the id is enough to end the claim: {shown}");
+        }
+    }
+    assert!(freed(&backend, &holder).await);
+    assert!(waiting.await.unwrap().is_some());
 }

@@ -181,6 +181,10 @@ impl<T: Tongue> Backend for Speaker<T> {
         &self.profile
     }
 
+    fn part(&self, claim: &Claim) -> u64 {
+        self.native.wire.part(&self.tongue.key(claim.resource.as_str()))
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.check(claim)?;
         let channel = self.tongue.channel(claim).filter(|_| self.profile.waiting > Waiting::Polls);

@@ -130,6 +130,12 @@ impl Facts {
                 .advice("CONFIG SET appendonly yes and appendfsync always, or keep the server down for the longest ttl");
         }
         match self.setting("appendfsync") {
+            Some("always") if self.setting("no-appendfsync-on-rewrite") == Some("yes") => {
+                Finding::new("persistence", Severity::Notice, "no-appendfsync-on-rewrite is yes")
+                    .meaning("what is answered while the file is rewritten or a snapshot saved is not on disk: a crash of the machine \
+                              then takes back locks and fences")
+                    .advice("CONFIG SET no-appendfsync-on-rewrite no")
+            }
             Some("always") => Finding::new("persistence", Severity::Good, "each write is on disk before it is answered"),
             Some(policy) => Finding::new("persistence", Severity::Notice, format!("appendfsync is {policy}"))
                 .meaning("a crash of the machine (not of the server alone) forgets the last second: locks and fences")
@@ -304,6 +310,8 @@ mod tests {
             (&[("maxmemory", "1000"), ("used_memory", "950")], "eviction", some(Severity::Risk)),
             (&[("aof_enabled", "0")], "persistence", some(Severity::Notice)),
             (&[("config appendfsync", "everysec")], "persistence", some(Severity::Notice)),
+            (&[("config no-appendfsync-on-rewrite", "yes")], "persistence", some(Severity::Notice)),
+            (&[("config no-appendfsync-on-rewrite", "no")], "persistence", some(Severity::Good)),
             (&[("aof_last_write_status", "err")], "persistence", some(Severity::Broken)),
             (&[("rdb_last_bgsave_status", "err")], "snapshots", some(Severity::Risk)),
             (&[("connected_slaves", "1"), ("slave0", "ip=a,lag=3")], "replicas", some(Severity::Notice)),

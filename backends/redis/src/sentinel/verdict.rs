@@ -1,18 +1,32 @@
 //! What the Sentinels say, and whom to believe.
 //!
-//! Pure: answers come in, a primary or an explanation comes out.
+//! Answers come in, a primary or an explanation comes out. Nothing here asks anybody but for the address behind a name.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use leasehold_address::Host;
 use leasehold_core::{Effect, Failure, FailureKind};
 use redis::Value;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
 
 /// The primary, with the epoch of its election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) host: Host,
+    /// The addresses of the host, if it could be resolved.
+    addresses: Vec<IpAddr>,
     pub(super) epoch: u64,
+}
+
+impl Named {
+    /// Returns whether both are the same server: each Sentinel reports a name or an address, as it is configured.
+    pub(super) fn is_same(&self, other: &Named) -> bool {
+        let is_there = self.addresses.iter().any(|address| other.addresses.contains(address));
+        self.host.port == other.host.port && (self.host.name == other.host.name || is_there)
+    }
 }
 
 /// What one Sentinel says of the primary.
@@ -30,7 +44,7 @@ impl Answer {
         let field = |name: &str| fields.get(name).map(String::as_str);
         let read = || {
             let host = Host { name: field("ip")?.to_owned(), port: field("port")?.parse().ok()? };
-            let named = Named { host, epoch: field("config-epoch")?.parse().ok()? };
+            let named = Named { host, addresses: Vec::new(), epoch: field("config-epoch")?.parse().ok()? };
             Some(Answer { named, is_failing_over: field("flags")?.contains("failover_in_progress") })
         };
         read().ok_or_else(|| {
@@ -41,11 +55,23 @@ impl Answer {
 }
 
 impl Answer {
+    /// With the addresses of the primary, where its name has any.
+    pub(super) async fn resolved(mut self) -> Answer {
+        let Host { name, port } = &self.named.host;
+        if let Ok(Ok(found)) = timeout(RESOLVE, lookup_host((name.as_str(), *port))).await {
+            self.named.addresses = found.map(|address| address.ip()).collect();
+        }
+        self
+    }
+
     /// The primary, where its address and its epoch belong together.
     pub(super) fn settled(&self) -> Option<&Named> {
         (!self.is_failing_over).then_some(&self.named)
     }
 }
+
+/// Longest time to resolve a name. Without addresses it is compared as text.
+const RESOLVE: Duration = Duration::from_millis(500);
 
 /// All answers to one question.
 #[derive(Debug)]
@@ -83,7 +109,7 @@ impl<'a> Verdict<'a> {
         let Some(first) = settled.next() else {
             return Err(self.failure("a failover is under way".to_owned()));
         };
-        if settled.any(|answer| answer.named != first.named) {
+        if settled.any(|answer| !answer.named.is_same(&first.named)) {
             return Err(self.failure(format!("two are named in epoch {newest}")));
         }
         Ok(first.named.clone())
@@ -133,11 +159,11 @@ mod tests {
     }
 
     fn named(name: &str, epoch: u64) -> Result<Answer, Failure> {
-        Ok(Answer { named: Named { host: host(name), epoch }, is_failing_over: false })
+        Ok(Answer { named: Named { host: host(name), addresses: Vec::new(), epoch }, is_failing_over: false })
     }
 
     fn leading(name: &str, epoch: u64) -> Result<Answer, Failure> {
-        Ok(Answer { named: Named { host: host(name), epoch }, is_failing_over: true })
+        Ok(Answer { named: Named { host: host(name), addresses: Vec::new(), epoch }, is_failing_over: true })
     }
 
     fn silent() -> Result<Answer, Failure> {
@@ -198,6 +224,17 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_name_and_its_address_are_one_primary() {
+        let resolved = async |name: &str| named(name, 1).unwrap().resolved().await;
+        let (name, address) = (resolved("localhost").await, resolved("127.0.0.1").await);
+        assert!(name.named.is_same(&address.named), "{name:?} and {address:?}");
+        assert_eq!(verdict(vec![Ok(address.clone()), Ok(name), silent()]).unwrap(), ("127.0.0.1".into(), 1));
+        let (other, unknown) = (resolved("127.0.0.2").await, named("unknown", 1).unwrap());
+        assert!(!other.named.is_same(&address.named) && !unknown.named.is_same(&address.named));
+        assert!(unknown.named.is_same(&unknown.clone().named));
+    }
+
     #[test]
     fn what_all_refuse_alike_does_not_pass() {
         let denied = || Err(Failure::new(FailureKind::Denied, Effect::None, "no password"));
@@ -211,7 +248,10 @@ mod tests {
         let fields =
             ["name", "jobs", "ip", "::1", "port", "7", "flags", "master,o_down", "config-epoch", "9"];
         let answer = Answer::read(Value::Array(fields.map(text).into())).unwrap();
-        assert_eq!(answer.named, Named { host: Host { name: "::1".into(), port: 7 }, epoch: 9 });
+        assert_eq!(
+            answer.named,
+            Named { host: Host { name: "::1".into(), port: 7 }, addresses: Vec::new(), epoch: 9 }
+        );
         assert!(!answer.is_failing_over);
         assert!(Answer::read(Value::Nil).unwrap_err().detail().contains("not understood"));
     }

@@ -9,18 +9,19 @@ use leasehold_address::Host;
 use leasehold_core::Failure;
 
 use super::Shared;
+use crate::backoff::Backoff;
 use crate::ears::{Heard, Reach};
 use crate::timer;
 
 /// Listens to the Sentinel of this number for as long as the backend lives.
 pub(super) async fn run(shared: Arc<Shared>, number: usize) {
-    let mut pause = FIRST_PAUSE;
+    let mut outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         if listen(&shared, number).await.is_ok() {
-            pause = FIRST_PAUSE;
+            outage.worked();
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        outage.failed(timer::now());
+        timer::at(outage.opens_at()).await;
     }
 }
 
@@ -63,7 +64,7 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
                     }
                 }
                 Some(Heard::Subscribed(_) | Heard::Alive) => {}
-                Some(Heard::Ended(_) | Heard::Refused { .. }) | None => return Ok(()),
+                Some(Heard::Ended { .. } | Heard::Refused { .. }) | None => return Ok(()),
             },
             () = timer::at(overdue) => return Ok(()),
             _ = ping.tick() => {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, Fence, Grant, Moment, Note, Patience, Proof, Release, Renew, Renewal,
-    Resource, Share, Step,
+    Backend, Claim, ClaimId, Clock, FailureKind, Fence, Grant, Moment, Note, Patience, Proof, Release, Renew,
+    Renewal, Resource, Share, Step,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
 
@@ -92,6 +92,24 @@ pub async fn renew(backend: &RedisBackend, claim: &Claim) -> Renewal {
 
 pub async fn renewed(backend: &RedisBackend, claim: &Claim) -> bool {
     any::renewed(backend, claim).await
+}
+
+/// No machine is so busy.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Renews until it is known what became of the claim.
+pub async fn known(backend: &RedisBackend, claim: &Claim) -> bool {
+    let begun = Instant::now();
+    loop {
+        match renew(backend, claim).await {
+            Renewal::Renewed => return true,
+            Renewal::Lost => return false,
+            Renewal::Unknown(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < LIMIT, "nothing is known");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// The same of any backend, in whatever dialect.
