@@ -61,7 +61,7 @@ impl EtcdBackend {
         if safety < Safety::Strict || fencing < Grade::Strict {
             tracing::warn!(
                 ?versions,
-                "this etcd can revoke leases that are held, or take revisions back: use 3.5.14, 3.4.32 or later"
+                "this etcd can answer with old data, revoke leases that are held, or take revisions back: use 3.4.42, 3.5.28, 3.6.9 or later"
             );
         }
         let core = Arc::new(Core::new(cluster, layout, version::watches(&versions)));

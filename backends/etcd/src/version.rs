@@ -15,8 +15,8 @@ pub(crate) struct Flaw {
     /// What that means for a lock.
     pub(crate) meaning: &'static str,
     pub(crate) severity: Severity,
-    /// As minor and patch of version 3, the older line first.
-    mended_in: [(u32, u32); 2],
+    /// As minor and patch of version 3, the oldest line first.
+    mended_in: &'static [(u32, u32)],
 }
 
 /// A leader that was paused for longer than a lease revokes it when it goes on, although its successor extended it: a
@@ -25,7 +25,7 @@ pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
     what: "a leader that was paused for longer than a lease can revoke it when it goes on",
     meaning: "a lock can be taken from a holder that renewed it in time; the holder learns of it at its next renewal",
     severity: Severity::Risk,
-    mended_in: [(4, 31), (5, 13)],
+    mended_in: &[(4, 31), (5, 13)],
 };
 
 /// Where the last revision deleted something and is compacted away, a crash before the compaction is finished makes
@@ -34,7 +34,7 @@ pub(crate) const REVISIONS_FALL: Flaw = Flaw {
     what: "a crash within a compaction can take the revision back",
     meaning: "a fence can be given twice, or be lower than the one before",
     severity: Severity::Risk,
-    mended_in: [(4, 32), (5, 14)],
+    mended_in: &[(4, 32), (5, 14)],
 };
 
 /// A watch that begins at the very revision of a compaction does not see what was deleted in it.
@@ -42,7 +42,7 @@ pub(crate) const DELETES_UNSEEN: Flaw = Flaw {
     what: "a watch can miss what was deleted at the revision of a compaction",
     meaning: "a waiter that was not told looks again after 3 s, 24 s and more; other clients of etcd may wait for ever",
     severity: Severity::Notice,
-    mended_in: [(4, 36), (5, 18)],
+    mended_in: &[(4, 36), (5, 18)],
 };
 
 /// What was applied while a server crashed may be missing on that server only.
@@ -50,11 +50,29 @@ pub(crate) const DATA_DIVERGE: Flaw = Flaw {
     what: "a server that crashed under load can go on with other data than the rest of the cluster",
     meaning: "two servers can answer differently who holds a lock",
     severity: Severity::Risk,
-    mended_in: [(4, 0), (5, 3)],
+    mended_in: &[(4, 0), (5, 3)],
+};
+
+/// A server that was paused over a change of leader can answer a read that needs a quorum with what was there before
+/// (etcd issue 20418, and the race between the index of a read and a change of leader).
+pub(crate) const READS_STALE: Flaw = Flaw {
+    what: "a server that was paused while another leader was elected can answer with old data",
+    meaning: "a renewal can be confirmed by an old answer: where a pause, an election and a late answer fall together, a lock can be granted beside a holder that still counts on it",
+    severity: Severity::Risk,
+    mended_in: &[(4, 42), (5, 28), (6, 9)],
+};
+
+/// A keep-alive can be answered with yes although the lease was revoked (etcd issue 20590).
+pub(crate) const RENEWS_REVOKED: Flaw = Flaw {
+    what: "a lease that was revoked can be reported as renewed",
+    meaning: "nothing for locks, whose keys are looked at beside each keep-alive; a waiter may learn later that it has to stand in line again",
+    severity: Severity::Notice,
+    mended_in: &[(4, 38), (5, 23), (6, 5)],
 };
 
 /// All of them, the worst first.
-pub(crate) const FLAWS: [&Flaw; 4] = [&DATA_DIVERGE, &REVISIONS_FALL, &REVOKES_WRONGLY, &DELETES_UNSEEN];
+pub(crate) const FLAWS: [&Flaw; 6] =
+    [&DATA_DIVERGE, &REVISIONS_FALL, &REVOKES_WRONGLY, &READS_STALE, &RENEWS_REVOKED, &DELETES_UNSEEN];
 
 impl Flaw {
     /// Whether a server of this version has it. One whose version cannot be read has every fault.
@@ -67,17 +85,16 @@ impl Flaw {
         }
         match self.mended_in.iter().find(|(line, _)| *line == minor) {
             Some((_, first)) => patch.is_none_or(|patch| patch < *first),
-            None => minor < self.mended_in[0].0,
+            // Lines below the first that is named are not maintained any more.
+            None => self.mended_in.first().is_some_and(|(first, _)| minor < *first),
         }
     }
 
     /// The first versions without it, for a person.
     pub(crate) fn mended(&self) -> String {
-        let [(old, old_patch), (new, new_patch)] = self.mended_in;
-        if old_patch == 0 {
-            return format!("3.{new}.{new_patch}");
-        }
-        format!("3.{old}.{old_patch}, 3.{new}.{new_patch}")
+        // A line that never had it needs no version to be named.
+        let versions = self.mended_in.iter().filter(|(_, patch)| *patch > 0);
+        versions.map(|(minor, patch)| format!("3.{minor}.{patch}")).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether any of these servers has it, or none says its version.
@@ -89,7 +106,7 @@ impl Flaw {
 
 /// What can take a claim away on these servers; `None` stands for one that did not say its version.
 pub(crate) fn safety(versions: &[Option<String>]) -> Safety {
-    let weak = REVOKES_WRONGLY.is_among(versions) || DATA_DIVERGE.is_among(versions);
+    let weak = [&REVOKES_WRONGLY, &DATA_DIVERGE, &READS_STALE].iter().any(|flaw| flaw.is_among(versions));
     if weak { Safety::LostOnFailover } else { Safety::Strict }
 }
 
@@ -123,29 +140,33 @@ mod tests {
     fn servers_with_known_losses_are_not_called_strict() {
         let of = |versions: &[&str]| (safety(&said(versions)), fencing(&said(versions)));
         let sound = (Safety::Strict, Grade::Strict);
-        let (weak, torn) = ((Safety::LostOnFailover, Grade::BestEffort), (Safety::Strict, Grade::BestEffort));
-        for version in
-            ["3.4.32", "3.4.35", "3.5.14", "3.5.21", "3.6.0", "3.6.0-rc.1", "3.7.0-alpha.0", "4.0.0"]
-        {
+        let stale = (Safety::LostOnFailover, Grade::Strict);
+        let weak = (Safety::LostOnFailover, Grade::BestEffort);
+        for version in ["3.4.42", "3.4.44", "3.5.28", "3.6.9", "3.7.0-alpha.0", "4.0.0"] {
             assert_eq!(of(&[version]), sound, "{version}");
         }
-        for version in ["3.4.31", "3.5.13"] {
-            assert_eq!(of(&[version]), torn, "{version}");
+        for version in ["3.4.32", "3.4.41", "3.5.14", "3.5.27", "3.6.0", "3.6.0-rc.1", "3.6.8"] {
+            assert_eq!(of(&[version]), stale, "{version}");
         }
-        for version in ["3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.3.27", "2.3.8", "", "unknown"] {
+        for version in
+            ["3.4.31", "3.5.13", "3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.3.27", "2.3.8", "", "unknown"]
+        {
             assert_eq!(of(&[version]), weak, "{version}");
         }
-        assert_eq!(of(&["3.5.14", "3.5.1", "3.5.14"]), weak, "the weakest counts");
-        let silent = [Some("3.6.1".to_owned()), None];
+        assert_eq!(of(&["3.5.28", "3.5.1", "3.5.28"]), weak, "the weakest counts");
+        let silent = [Some("3.6.9".to_owned()), None];
         assert_eq!((safety(&silent), fencing(&silent)), sound);
         assert_eq!((safety(&[None, None]), fencing(&[None, None])), weak);
     }
 
     #[test]
     fn each_flaw_is_told_for_the_versions_that_have_it() {
-        let flaws = |version| FLAWS.iter().filter(|flaw| flaw.is_in(version)).count();
-        assert_eq!((flaws("3.4.23"), flaws("3.4.35"), flaws("3.4.36")), (3, 1, 0));
-        assert_eq!((flaws("3.5.2"), flaws("3.5.3"), flaws("3.5.17"), flaws("3.5.18")), (4, 3, 1, 0));
-        assert_eq!(flaws("3.6.0"), 0);
+        let flaws = |version: &str| FLAWS.iter().filter(|flaw| flaw.is_in(version)).count();
+        let counts = |versions: &[&str]| versions.iter().map(|version| flaws(version)).collect::<Vec<_>>();
+        assert_eq!(counts(&["3.4.23", "3.4.35", "3.4.36", "3.4.38", "3.4.42"]), [5, 3, 2, 1, 0]);
+        assert_eq!(counts(&["3.5.2", "3.5.3", "3.5.17", "3.5.18", "3.5.23", "3.5.28"]), [6, 5, 3, 2, 1, 0]);
+        assert_eq!(counts(&["3.6.0", "3.6.5", "3.6.9", "3.7.0"]), [2, 1, 0, 0]);
+        assert_eq!(READS_STALE.mended(), "3.4.42, 3.5.28, 3.6.9");
+        assert_eq!(DATA_DIVERGE.mended(), "3.5.3");
     }
 }
