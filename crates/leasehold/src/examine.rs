@@ -120,7 +120,7 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
         Safety::Strict => good("safety", safety).meaning("only what breaks the server's documented durability takes it away"),
         Safety::LostOnFailover => notice("safety", safety)
             .meaning("a failover, or a restart without data, can give it to somebody else while its holder still counts on it")
-            .advice("check fences where a double grant must not do harm, or use etcd or ZooKeeper"),
+            .advice("check fences where a double grant must not do harm, or use a store that promises strict safety"),
         _ => Finding::new("safety", Severity::Risk, safety)
             .meaning("memory pressure in the server is enough to take it away")
             .advice("use it for what may happen twice; see what is said of eviction"),
@@ -132,7 +132,7 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
         }
         Grade::AcrossFailover => good("fencing", fencing).meaning("they rise strictly, also over failovers"),
         Grade::BestEffort => notice("fencing", fencing)
-            .meaning("they rise as long as nothing is lost; a clock takes over where something is"),
+            .meaning("they rise as long as the store loses nothing; after a loss one can be given again"),
         Grade::None => Finding::new("fencing", Severity::Risk, "there are no fences")
             .meaning("an old holder that wakes up late cannot be told from the present one")
             .advice("use it only where two holders do no harm"),
