@@ -18,6 +18,8 @@ pub(crate) struct Entry {
     pub(crate) place: i64,
     /// The lease that its key is attached to.
     pub(crate) lease: i64,
+    /// The revision that changed its key last: to move it from lease to lease is a change, too.
+    pub(crate) changed: i64,
 }
 
 /// Whether a claim whose turn is behind `ahead` is admitted.
@@ -93,6 +95,7 @@ mod tests {
             share: *share,
             place: n as i64 + 1,
             lease: 1,
+            changed: n as i64 + 1,
         };
         shares.iter().enumerate().map(entry).collect()
     }

@@ -146,7 +146,7 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Operand", tags = "4, 5, 7, 8")]
+    #[prost(oneof = "Operand", tags = "4, 5, 6, 7, 8")]
     pub(crate) operand: Option<Operand>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
@@ -158,6 +158,8 @@ pub(crate) enum Operand {
     Version(i64),
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
+    #[prost(int64, tag = "6")]
+    ModRevision(i64),
     #[prost(bytes, tag = "7")]
     Value(Vec<u8>),
     #[prost(int64, tag = "8")]
@@ -171,6 +173,7 @@ pub(crate) mod compare {
     pub(crate) const LESS: i32 = 2;
     pub(crate) const VERSION: i32 = 0;
     pub(crate) const CREATE: i32 = 1;
+    pub(crate) const MOD: i32 = 2;
     pub(crate) const VALUE: i32 = 3;
     pub(crate) const LEASE: i32 = 4;
 }
@@ -205,6 +208,8 @@ pub(crate) struct LeaseGrantRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) id: i64,
     #[prost(int64, tag = "3")]
@@ -241,7 +246,7 @@ pub(crate) struct LeaseTimeToLiveResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
-    #[prost(oneof = "WatchOrder", tags = "1, 2, 3")]
+    #[prost(oneof = "WatchOrder", tags = "1, 2")]
     pub(crate) order: Option<WatchOrder>,
 }
 
@@ -251,8 +256,6 @@ pub(crate) enum WatchOrder {
     Create(WatchCreateRequest),
     #[prost(message, tag = "2")]
     Cancel(WatchCancelRequest),
-    #[prost(message, tag = "3")]
-    Progress(WatchProgressRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -263,7 +266,7 @@ pub(crate) struct WatchCreateRequest {
     pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) start_revision: i64,
-    /// 0 leaves out the puts.
+    /// 0 leaves out the puts, 1 the deletes.
     #[prost(int32, repeated, tag = "5")]
     pub(crate) filters: Vec<i32>,
     #[prost(int64, tag = "7")]
@@ -277,10 +280,9 @@ pub(crate) struct WatchCancelRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchProgressRequest {}
-
-#[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) watch_id: i64,
     #[prost(bool, tag = "3")]

@@ -1,7 +1,9 @@
 //! Registers: a key each, changed by a transaction on the revision at which it was created and on its version.
 //!
 //! Ground rules: a request is asked again elsewhere when a server does not answer, so a value begins with a number that
-//! was drawn for this write; by it a write that took place is known from one that others were first at. What is to be
+//! was drawn for this write; by it a write that took place is known from one that others were first at. No state ever
+//! returns, so what arrives late does nothing: each removal changes a second key, and a value that is put where there is none is put only if that
+//! key was not changed. What is to be
 //! forgotten hangs on a lease of its own, whose time begins anew once the value stands.
 
 use std::time::Duration;
@@ -17,12 +19,12 @@ use crate::core::Core;
 use crate::lease::length_for;
 use crate::proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest,
-    RangeRequest, Request, TxnRequest, TxnResponse,
+    RangeRequest, Request, RequestOp, TxnRequest, TxnResponse,
 };
 use crate::refusal::Refusal;
-use crate::txn::{created_at, into_range, op, version_is};
+use crate::txn::{changed_at, created_at, into_range, op, version_is};
 use crate::watcher::Target;
-use crate::wire::Span;
+use crate::wire::{Span, look_up};
 
 /// What a cluster of this safety promises of its registers.
 pub(crate) fn promise(safety: Safety) -> RegisterPromise {
@@ -36,29 +38,29 @@ impl Registers for EtcdBackend {
     }
 
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
-        Ok(look(&self.core, &self.core.layout.register(at)).await?.0)
+        Ok(look(&self.core, &Place::of(&self.core, at)).await?.0)
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         self.registers.check(put)?;
-        let key = self.core.layout.register(at);
+        let place = Place::of(&self.core, at);
         // A stamp of another store is of no state of this one.
         let Some(seen) = State::read(seen) else { return Ok(None) };
         match &put.value {
-            None => remove(&self.core, key, seen).await,
-            Some(value) => write(&self.core, key, seen, value, put.keep).await,
+            None => remove(&self.core, &place, seen).await,
+            Some(value) => write(&self.core, &place, seen, value, put.keep).await,
         }
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
-        let key = self.core.layout.register(at);
-        let end = [key.as_slice(), &[0]].concat();
+        let place = Place::of(&self.core, at);
+        let end = [place.key.as_slice(), &[0]].concat();
         loop {
-            let (found, revision) = look(&self.core, &key).await?;
+            let (found, revision) = look(&self.core, &place).await?;
             if patience.is_ended() || found.stamp != *seen {
                 return Ok(found);
             }
-            let span = Span { start: key.clone(), end: end.clone() };
+            let span = Span { start: place.key.clone(), end: end.clone() };
             let watch = self.core.watcher.watch([Target::Any(span)], revision + 1);
             tokio::select! {
                 rung = watch.rung() => rung?,
@@ -69,10 +71,31 @@ impl Registers for EtcdBackend {
     }
 }
 
-/// One state of a key; all zero where there is none.
+/// Where a register is.
+#[derive(Debug)]
+struct Place {
+    key: Vec<u8>,
+    /// The key that is changed when this register is removed, or another one of its share.
+    removals: Vec<u8>,
+}
+
+impl Place {
+    fn of(core: &Core, at: &Resource) -> Place {
+        Place { key: core.layout.register(at), removals: core.layout.removals(at) }
+    }
+
+    /// Looks at the key, and at what tells one absence from the next.
+    fn looks(&self) -> Vec<RequestOp> {
+        vec![op(Request::Range(whole(&self.key))), op(Request::Range(look_up(&self.removals)))]
+    }
+}
+
+/// One state of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
+    /// The revision that created it; 0 where it is not there.
     created: i64,
+    /// How often it was put since then; where it is not there, the revision of the last removal of its share.
     version: i64,
 }
 
@@ -90,24 +113,35 @@ impl State {
         Stamp(format!("{}.{}", self.created, self.version))
     }
 
-    /// That the key is in this state.
-    fn holds(self, key: &[u8]) -> Vec<Compare> {
-        vec![created_at(key, self.created), version_is(key, self.version)]
+    /// That there is no value since this removal.
+    fn absent(removed: Option<&KeyValue>) -> State {
+        State { created: 0, version: removed.map_or(0, |kv| kv.mod_revision) }
+    }
+
+    /// That the register is in this state.
+    fn holds(self, place: &Place) -> Vec<Compare> {
+        let same = match self.created {
+            0 => changed_at(&place.removals, self.version),
+            _ => version_is(&place.key, self.version),
+        };
+        vec![created_at(&place.key, self.created), same]
     }
 }
 
 /// What stands there, and the revision at which it was looked at.
-async fn look(core: &Core, key: &[u8]) -> Result<(Registered, i64), Failure> {
-    let found = core
-        .cluster
-        .ask(|line| async move { line.range(whole(key)).await })
-        .await
-        .map_err(Refusal::of_a_look)?
-        .value;
-    let revision = found.header.map_or(0, |header| header.revision);
-    let Some(kv) = found.kvs.first() else {
-        let nothing = Registered { value: None, stamp: State::default().stamp(), left: None };
-        return Ok((nothing, revision));
+async fn look(core: &Core, place: &Place) -> Result<(Registered, i64), Failure> {
+    let request = TxnRequest { success: place.looks(), ..TxnRequest::default() };
+    let asked = core.cluster.ask(|line| {
+        let request = request.clone();
+        async move { line.txn(request).await }
+    });
+    let answer = asked.await.map_err(Refusal::of_a_look)?.value;
+    let revision = answer.header.map_or(0, |header| header.revision);
+    let mut found = answer.responses.into_iter().filter_map(into_range);
+    let (values, removed) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
+    let Some(kv) = values.kvs.first() else {
+        let stamp = State::absent(removed.kvs.first()).stamp();
+        return Ok((Registered { value: None, stamp, left: None }, revision));
     };
     let (_, value) = unframed(kv)?;
     let left = match kv.lease {
@@ -128,7 +162,7 @@ async fn time_left(core: &Core, id: i64) -> Result<Duration, Failure> {
 
 async fn write(
     core: &Core,
-    key: Vec<u8>,
+    place: &Place,
     seen: State,
     value: &[u8],
     keep: Option<Duration>,
@@ -138,11 +172,11 @@ async fn write(
         Some(keep) => lease_for(core, keep).await?,
     };
     let mark = draw()?.to_be_bytes();
-    let put = PutRequest { key: key.clone(), value: framed(mark, value), lease, ignore_value: false };
-    let Answer { value: answer, doubt } = ask(core, &key, seen, Request::Put(put)).await?;
+    let put = PutRequest { key: place.key.clone(), value: framed(mark, value), lease, ignore_value: false };
+    let Answer { value: answer, doubt } = ask(core, place, seen, vec![op(Request::Put(put))]).await?;
     let revision = answer.header.map_or(0, |header| header.revision);
     let written = match answer.succeeded {
-        true if seen == State::default() => Some(State { created: revision, version: 1 }),
+        true if seen.created == 0 => Some(State { created: revision, version: 1 }),
         true => Some(State { version: seen.version + 1, ..seen }),
         // A try whose answer was lost may have been the one that was first.
         false => match answer.responses.into_iter().next().and_then(into_range) {
@@ -159,23 +193,31 @@ async fn write(
     Ok(written.map(State::stamp))
 }
 
-async fn remove(core: &Core, key: Vec<u8>, seen: State) -> Result<Option<Stamp>, Failure> {
-    let delete = Request::Delete(DeleteRangeRequest { key: key.clone() });
-    let Answer { value: answer, doubt } = ask(core, &key, seen, delete).await?;
+async fn remove(core: &Core, place: &Place, seen: State) -> Result<Option<Stamp>, Failure> {
+    let delete = op(Request::Delete(DeleteRangeRequest { key: place.key.clone() }));
+    let note = PutRequest { key: place.removals.clone(), ..PutRequest::default() };
+    // What is not there stays as it is.
+    let then = if seen.created == 0 { Vec::new() } else { vec![delete, op(Request::Put(note))] };
+    let Answer { value: answer, doubt } = ask(core, place, seen, then).await?;
     match (answer.succeeded, doubt) {
-        (true, _) => Ok(Some(State::default().stamp())),
+        (true, _) if seen.created == 0 => Ok(Some(seen.stamp())),
+        (true, _) => {
+            let version = answer.header.map_or(0, |header| header.revision);
+            Ok(Some(State { created: 0, version }.stamp()))
+        }
         (false, false) => Ok(None),
         (false, true) => Err(in_doubt()),
     }
 }
 
-/// Does this if the key is as it was seen, and else shows it.
-async fn ask(core: &Core, key: &[u8], seen: State, then: Request) -> Result<Answer<TxnResponse>, Failure> {
-    let request = TxnRequest {
-        compare: seen.holds(key),
-        success: vec![op(then)],
-        failure: vec![op(Request::Range(whole(key)))],
-    };
+/// Does this if the register is as it was seen, and else shows it.
+async fn ask(
+    core: &Core,
+    place: &Place,
+    seen: State,
+    then: Vec<RequestOp>,
+) -> Result<Answer<TxnResponse>, Failure> {
+    let request = TxnRequest { compare: seen.holds(place), success: then, failure: place.looks() };
     let asked = core.cluster.ask(|line| {
         let request = request.clone();
         async move { line.txn(request).await }

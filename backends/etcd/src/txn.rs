@@ -35,6 +35,28 @@ pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
+/// That a key was changed last at this revision: whatever was sent to change it before that does nothing any more.
+pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        result: compare::EQUAL,
+        target: compare::MOD,
+        key: key.to_vec(),
+        operand: Some(Operand::ModRevision(revision)),
+        range_end: Vec::new(),
+    }
+}
+
+/// That everything in a line was created at or after this revision.
+pub(crate) fn nothing_before(line: &Span, revision: i64) -> Compare {
+    Compare {
+        result: compare::GREATER,
+        target: compare::CREATE,
+        key: line.start.clone(),
+        operand: Some(Operand::CreateRevision(revision - 1)),
+        range_end: line.end.clone(),
+    }
+}
+
 /// That nothing in a line was created at or after this revision.
 pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
     Compare {

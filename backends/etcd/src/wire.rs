@@ -173,6 +173,15 @@ impl Layout {
         format!("{}{}r{}", self.prefix, char::from(SEPARATOR), escaped(at.as_str())).into_bytes()
     }
 
+    /// The key that is changed whenever a register is removed; few of them serve all registers.
+    pub(crate) fn removals(&self, at: &Resource) -> Vec<u8> {
+        // FNV-1a: the same for all clients, whatever their version.
+        let hash = at.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{}{}x{:03x}", self.prefix, char::from(SEPARATOR), hash % REMOVALS).into_bytes()
+    }
+
     /// All keys that can be ours.
     pub(crate) fn everything(&self) -> Span {
         let start = self.prefix.clone().into_bytes();
@@ -277,7 +286,14 @@ fn id_in(value: &[u8]) -> Option<ClaimId> {
 }
 
 fn entry(kv: &KeyValue, id: ClaimId, share: Share) -> Entry {
-    Entry { key: kv.key.clone(), id, share, place: kv.create_revision, lease: kv.lease }
+    Entry {
+        key: kv.key.clone(),
+        id,
+        share,
+        place: kv.create_revision,
+        lease: kv.lease,
+        changed: kv.mod_revision,
+    }
 }
 
 /// The id under which somebody else's key `<name>/<lease>` is shown, and can be ended.
@@ -318,6 +334,8 @@ pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }
 }
 
+/// How many keys stand for what was removed: a register is created anew only where nothing of its share was removed meanwhile.
+const REMOVALS: u64 = 1_024;
 /// Sorts below every byte of an escaped name, so that `a` with its claims comes before `a/b` with its own.
 const SEPARATOR: u8 = b'!';
 /// Begins an escaped byte below the plain ones.
