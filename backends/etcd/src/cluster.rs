@@ -1,7 +1,8 @@
 //! The cluster as one: which server is asked, for how long, and who is asked next.
 //!
 //! Ground rules: every request of this backend may be repeated, so it is, until the time for it is over. A server that
-//! does not answer in its part of that time is left for the next one, and gets a new connection. Whether an earlier try
+//! does not answer in its part of that time is left for the next one, and gets a new connection. When no server answers,
+//! all requests wait for what one of them learns. Whether an earlier try
 //! may have been carried out is never forgotten: it comes back as `Effect::Unknown`, or with the answer as `doubt`.
 
 use std::future::Future;
@@ -17,8 +18,9 @@ use tokio::time::timeout;
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use crate::config::EtcdConfig;
+use crate::config::{EtcdConfig, Order};
 use crate::member::{Line, Member, OTHER_CLUSTER};
+use crate::outage::{Outage, Probe};
 use crate::proto::{AuthenticateRequest, StatusResponse};
 use crate::refusal::{Advice, Refusal, judge};
 
@@ -30,6 +32,7 @@ pub(crate) struct Cluster {
     /// The one that is asked first.
     preferred: AtomicUsize,
     login: Mutex<Arc<Login>>,
+    outage: Outage,
 }
 
 /// One login. Whoever needs the token while it is fetched waits for the same answer.
@@ -53,7 +56,13 @@ pub(crate) struct Chosen<'a> {
 impl Cluster {
     pub(crate) fn new(config: EtcdConfig) -> Result<Cluster, Failure> {
         let members = Member::all(&config)?;
-        Ok(Cluster { config, members, preferred: AtomicUsize::new(0), login: Mutex::default() })
+        // Clients that all began with the first server would all move on to the second one together.
+        let first = match config.order {
+            Order::Given => 0,
+            Order::Random => getrandom::u32().unwrap_or_default() as usize % members.len(),
+        };
+        let preferred = AtomicUsize::new(first);
+        Ok(Cluster { config, members, preferred, login: Mutex::default(), outage: Outage::default() })
     }
 
     /// How long one request may take.
@@ -81,6 +90,8 @@ impl Cluster {
         let part = (limit / TRIES).max(MIN_PART);
         let mut over = std::pin::pin!(tokio::time::sleep(limit));
         let (mut doubt, mut logins, mut tries) = (false, 0, 0);
+        let mut since = self.outage.answers();
+        let mut probe = self.turn(over.as_mut(), doubt).await?;
         loop {
             let chosen = self.choose();
             let asking = timeout(part.min(limit), self.ask_one(&chosen, &ask));
@@ -92,6 +103,9 @@ impl Cluster {
                     () = &mut over => None,
                 },
             };
+            if !matches!(asked, None | Some(Err(Advice::TryElsewhere(_)))) {
+                self.outage.answered();
+            }
             let failure = match asked {
                 Some(Ok(value)) => return Ok(Answer { value, doubt }),
                 Some(Err(Advice::GiveUp(refusal))) => return Err(given_up(refusal, doubt)),
@@ -113,17 +127,42 @@ impl Cluster {
             doubt |= failure.effect == Effect::Unknown;
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
             tries += 1;
-            if !over.is_elapsed() && tries % self.members.len() == 0 {
-                // All servers were asked. An election takes about a second.
-                tokio::select! {
-                    () = tokio::time::sleep(PAUSE) => {}
-                    () = &mut over => {}
-                }
+            let all_were_asked = tries % self.members.len() == 0;
+            if all_were_asked {
+                self.outage.failed(since, &failure);
+                drop(probe.take());
             }
             if over.is_elapsed() {
                 return Err(given_up(Refusal::Failed(failure), doubt));
             }
+            if all_were_asked {
+                probe = self.turn(over.as_mut(), doubt).await?;
+                if probe.is_none() {
+                    // Other requests are answered: it is this one that asks for too much.
+                    tokio::time::sleep(PAUSE).await;
+                }
+                since = self.outage.answers();
+            }
         }
+    }
+
+    /// Waits until servers are worth asking; at once while requests are answered.
+    async fn turn(
+        &self,
+        over: std::pin::Pin<&mut tokio::time::Sleep>,
+        doubt: bool,
+    ) -> Result<Option<Probe<'_>>, Refusal> {
+        let Some(failure) = self.outage.failure() else { return Ok(None) };
+        tokio::select! {
+            biased;
+            probe = self.outage.turn() => Ok(Some(probe)),
+            () = over => Err(given_up(Refusal::Failed(failure), doubt)),
+        }
+    }
+
+    /// What is known about a cluster that does not answer.
+    pub(crate) fn outage(&self) -> &Outage {
+        &self.outage
     }
 
     /// The state of each server that tells it soon, in order; `None` for the others.
@@ -248,6 +287,11 @@ impl Chosen<'_> {
 
     pub(crate) fn name(&self) -> &str {
         self.member.name()
+    }
+
+    /// Ends when the connection to this server was given up because requests on it were not answered.
+    pub(crate) async fn replaced(&self) {
+        self.member.replaced(self.connection).await;
     }
 }
 

@@ -26,6 +26,7 @@ use crate::wire::Dialect;
 /// | `dialect` | `native`; or `concurrency`, to contend with `etcdctl lock` and Go's `concurrency` package; or `etcd3`, with Python's `etcd3` and `etcd3gw`: both mutexes only | `native` |
 /// | `timeout` | how long to wait for an answer, over all servers, 100ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again at each login | |
+/// | `order` | `random` or `given`: which server a client asks first, any of them or the first that is named; the next one is asked only after it failed | `random` |
 /// | `ca` | `etcds` only: PEM file of the authorities to trust instead of the system's | |
 /// | `cert`, `key` | `etcds` only: PEM files of the client's certificate and key | |
 ///
@@ -47,6 +48,16 @@ pub struct EtcdConfig {
     prefix: Option<String>,
     pub(crate) dialect: Dialect,
     pub(crate) timeout: Duration,
+    pub(crate) order: Order,
+}
+
+/// Which server a client asks first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Any of them, so that clients are spread over all.
+    Random,
+    /// The first one of the URL.
+    Given,
 }
 
 impl EtcdConfig {
@@ -74,6 +85,7 @@ impl EtcdConfig {
             prefix: None,
             dialect: Dialect::Native,
             timeout: Duration::from_secs(5),
+            order: Order::Random,
         };
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
@@ -133,6 +145,13 @@ impl EtcdConfig {
                     }
                 }
             }
+            "order" => {
+                self.order = match value {
+                    "random" => Order::Random,
+                    "given" => Order::Given,
+                    _ => return Err(invalid(format!("order={value}: write order=random or order=given"))),
+                }
+            }
             "timeout" => {
                 let (min, max) = (Duration::from_millis(100), Duration::from_secs(300));
                 self.timeout = duration_between(name, value, min, max)?;
@@ -170,7 +189,7 @@ impl fmt::Display for EtcdConfig {
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ETCD_PASSWORD";
 const PORT: u16 = 2379;
 const FORMS: &str = "etcd://host:2379 or etcds://host1:2379,host2:2379";
-const OPTIONS: &[&str] = &["prefix", "dialect", "timeout", "password-file", "ca", "cert", "key"];
+const OPTIONS: &[&str] = &["prefix", "dialect", "timeout", "order", "password-file", "ca", "cert", "key"];
 
 #[cfg(test)]
 mod tests {
@@ -242,6 +261,7 @@ mod tests {
             ("etcd://h?timeout=soon", "timeout=5s"),
             ("etcd://h?timeout=1h", "between 100ms and 5m"),
             ("etcd://h?dialect=go", "dialect=concurrency"),
+            ("etcd://h?order=last", "order=given"),
             ("etcd://h?prefix=", "1 to 64"),
             ("etcd://h?prefix=a!b", "1 to 64"),
             ("etcd://h?ca=/x", "etcds://"),

@@ -4,8 +4,8 @@
 //! no claim and no lock; it is etcd's.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -13,7 +13,7 @@ use futures_util::stream;
 use leasehold_address::{Host, invalid};
 use leasehold_core::Failure;
 use prost::Message;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -34,7 +34,7 @@ use crate::proto::{
 pub(crate) struct Member {
     name: String,
     endpoint: Endpoint,
-    connection: Mutex<Connection>,
+    connection: watch::Sender<Connection>,
     first: Arc<FirstAnswer>,
 }
 
@@ -90,7 +90,7 @@ impl Member {
         if let Some(tls) = tls {
             endpoint = endpoint.tls_config(tls).map_err(unusable)?;
         }
-        let connection = Mutex::new(Connection { number: 0, channel: endpoint.connect_lazy() });
+        let connection = watch::Sender::new(Connection { number: 0, channel: endpoint.connect_lazy() });
         Ok(Member { name: host.to_string(), endpoint, connection, first })
     }
 
@@ -101,27 +101,32 @@ impl Member {
 
     /// The connection as it is now.
     pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
-        let channel = self.connection().channel.clone();
+        let channel = self.connection.borrow().channel.clone();
         Line { channel, token, first: self.first.clone() }
     }
 
     /// Which connection it is now, for [`Member::reconnect`].
     pub(crate) fn connection_number(&self) -> u64 {
-        self.connection().number
+        self.connection.borrow().number
     }
 
     /// Begins with a new connection: the one of this number may hang for as long as the system's own limits. Where all that was
     /// sent over it was late, they all say so, and it is left once.
     pub(crate) fn reconnect(&self, number: u64) {
-        let mut connection = self.connection();
-        if connection.number == number {
-            *connection = Connection { number: number + 1, channel: self.endpoint.connect_lazy() };
-        }
+        self.connection.send_if_modified(|connection| {
+            let is_current = connection.number == number;
+            if is_current {
+                *connection = Connection { number: number + 1, channel: self.endpoint.connect_lazy() };
+            }
+            is_current
+        });
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
-        // It is replaced as a whole.
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends when the connection of this number is not used any more.
+    pub(crate) async fn replaced(&self, number: u64) {
+        let mut connections = self.connection.subscribe();
+        // It has a sender for as long as this is borrowed.
+        _ = connections.wait_for(|connection| connection.number != number).await;
     }
 }
 
@@ -154,7 +159,9 @@ impl Line {
     }
 
     pub(crate) async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
-        self.unary("/etcdserverpb.Lease/LeaseGrant", request).await
+        let granted: LeaseGrantResponse = self.unary("/etcdserverpb.Lease/LeaseGrant", request).await?;
+        self.first.check(granted.header)?;
+        Ok(granted)
     }
 
     pub(crate) async fn time_to_live(
@@ -211,6 +218,7 @@ impl Line {
             let Some(answer) = answers.next().await.transpose()? else {
                 return Err(Status::unavailable("the keep-alive stream ended early"));
             };
+            self.first.check(answer.header)?;
             // The oldest term that any of the answers was given under.
             kept.term = kept.term.min(term(answer.header));
             kept.ttls.insert(answer.id, answer.ttl);
@@ -218,7 +226,7 @@ impl Line {
         Ok(kept)
     }
 
-    /// Opens a stream of watches.
+    /// Opens a stream of watches. Whether what comes is of the right cluster is for [`Line::check`].
     pub(crate) async fn watch(
         &self,
         orders: mpsc::Receiver<WatchRequest>,
@@ -228,6 +236,11 @@ impl Line {
             Some((order, orders))
         });
         self.streaming("/etcdserverpb.Watch/Watch", orders).await
+    }
+
+    /// Whether an answer is of the cluster that this client talks to.
+    pub(crate) fn check(&self, header: Option<Header>) -> Result<(), Status> {
+        self.first.check(header)
     }
 
     async fn unary<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Status>

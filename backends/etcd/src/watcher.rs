@@ -3,7 +3,12 @@
 //! Ground rules: a watch says that something may have changed, once, and never what: whoever is woken looks for
 //! himself. So whatever goes wrong with a watch (compacted, cancelled) is answered by waking. A watch begins at the
 //! revision behind the look that it follows, also on a new stream, so nothing is missed in between. Thousands of
-//! watches share the stream; a stream that is silent although it was asked for a sign of life is opened anew elsewhere.
+//! watches share the stream.
+//!
+//! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a server need not answer a request for
+//! progress while a watch begins behind its present revision. Only when a request on the same connection was not answered
+//! is the server asked for a sign of life: a watch that hears of nothing, which every server confirms. A stream without one is opened anew
+//! elsewhere, after pauses that double.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,13 +17,13 @@ use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Streaming;
 
-use crate::cluster::Cluster;
-use crate::proto::{
-    WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchProgressRequest, WatchRequest, WatchResponse,
-};
+use crate::cluster::{Chosen, Cluster};
+use crate::member::Line;
+use crate::outage::Backoff;
+use crate::proto::{WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchRequest, WatchResponse};
 use crate::refusal::{Advice, judge};
 use crate::wire::Span;
 
@@ -72,7 +77,8 @@ impl Watcher {
     /// Needs a runtime. The task ends with the last end of the channel.
     pub(crate) fn start(cluster: Arc<Cluster>) -> Watcher {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let watchman = Watchman { cluster, inbox, watches: HashMap::new() };
+        let backoff = Backoff::default();
+        let watchman = Watchman { cluster, inbox, watches: HashMap::new(), backoff };
         drop(tokio::spawn(watchman.run()));
         Watcher { orders, last: AtomicI64::new(0) }
     }
@@ -134,6 +140,17 @@ struct Watchman {
     cluster: Arc<Cluster>,
     inbox: mpsc::UnboundedReceiver<Order>,
     watches: HashMap<i64, Watched>,
+    /// The pauses between streams that bring nothing.
+    backoff: Backoff,
+}
+
+/// An open stream.
+struct Stream<'a> {
+    server: &'a Chosen<'a>,
+    line: Line,
+    answers: Streaming<WatchResponse>,
+    sender: mpsc::Sender<WatchRequest>,
+    outbox: VecDeque<WatchRequest>,
 }
 
 /// Why a stream was left.
@@ -156,7 +173,9 @@ impl Watchman {
             if let Left::Unwanted = self.watch().await {
                 return;
             }
-            tokio::time::sleep(REOPEN).await;
+            tokio::time::sleep(self.backoff.next(REOPEN)).await;
+            // While no request is answered, a stream would bring nothing either.
+            drop(self.cluster.outage().turn().await);
         }
     }
 
@@ -175,9 +194,10 @@ impl Watchman {
         }
         let opened = timeout(SILENCE, async {
             let line = cluster.line(&chosen).await?;
-            line.watch(receiver).await.map_err(|status| judge(&status))
+            let answers = line.watch(receiver).await.map_err(|status| judge(&status))?;
+            Ok((line, answers))
         });
-        let stream = match opened.await {
+        let (line, answers) = match opened.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(Advice::GiveUp(refusal))) => {
                 let failure = refusal.of_a_look();
@@ -198,10 +218,14 @@ impl Watchman {
                 return Left::Broken;
             }
         };
-        match self.attend(stream, sender, outbox).await {
+        let stream = Stream { server: &chosen, line, answers, sender, outbox };
+        match self.attend(stream).await {
             Ended::Unwanted => return Left::Unwanted,
             Ended::Failed(Advice::LogInAgain(_)) => cluster.forget_login(chosen.login()),
-            Ended::Failed(_) => cluster.leave(&chosen),
+            Ended::Failed(advice) => {
+                tracing::debug!(server = chosen.name(), ?advice, "the stream of watches failed");
+                cluster.leave(&chosen);
+            }
             Ended::Silent => cluster.reconnect(&chosen),
         }
         tracing::debug!(server = chosen.name(), "the stream of watches is opened anew");
@@ -210,15 +234,12 @@ impl Watchman {
 
     /// Sends orders and takes in what comes, never waiting for one of them alone: a server that cannot deliver
     /// stops reading.
-    async fn attend(
-        &mut self,
-        mut stream: Streaming<WatchResponse>,
-        sender: mpsc::Sender<WatchRequest>,
-        mut outbox: VecDeque<WatchRequest>,
-    ) -> Ended {
-        let mut beat = interval(SILENCE / 2);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut silent_beats = 0;
+    async fn attend(&mut self, stream: Stream<'_>) -> Ended {
+        let Stream { server, line, mut answers, sender, mut outbox } = stream;
+        let mut replaced = std::pin::pin!(server.replaced());
+        // By when there has to be a sign of life.
+        let mut by: Option<Instant> = None;
+        let mut is_doubted = false;
         loop {
             tokio::select! {
                 order = self.inbox.recv() => match order {
@@ -229,9 +250,13 @@ impl Watchman {
                     (Ok(permit), Some(request)) => permit.send(request),
                     _ => return Ended::Silent,
                 },
-                message = stream.message() => match message {
+                message = answers.message() => match message {
                     Ok(Some(message)) => {
-                        silent_beats = 0;
+                        if let Err(status) = line.check(message.header) {
+                            return Ended::Failed(judge(&status));
+                        }
+                        by = None;
+                        self.backoff.reset();
                         match self.take_in(message) {
                             Ok(request) => outbox.extend(request),
                             Err(advice) => return Ended::Failed(advice),
@@ -240,13 +265,14 @@ impl Watchman {
                     Ok(None) => return Ended::Silent,
                     Err(status) => return Ended::Failed(judge(&status)),
                 },
-                _ = beat.tick(), if !self.watches.is_empty() => {
-                    silent_beats += 1;
-                    if silent_beats > 2 {
-                        return Ended::Silent;
-                    }
-                    outbox.push_back(order(WatchOrder::Progress(WatchProgressRequest {})));
+                () = &mut replaced, if !is_doubted => {
+                    // Requests go over another connection from now on, so this one is asked once.
+                    let Some(watched) = self.watches.values().next() else { return Ended::Silent };
+                    is_doubted = true;
+                    by = Some(Instant::now() + SILENCE);
+                    outbox.push_back(sign_of_life(watched));
                 }
+                () = sleep_until(by.unwrap_or_else(Instant::now)), if by.is_some() => return Ended::Silent,
             }
         }
     }
@@ -285,6 +311,9 @@ impl Watchman {
             && let Some(watched) = self.watches.get_mut(&number)
         {
             watched.created = true;
+        }
+        if number == SIGN_OF_LIFE {
+            return Ok(Some(cancel(number)));
         }
         if message.events.is_empty() {
             return Ok(None);
@@ -340,6 +369,21 @@ fn create(number: i64, watched: &Watched) -> WatchRequest {
     }))
 }
 
+/// A watch that hears neither of puts nor of deletes, of a key that this client may watch. It is answered as any other.
+fn sign_of_life(watched: &Watched) -> WatchRequest {
+    let key = match &watched.target {
+        Target::Gone(key) => key.clone(),
+        Target::Any(span) => span.start.clone(),
+    };
+    order(WatchOrder::Create(WatchCreateRequest {
+        key,
+        range_end: Vec::new(),
+        start_revision: 0,
+        filters: vec![NO_PUTS, NO_DELETES],
+        watch_id: SIGN_OF_LIFE,
+    }))
+}
+
 fn cancel(number: i64) -> WatchRequest {
     order(WatchOrder::Cancel(WatchCancelRequest { watch_id: number }))
 }
@@ -349,8 +393,12 @@ fn order(order: WatchOrder) -> WatchRequest {
 }
 
 const NO_PUTS: i32 = 0;
+const NO_DELETES: i32 = 1;
+/// The number of the watch that only shows whether the server answers.
+const SIGN_OF_LIFE: i64 = i64::MAX;
 /// Orders that are handed to the connection before it takes them.
 const AHEAD: usize = 64;
-/// How long a stream may be silent after it was asked for a sign of life.
+/// How long a server may take to open a stream, or to give a sign of life.
 const SILENCE: Duration = Duration::from_secs(3);
-const REOPEN: Duration = Duration::from_millis(20);
+/// The first pause before a stream is opened anew.
+const REOPEN: Duration = Duration::from_millis(40);

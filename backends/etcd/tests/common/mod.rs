@@ -1,6 +1,16 @@
 //! What the tests of this crate share: clients on one clock, and a holder that renews as the engine does.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses its own part"
+)]
+
+mod mute;
+
+pub use mute::MuteProgress;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,0 +1,220 @@
+//! What the requests of one client know together about a cluster that does not answer.
+//!
+//! Ground rules: a request that every server failed to answer, while no other request was answered either, begins an outage.
+//! From then on one request at a time asks, after pauses that double and are spread by chance, and all others wait for
+//! what it learns. Any answer ends the outage. So what a client sends during an election does not grow with what it wants.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The state of the cluster as this client knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    /// How many requests were answered so far.
+    answers: AtomicU64,
+    down: Mutex<Option<Down>>,
+    /// The outage ended, or nobody asks any more.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Down {
+    backoff: Backoff,
+    /// Nobody asks before.
+    ask_at: Instant,
+    /// Up to when the others wait for the one that asks.
+    asked_until: Option<Instant>,
+    failure: Failure,
+}
+
+/// The right to ask during an outage. Dropping it lets another request ask.
+#[derive(Debug)]
+pub(crate) struct Probe<'a>(Option<&'a Outage>);
+
+/// Pauses that double, each cut by chance to between a half and the whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backoff(u32);
+
+impl Outage {
+    /// How many requests were answered so far, for [`Outage::failed`].
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Acquire)
+    }
+
+    /// A server answered.
+    pub(crate) fn answered(&self) {
+        self.answers.fetch_add(1, Ordering::AcqRel);
+        if self.down().take().is_some() {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// All servers failed to answer a request that began when `since` requests had been answered.
+    pub(crate) fn failed(&self, since: u64, failure: &Failure) {
+        let mut down = self.down();
+        // An answer takes the lock after it is counted, so none is overlooked here.
+        if self.answers() != since {
+            return;
+        }
+        let mut backoff = down.take().map(|down| down.backoff).unwrap_or_default();
+        let ask_at = Instant::now() + backoff.next(FIRST_PAUSE);
+        let mut failure = failure.clone();
+        failure.effect = Effect::None;
+        *down = Some(Down { backoff, ask_at, asked_until: None, failure });
+        drop(down);
+        self.changed.notify_waiters();
+    }
+
+    /// Why the cluster counts as down; `None` while it does not.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.down().as_ref().map(|down| down.failure.clone())
+    }
+
+    /// Waits until the cluster answers again, or until it is this request's turn to ask.
+    ///
+    /// # Cancel safety
+    /// A request that is dropped while it waits takes no turn along.
+    pub(crate) async fn turn(&self) -> Probe<'_> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Registered before the look, so that no change is missed in between.
+            changed.as_mut().enable();
+            let wait_until = {
+                let mut down = self.down();
+                let Some(down) = down.as_mut() else { return Probe(None) };
+                let now = Instant::now();
+                let wait_until = down.asked_until.map_or(down.ask_at, |asked| asked.max(down.ask_at));
+                if wait_until <= now {
+                    down.asked_until = Some(now + PROBE_LIMIT);
+                    return Probe(Some(self));
+                }
+                wait_until
+            };
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep_until(wait_until) => {}
+            }
+        }
+    }
+
+    fn down(&self) -> MutexGuard<'_, Option<Down>> {
+        // It is replaced as a whole.
+        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        let Some(outage) = self.0 else { return };
+        if let Some(down) = outage.down().as_mut() {
+            down.asked_until = None;
+        }
+        outage.changed.notify_waiters();
+    }
+}
+
+impl Backoff {
+    /// The next pause, the first one at most `first` long.
+    pub(crate) fn next(&mut self, first: Duration) -> Duration {
+        let whole = first.saturating_mul(1 << self.0.min(16)).min(MOST);
+        self.0 += 1;
+        // Without random numbers the pauses still grow.
+        let chance = getrandom::u32().unwrap_or_default();
+        whole / 2 + (whole / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    }
+
+    /// Begins with short pauses again.
+    pub(crate) fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause. An election takes about a second.
+const MOST: Duration = Duration::from_secs(1);
+/// For how long one request that asks keeps the others waiting: its own time limit may be minutes.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn down() -> Outage {
+        let outage = Outage::default();
+        outage.failed(0, &Failure::unanswered("refused"));
+        outage
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_asks_and_the_others_wait_for_what_it_learns() {
+        let outage = down();
+        assert_eq!(outage.failure().map(|failure| failure.effect), Some(Effect::None));
+        let first = outage.turn().await;
+        let mut others: Vec<_> = (0..100).map(|_| Box::pin(outage.turn())).collect();
+        assert!(others.iter_mut().all(|other| other.as_mut().now_or_never().is_none()));
+        outage.answered();
+        assert!(others.iter_mut().all(|other| other.as_mut().now_or_never().is_some()));
+        drop(first);
+        assert!(outage.failure().is_none() && outage.turn().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_whatever_the_number_of_requests() {
+        let outage = down();
+        let began = Instant::now();
+        let asked = AtomicU64::new(0);
+        let asks = (0..200).map(|_| async {
+            while began.elapsed() < Duration::from_secs(20) {
+                let since = outage.answers();
+                let probe = outage.turn().await;
+                asked.fetch_add(1, Ordering::Relaxed);
+                outage.failed(since, &Failure::unanswered("refused"));
+                drop(probe);
+            }
+        });
+        futures_util::future::join_all(asks).await;
+        let asked = asked.into_inner();
+        // After the first pauses one a second, or two where chance cuts all of them in half; each request ends with one of its own.
+        assert!((20..=48 + 200).contains(&asked), "asked {asked} times in 20 s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_leaves_or_hangs_keeps_nobody_from_asking() {
+        let outage = down();
+        let began = Instant::now();
+        drop(outage.turn().await);
+        let hangs = outage.turn().await;
+        assert!(began.elapsed() <= MOST, "the next one takes the turn at once");
+        let asked = Instant::now();
+        drop(outage.turn().await);
+        assert!(asked.elapsed() >= PROBE_LIMIT);
+        drop(hangs);
+    }
+
+    #[test]
+    fn a_request_that_failed_beside_answered_ones_is_no_outage() {
+        let outage = Outage::default();
+        let since = outage.answers();
+        outage.answered();
+        outage.failed(since, &Failure::unanswered("late"));
+        assert!(outage.failure().is_none());
+    }
+
+    #[test]
+    fn pauses_are_spread_and_bounded() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<Duration> = (0..40).map(|_| backoff.next(Duration::from_millis(20))).collect();
+        assert!(pauses[0] <= Duration::from_millis(20) && pauses[0] >= Duration::from_millis(10));
+        assert!(pauses[8..].iter().all(|pause| (MOST / 2..=MOST).contains(pause)), "{pauses:?}");
+        assert!(pauses[8..].iter().any(|pause| *pause != pauses[8]));
+        backoff.reset();
+        assert!(backoff.next(Duration::from_millis(20)) <= Duration::from_millis(20));
+    }
+}
