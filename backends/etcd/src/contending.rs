@@ -1,7 +1,8 @@
 //! How a claim comes to hold: stand in line, look who is ahead, wait for the nearest of those who block.
 //!
 //! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter whose key or lease
-//! went away never believes that it holds. A claim without patience takes no place at all: its key is put only under the
+//! went away never believes that it holds. One that had to wait is granted by a transaction that moves its key to the lease of its
+//! ttl (see `moving.rs`). A claim without patience takes no place at all: its key is put only under the
 //! condition that it is admitted. One transaction takes what is free.
 
 use std::time::Duration;
@@ -14,13 +15,14 @@ use crate::core::{Core, Visit};
 use crate::gate::Pass;
 use crate::line::{Entry, admits, blockers};
 use crate::member::term;
+use crate::moving::{hold, park, put_on};
 use crate::proof::EtcdProof;
-use crate::proto::{Compare, Header, PutRequest, RangeRequest, RangeResponse, Request, TxnRequest};
+use crate::proto::{Compare, PutRequest, RangeRequest, Request, TxnRequest, TxnResponse};
 use crate::refusal::Refusal;
 use crate::slots::{Slot, Spot, Whose};
-use crate::txn::{Erase, created_at, into_range, nothing_since, op, version_is};
+use crate::txn::{Erase, changed_at, created_at, into_range, nothing_before, nothing_since, op, version_is};
 use crate::version::Watches;
-use crate::watcher::Target;
+use crate::watcher::{Target, Watch};
 use crate::wire::look_up;
 
 /// The line as one answer showed it.
@@ -33,6 +35,8 @@ struct Seen {
     own: Option<usize>,
     revision: i64,
     asked_at: Moment,
+    /// The same transaction has put the claim's key on the lease of its ttl, so nothing that was sent before moves it any more.
+    firm: bool,
 }
 
 /// One call of `contend`.
@@ -79,16 +83,16 @@ struct Call<'a> {
 impl Call<'_> {
     /// Stands in line until the claim is admitted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
-        let mut place = None;
+        // Where the claim stood when it was seen last.
+        let mut at: Option<Entry> = None;
         let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
-            let seen = match place {
+            let seen = match at.take() {
                 None => self.stand().await?,
-                Some(place) => self.look(place).await?,
+                Some(entry) => self.look(entry).await?,
             };
             let Some(own) = seen.own else {
                 // Its key is gone: the lease ended, or somebody took it out of the line. It stands at the end again.
-                place = None;
                 if patience.is_ended() {
                     return self.leave(0).await;
                 }
@@ -96,21 +100,22 @@ impl Call<'_> {
             };
             let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
             let waits_for = blockers(ahead, entry.share);
-            if waits_for.is_empty() {
-                return self.granted(entry, seen.asked_at);
+            if waits_for.is_empty()
+                && let Some(step) = self.take(&seen, entry).await?
+            {
+                return Ok(step);
             }
             if patience.is_ended() {
                 return self.leave(ahead.len()).await;
             }
-            place = Some(entry.place);
-            let keys = waits_for.iter().map(|blocker| blocker.key.clone()).chain([entry.key.clone()]);
-            let watch = self.core.watcher.watch(keys.map(Target::Gone), seen.revision + 1);
-            self.core.roster().hang(self.claim.id, watch.bell());
-            tokio::select! {
-                rung = watch.rung() => rung?,
-                () = patience.ended() => {}
-                () = doubt.grows() => {}
+            let mut stand = entry.clone();
+            if !waits_for.is_empty() {
+                let keys = waits_for.iter().map(|blocker| blocker.key.clone()).chain([entry.key.clone()]);
+                let watch = self.core.watcher.watch(keys.map(Target::Gone), seen.revision + 1);
+                self.core.roster().hang(self.claim.id, watch.bell());
+                stand.changed = self.rest(entry, &watch, &mut doubt).await?;
             }
+            at = Some(stand);
             if patience.is_ended() {
                 return self.leave(ahead.len()).await;
             }
@@ -119,13 +124,56 @@ impl Call<'_> {
         Ok(busy(0))
     }
 
+    /// Waits for a change, and meanwhile has the claim's key moved to the lease for waiting. Answers when the key was changed last.
+    async fn rest(&self, entry: &Entry, watch: &Watch, doubt: &mut Doubt) -> Result<i64, Failure> {
+        let (mut parked, mut changed) = (false, entry.changed);
+        let mut parking = std::pin::pin!(park(self.core, self.claim, entry));
+        let mut doubt = std::pin::pin!(doubt.grows());
+        loop {
+            tokio::select! {
+                rung = watch.rung() => rung?,
+                () = self.patience.ended() => {}
+                () = &mut doubt => {}
+                at = &mut parking, if !parked => {
+                    (parked, changed) = (true, at);
+                    continue;
+                }
+            }
+            return Ok(changed);
+        }
+    }
+
+    /// Takes what an answer showed as free. `None` where the claim's key was changed meanwhile.
+    async fn take(&self, seen: &Seen, entry: &Entry) -> Result<Option<Step>, Failure> {
+        let core = self.core;
+        // What this client was granted before, it moved then, and has not moved since.
+        let is_held = {
+            let roster = core.roster();
+            let on_its_lease = roster.lease_of(self.claim.id).is_some_and(|lease| lease.id == entry.lease);
+            let view = roster.view(self.claim, seen.asked_at);
+            on_its_lease
+                && (!core.layout.has_lines() || view.is_some_and(|view| view.place == Some(entry.place)))
+        };
+        if seen.firm || is_held {
+            return self.granted(entry, seen.asked_at).map(Some);
+        }
+        let moved = hold(core, self.visit, self.claim, entry).await.map_err(|refusal| {
+            let mut failure = refusal.into_failure();
+            failure.effect = Effect::Unknown;
+            failure
+        })?;
+        moved.map(|(lease, asked_at)| self.granted(&Entry { lease, ..entry.clone() }, asked_at)).transpose()
+    }
+
     /// Waits until nobody has the one key of the lock, and puts it. Whoever is quickest gets it.
     async fn wait_for_the_key(&self, patience: &Patience) -> Result<Step, Failure> {
         let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
             let seen = self.place(None).await?;
-            if let Some(own) = seen.own {
-                return self.granted(&seen.line[own], seen.asked_at);
+            if let Some(own) = seen.own
+                && let Some(step) = self.take(&seen, &seen.line[own]).await?
+            {
+                return Ok(step);
             }
             if patience.is_ended() {
                 return self.leave(1).await;
@@ -168,10 +216,13 @@ impl Call<'_> {
             let seen = self.place(Some(nothing_since(&line, since))).await?;
             if let Some(own) = seen.own {
                 let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
-                return match admits(ahead, entry.share) {
-                    true => self.granted(entry, seen.asked_at),
-                    false => self.leave(own).await,
-                };
+                if !admits(ahead, entry.share) {
+                    return self.leave(own).await;
+                }
+                if let Some(step) = self.take(&seen, entry).await? {
+                    return Ok(step);
+                }
+                continue;
             }
             if !admits(&seen.line, self.claim.share) {
                 return Ok(busy(seen.line.len()));
@@ -180,12 +231,13 @@ impl Call<'_> {
         }
         // So many come and go that no look is up to date: to stand in line for a moment is certain.
         let seen = self.stand().await?;
-        match seen.own {
-            Some(own) if admits(&seen.line[..own], seen.line[own].share) => {
-                self.granted(&seen.line[own], seen.asked_at)
-            }
-            own => self.leave(own.unwrap_or_default()).await,
+        if let Some(own) = seen.own
+            && admits(&seen.line[..own], seen.line[own].share)
+            && let Some(step) = self.take(&seen, &seen.line[own]).await?
+        {
+            return Ok(step);
         }
+        self.leave(seen.own.unwrap_or_default()).await
     }
 
     /// Waits until this client has few enough requests under way, for as long as patience lasts. Who has none may wait as long
@@ -216,10 +268,11 @@ impl Call<'_> {
         let lease = self.visit.lease(claim).await.map_err(Refusal::into_failure)?;
         let all = core.layout.look_at_all(&core.layout.line(&claim.resource));
         let mark = core.layout.mark(lease.id);
-        let absent = created_at(&spot.erase.key, 0);
+        let key = spot.erase.key;
+        let absent = created_at(&key, 0);
         let put = PutRequest {
             value: core.layout.value(claim, spot.slot),
-            key: spot.erase.key,
+            key: key.clone(),
             lease: lease.id,
             ..PutRequest::default()
         };
@@ -236,15 +289,14 @@ impl Call<'_> {
                 if !answer.doubt {
                     core.roster().answered(claim.id, before);
                 }
-                let header = answer.value.header;
-                let mut ranges = answer.value.responses.into_iter().filter_map(into_range);
-                let found = ranges.next().unwrap_or_default();
-                if let Some(kv) = ranges.next().and_then(|found| found.kvs.first().cloned()) {
+                let was_put = answer.value.succeeded;
+                let mark = answer.value.responses.iter().cloned().filter_map(into_range).nth(1);
+                if let Some(kv) = mark.as_ref().and_then(|found| found.kvs.first()) {
                     core.roster().marked(lease.id, kv.version);
                 }
-                let mut seen = self.read(header, found, asked_at)?;
+                let mut seen = self.read(answer.value, asked_at)?;
                 self.join_other(&mut seen).await?;
-                self.move_in(&mut seen).await?;
+                seen.firm = was_put && seen.own.is_some_and(|own| seen.line[own].key == key);
                 if seen.own.is_none() && !seen.endless {
                     core.roster().absent(claim.id, asked_at);
                 }
@@ -253,7 +305,8 @@ impl Call<'_> {
             Err(Refusal::NoSuchLease) => {
                 let now = core.now();
                 core.roster().lease_ended(lease.id, now);
-                Ok(Seen { line: Vec::new(), endless: false, own: None, revision: 0, asked_at: now })
+                let line = Vec::new();
+                Ok(Seen { line, endless: false, own: None, revision: 0, asked_at: now, firm: false })
             }
             Err(refusal) => {
                 let failure = refusal.into_failure();
@@ -265,39 +318,71 @@ impl Call<'_> {
         }
     }
 
-    /// Looks at those ahead of a claim that stands in line, and at itself.
-    async fn look(&self, place: i64) -> Result<Seen, Failure> {
-        let line = self.core.layout.line(&self.claim.resource);
-        let mut seen = self.see(self.core.layout.look_along(&line, place)).await?;
+    /// Looks at those ahead of a claim that stands in line, and at itself. Takes what it waited for in the same
+    /// transaction where nobody is ahead any more.
+    async fn look(&self, mut entry: Entry) -> Result<Seen, Failure> {
+        let layout = &self.core.layout;
+        let line = layout.line(&self.claim.resource);
+        let first = vec![changed_at(&entry.key, entry.changed), nothing_before(&line, entry.place)];
+        let (answer, lease, asked_at) =
+            self.see(layout.look_along(&line, entry.place), Some((&entry, first))).await?;
+        if answer.succeeded {
+            let revision = answer.header.map_or(0, |header| header.revision);
+            (entry.lease, entry.changed) = (lease, revision);
+            let line = vec![entry];
+            return Ok(Seen { line, endless: false, own: Some(0), revision, asked_at, firm: true });
+        }
+        let mut seen = self.read(answer, asked_at)?;
         // Whatever is its id: another place than the one that was waited at is another claim's history.
         let key = self.core.spot(self.claim).erase.key;
-        seen.own = seen.line.iter().position(|entry| entry.place == place && entry.key == key);
-        self.move_in(&mut seen).await?;
+        seen.own = seen.line.iter().position(|seen| seen.place == entry.place && seen.key == key);
         Ok(seen)
     }
 
-    /// Sees a line as a quorum has it.
-    async fn see(&self, line: RangeRequest) -> Result<Seen, Failure> {
-        let request = TxnRequest { success: vec![op(Request::Range(line))], ..TxnRequest::default() };
+    /// Sees a line as a quorum has it, or moves the key of the claim to the lease of its ttl where the conditions hold.
+    async fn see(
+        &self,
+        line: RangeRequest,
+        moves: Option<(&Entry, Vec<Compare>)>,
+    ) -> Result<(TxnResponse, i64, Moment), Failure> {
         let _pass = self.turn().await?;
-        let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
-        let (answer, asked_at) = self.core.step(self.claim, &lease, request).await.map_err(|refusal| {
-            // Looking changes nothing, but the place in the line is still there.
-            let mut failure = refusal.into_failure();
-            failure.effect = Effect::Unknown;
-            failure
-        })?;
-        let header = answer.value.header;
-        let found = answer.value.responses.into_iter().find_map(into_range).unwrap_or_default();
-        self.read(header, found, asked_at)
+        let look = vec![op(Request::Range(line))];
+        for _ in 0..ATTEMPTS {
+            let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
+            let request = match &moves {
+                Some((entry, compare)) => TxnRequest {
+                    compare: compare.clone(),
+                    success: vec![put_on(&entry.key, lease.id)],
+                    failure: look.clone(),
+                },
+                None => TxnRequest { success: look.clone(), ..TxnRequest::default() },
+            };
+            match self.core.step(self.claim, &lease, request).await {
+                Ok((answer, asked_at)) => return Ok((answer.value, lease.id, asked_at)),
+                Err(Refusal::NoSuchLease) => {
+                    let now = self.core.now();
+                    self.core.roster().lease_ended(lease.id, now);
+                }
+                Err(refusal) => {
+                    // The place in the line is still there.
+                    let mut failure = refusal.into_failure();
+                    failure.effect = Effect::Unknown;
+                    return Err(failure);
+                }
+            }
+        }
+        Err(self.restless())
     }
 
-    fn read(&self, header: Option<Header>, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
+    /// Reads the first look of an answer.
+    fn read(&self, answer: TxnResponse, asked_at: Moment) -> Result<Seen, Failure> {
+        let header = answer.header;
+        let found = answer.responses.into_iter().find_map(into_range).unwrap_or_default();
         let line = self.core.layout.read_line(&self.claim.resource, &found.kvs)?;
         let own = line.iter().position(|entry| entry.id == self.claim.id);
         tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(header), "seen");
         let revision = header.map_or(0, |header| header.revision);
-        Ok(Seen { line, endless: found.more, own, revision, asked_at })
+        Ok(Seen { line, endless: found.more, own, revision, asked_at, firm: false })
     }
 
     /// Stands where another client has put the same claim. Of two places the earlier one counts.
@@ -321,8 +406,8 @@ impl Call<'_> {
     /// Looks for a claim that stood where another client had put it. If it is gone, the next try is under a key of its own.
     async fn look_for_it(&self) -> Result<Seen, Failure> {
         let all = self.core.layout.look_at_all(&self.core.layout.line(&self.claim.resource));
-        let mut seen = self.see(all).await?;
-        self.move_in(&mut seen).await?;
+        let (answer, _, asked_at) = self.see(all, None).await?;
+        let seen = self.read(answer, asked_at)?;
         if seen.own.is_none() {
             let spot = self.core.spot_in(self.claim, Slot::Own);
             self.core.roster().move_to(self.claim, spot);
@@ -330,45 +415,17 @@ impl Call<'_> {
         Ok(seen)
     }
 
-    /// Moves a key that another client of the same claim has put onto the lease that this client keeps alive, and says who
-    /// goes on with it.
-    async fn move_in(&self, seen: &mut Seen) -> Result<(), Failure> {
-        let Some(entry) = seen.own.map(|own| &seen.line[own]) else { return Ok(()) };
-        let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
-        if entry.lease == lease.id {
-            return Ok(());
-        }
-        let layout = &self.core.layout;
-        let slot = match entry.key == layout.key(self.claim, Slot::Own) {
-            true => Slot::Own,
-            false => Slot::Shared(self.claim.id),
-        };
-        let put = PutRequest {
-            key: entry.key.clone(),
-            value: layout.value(self.claim, slot),
-            lease: lease.id,
-            ..PutRequest::default()
-        };
-        let request = TxnRequest {
-            compare: vec![created_at(&entry.key, entry.place)],
-            success: vec![op(Request::Put(put))],
-            ..TxnRequest::default()
-        };
-        let moved = self.core.step(self.claim, &lease, request).await.map_err(Refusal::into_failure)?;
-        if !moved.0.value.succeeded {
-            seen.own = None;
-        }
-        Ok(())
-    }
-
     fn granted(&self, entry: &Entry, asked_at: Moment) -> Result<Step, Failure> {
         let mut roster = self.core.roster();
-        let Some(lease) = roster.lease_of(self.claim.id) else {
+        let lease = roster.lease_of(self.claim.id).filter(|lease| lease.id == entry.lease);
+        let Some(lease) = lease else {
             drop(roster);
             return Err(Failure::unanswered("the lease of the claim ended as it was granted"));
         };
         let asked_at = lease.covers_from(self.claim.ttl, asked_at);
-        let lost = roster.granted(self.claim.id, entry.place, asked_at.after(self.claim.ttl));
+        // On the server it may have been granted just now.
+        let padding = self.core.now().since(asked_at);
+        let lost = roster.granted(self.claim.id, entry.place, asked_at.after(self.claim.ttl), padding);
         drop(roster);
         let seq = u64::try_from(entry.place).map_err(|_| {
             Failure::new(FailureKind::Foreign, Effect::Unknown, "the cluster's revision is below zero")

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all, try_join_all};
@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::cluster::{Answer, Cluster};
 use crate::gate::Gate;
-use crate::lease::{Lease, length_for};
+use crate::lease::{Lease, Purpose, length_for};
 use crate::line::Entry;
 use crate::member::{Kept, Line, term};
 use crate::proto::{
@@ -23,7 +23,7 @@ use crate::proto::{
     ResponseOp, TxnRequest, TxnResponse,
 };
 use crate::refusal::Refusal;
-use crate::roster::{Room, Roster};
+use crate::roster::{Access, Room, Roster};
 use crate::slots::{Slot, Spot, Whose};
 use crate::tending;
 use crate::txn::{Erase, created_at, into_range, op};
@@ -83,9 +83,8 @@ impl Core {
         }
     }
 
-    pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
-        // No invariant spans a panic that does not fail the whole call.
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn roster(&self) -> Access<'_> {
+        Access::to(&self.roster)
     }
 
     /// Takes over the engine's clock.
@@ -106,13 +105,16 @@ impl Core {
 
     /// A lease for a claim of this ttl.
     pub(crate) async fn lease_for(&self, ttl: Duration) -> Result<Lease, Refusal> {
-        let length = length_for(ttl);
+        self.lease_of(Purpose::Hold(length_for(ttl))).await
+    }
+
+    pub(crate) async fn lease_of(&self, purpose: Purpose) -> Result<Lease, Refusal> {
         loop {
             let opened = self.opened.notified();
-            let room = self.roster().room(length, self.now());
+            let room = self.roster().room(purpose, self.now());
             match room {
                 Room::On(lease) => return Ok(lease),
-                Room::Open => return self.open_lease(length).await,
+                Room::Open => return self.open_lease(purpose).await,
                 // Bounded by the limit of the request that they wait for.
                 Room::Soon => tokio::select! {
                     () = opened => {}
@@ -122,14 +124,15 @@ impl Core {
         }
     }
 
-    async fn open_lease(&self, length: u64) -> Result<Lease, Refusal> {
+    async fn open_lease(&self, purpose: Purpose) -> Result<Lease, Refusal> {
         // Given back in whatever way this ends, after the lease is known to others.
-        let _reservation = Reservation { core: self, length };
+        let _reservation = Reservation { core: self, purpose };
+        let seconds = purpose.seconds();
         let mut last = Refusal::LeaseExists;
         for _ in 0..OPENINGS {
             // A number of our own makes the request repeatable.
-            let id = (getrandom::u64().unwrap_or(length) >> 1).max(1) as i64;
-            let request = LeaseGrantRequest { ttl: length as i64, id };
+            let id = (getrandom::u64().unwrap_or(seconds) >> 1).max(1) as i64;
+            let request = LeaseGrantRequest { ttl: seconds as i64, id };
             let asked_at = self.now();
             let granted = self.cluster.ask(|line| {
                 let request = request.clone();
@@ -138,7 +141,7 @@ impl Core {
             match granted.await {
                 Ok(granted) => {
                     let ttl = Duration::from_secs(granted.value.ttl.unsigned_abs());
-                    return Ok(self.roster().opened(granted.value.id, length, ttl, asked_at));
+                    return Ok(self.roster().opened(granted.value.id, purpose, ttl, asked_at));
                 }
                 // It was granted to an earlier try, or the number was taken: its ttl is not known, so another is asked for.
                 Err(Refusal::LeaseExists) => last = Refusal::LeaseExists,
@@ -357,12 +360,12 @@ impl Core {
 /// A lease that is being opened.
 struct Reservation<'a> {
     core: &'a Core,
-    length: u64,
+    purpose: Purpose,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.core.roster().opening_ended(self.length);
+        self.core.roster().opening_ended(self.purpose);
         self.core.opened.notify_waiters();
     }
 }

@@ -4,12 +4,48 @@ use std::time::Duration;
 
 use leasehold_core::Moment;
 
+/// What a lease is for. Leases of one purpose are interchangeable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// To hold claims: so many seconds.
+    Hold(u64),
+    /// To wait: as short as a server allows, so that the place of a process that died is free soon.
+    Wait,
+}
+
+impl Purpose {
+    /// What is asked for, in seconds.
+    pub(crate) fn seconds(self) -> u64 {
+        match self {
+            Purpose::Hold(seconds) => seconds,
+            Purpose::Wait => WAIT_SECONDS,
+        }
+    }
+
+    /// The most leases of this purpose, beyond a few that are opened at the same moment.
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Purpose::Hold(_) => HOLDING_MOST,
+            Purpose::Wait => 1,
+        }
+    }
+
+    /// Whether a lease is long enough to put a claim on it.
+    pub(crate) fn suits(self, lease: &Lease, now: Moment) -> bool {
+        let slack = match self {
+            Purpose::Hold(_) => Duration::ZERO,
+            // A key that is moved there has to outlast the time until the lease is kept alive the next time.
+            Purpose::Wait => lease.ttl / 2,
+        };
+        lease.purpose == self && lease.covers() > now.after(slack)
+    }
+}
+
 /// One lease of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub(crate) id: i64,
-    /// What was asked for, in seconds: leases of one length are interchangeable.
-    pub(crate) length: u64,
+    pub(crate) purpose: Purpose,
     /// What the server gave, at least as long.
     pub(crate) ttl: Duration,
     pub(crate) kept_at: Moment,
@@ -42,6 +78,11 @@ impl Lease {
     }
 }
 
+/// Whether a claim that waits is better off on a lease for waiting than on one of this length, in seconds.
+pub(crate) fn is_worth_parking(length: u64) -> bool {
+    length > WAIT_SECONDS
+}
+
 /// The length of the lease for claims of this ttl, in seconds.
 ///
 /// At least one second longer, so that a lease that is kept alive once a second covers every new claim; and one of a few
@@ -55,6 +96,9 @@ pub(crate) fn length_for(ttl: Duration) -> u64 {
     seconds.div_ceil(step) * step
 }
 
+/// The shortest lease that a cluster with the usual election timeout of a second grants.
+pub(crate) const WAIT_SECONDS: u64 = 2;
+const HOLDING_MOST: usize = 8;
 /// Shorter leases, in seconds, are made to measure.
 const EXACT_BELOW: u64 = 64;
 /// Of the longer ones there are two to this power for each doubling.

@@ -15,6 +15,7 @@ mod lease;
 mod line;
 mod looking;
 mod member;
+mod moving;
 mod outage;
 mod proof;
 mod proto;

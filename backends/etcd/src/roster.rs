@@ -3,7 +3,13 @@
 //! Many claims share few leases. A claim that is not renewed ends by its own ttl all the same, because the client that
 //! shares the lease out also ends it: each claim has a seat with its end. Ground rules: what a lease covers is counted
 //! from before the request that last extended it; a seat on a lease that ended is gone; a request that may still be
-//! under way is remembered with the mark of its lease, until the mark was moved on.
+//! under way is remembered with the mark of its lease, until the mark was moved on. Losses are collected here and are
+//! reported by [`Access`] once nobody has the roster any more, since whoever hears of one may need it.
+
+mod access;
+mod parking;
+
+pub(crate) use access::Access;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,7 +17,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment, Resource, Share};
 
-use crate::lease::Lease;
+use crate::lease::{Lease, Purpose};
 use crate::slots::{Slot, Slots, Spot, Whose};
 use crate::txn::{Erase, is_about_a_lease, lease_is};
 use crate::watcher::Bell;
@@ -23,9 +29,11 @@ pub(crate) struct Roster {
     seats: HashMap<ClaimId, Seat>,
     /// When seats that nobody visits end, the earliest first.
     ends: BTreeSet<(Moment, ClaimId)>,
-    /// Leases that are being opened, by length.
-    opening: HashMap<u64, usize>,
+    /// Leases that are being opened.
+    opening: HashMap<Purpose, usize>,
     slots: Slots,
+    /// What is lost and was not reported yet.
+    losses: Vec<(LossTrigger, LossCause)>,
 }
 
 /// One claim.
@@ -34,10 +42,15 @@ struct Seat {
     resource: Resource,
     share: Share,
     spot: Spot,
+    /// The lease on which it holds, or is going to.
     lease: i64,
+    /// The lease on which it waits, where its key was sent there.
+    parked: Option<i64>,
     /// The revision that created its key, where it is granted.
     place: Option<i64>,
     until: Moment,
+    /// How much later than that its key is taken away: from before it was asked for until it was granted.
+    padding: Duration,
     /// When the last look was sent that found it held.
     seen_at: Moment,
     visitors: usize,
@@ -79,6 +92,8 @@ pub(crate) enum Room {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Chores {
     pub(crate) keep: Vec<i64>,
+    /// The same for leases on which claims only wait.
+    pub(crate) keep_waiting: Vec<i64>,
     pub(crate) end: Vec<(ClaimId, Erase)>,
     pub(crate) next: Option<Moment>,
 }
@@ -87,6 +102,11 @@ impl Seat {
     /// Whether nothing that was ever sent for this claim can still touch its key: then another one may use it.
     fn is_spotless(&self) -> bool {
         self.keyless && self.erasing == 0 && self.doubt.is_none() && self.spot.whose == Whose::Ours
+    }
+
+    /// When its key is taken away, unless somebody comes for it.
+    fn end(&self) -> Moment {
+        self.until.after(self.padding)
     }
 
     /// Whether a late request could still create the key: it was sent under the present mark of a lease that lives.
@@ -99,14 +119,14 @@ impl Roster {
     /// Finds room for a claim, on the emptiest lease that still runs.
     ///
     /// [`Room::Open`] has to be followed by [`Roster::opening_ended`], after [`Roster::opened`] where that succeeds.
-    pub(crate) fn room(&mut self, length: u64, now: Moment) -> Room {
+    pub(crate) fn room(&mut self, purpose: Purpose, now: Moment) -> Room {
         self.leases.retain(|_, lease| lease.seats > 0 || lease.covers() > now);
-        let same = self.leases.values().filter(|lease| lease.length == length && lease.covers() > now);
+        let same = self.leases.values().filter(|lease| purpose.suits(lease, now));
         let open = same.clone().count();
         let emptiest = same.min_by_key(|lease| (lease.seats, lease.id));
-        let opening = self.opening.entry(length).or_default();
+        let opening = self.opening.entry(purpose).or_default();
         match emptiest {
-            Some(lease) if lease.seats == 0 || open + *opening >= MAX_LEASES => Room::On(lease.clone()),
+            Some(lease) if lease.seats == 0 || open + *opening >= purpose.most() => Room::On(lease.clone()),
             None if *opening > 0 => Room::Soon,
             _ => {
                 *opening += 1;
@@ -115,10 +135,10 @@ impl Roster {
         }
     }
 
-    pub(crate) fn opened(&mut self, id: i64, length: u64, ttl: Duration, asked_at: Moment) -> Lease {
+    pub(crate) fn opened(&mut self, id: i64, purpose: Purpose, ttl: Duration, asked_at: Moment) -> Lease {
         let lease = Lease {
             id,
-            length,
+            purpose,
             ttl,
             kept_at: asked_at,
             mark: 0,
@@ -130,8 +150,8 @@ impl Roster {
         lease
     }
 
-    pub(crate) fn opening_ended(&mut self, length: u64) {
-        if let Some(opening) = self.opening.get_mut(&length) {
+    pub(crate) fn opening_ended(&mut self, purpose: Purpose) {
+        if let Some(opening) = self.opening.get_mut(&purpose) {
             *opening = opening.saturating_sub(1);
         }
     }
@@ -149,7 +169,7 @@ impl Roster {
     /// Somebody contends for the claim. Its seat does not end meanwhile. Answers `false` where it has none.
     pub(crate) fn visit(&mut self, claim: ClaimId) -> bool {
         let Some(seat) = self.seats.get_mut(&claim) else { return false };
-        self.ends.remove(&(seat.until, claim));
+        self.ends.remove(&(seat.end(), claim));
         seat.visitors += 1;
         if seat.visitors == 1
             && let Some(lease) = self.leases.get_mut(&seat.lease)
@@ -176,8 +196,10 @@ impl Roster {
             share: claim.share,
             spot,
             lease,
+            parked: None,
             place: None,
             until: Moment::START,
+            padding: Duration::ZERO,
             seen_at: Moment::START,
             visitors: 1,
             doubt: None,
@@ -219,11 +241,11 @@ impl Roster {
             return None;
         }
         if seat.place.is_none() {
-            seat.until = now.after(KEPT_PLACE);
+            (seat.until, seat.padding) = (now.after(KEPT_PLACE), Duration::ZERO);
         }
-        let until = seat.until;
-        self.ends.insert((until, claim));
-        Some(until)
+        let end = seat.end();
+        self.ends.insert((end, claim));
+        Some(end)
     }
 
     /// By when the lease of a claim has to be kept alive for those that wait on it.
@@ -259,11 +281,19 @@ impl Roster {
         }
     }
 
-    /// The claim holds, up to `until` unless it is renewed.
-    pub(crate) fn granted(&mut self, claim: ClaimId, place: i64, until: Moment) -> Option<LossSignal> {
+    /// The claim holds, up to `until` unless it is renewed. Its key goes `padding` later, so that on the server nobody
+    /// follows before a whole ttl is over.
+    pub(crate) fn granted(
+        &mut self,
+        claim: ClaimId,
+        place: i64,
+        until: Moment,
+        padding: Duration,
+    ) -> Option<LossSignal> {
+        self.unpark(claim);
         let seat = self.seats.get_mut(&claim)?;
         seat.place = Some(place);
-        seat.until = seat.until.max(until);
+        (seat.until, seat.padding) = (seat.until.max(until), seat.padding.max(padding));
         // This client goes on with it itself.
         seat.spot.erase.only_if.retain(|condition| !is_about_a_lease(condition));
         Some(seat.loss.get_or_insert_with(LossTrigger::new).1.clone())
@@ -324,11 +354,11 @@ impl Roster {
         if seat.until <= asked_at {
             return false;
         }
-        let until = seat.until.max(asked_at.after(claim.ttl));
-        if self.ends.remove(&(seat.until, claim.id)) {
-            self.ends.insert((until, claim.id));
+        let is_due = self.ends.remove(&(seat.end(), claim.id));
+        seat.until = seat.until.max(asked_at.after(claim.ttl));
+        if is_due {
+            self.ends.insert((seat.end(), claim.id));
         }
-        seat.until = until;
         true
     }
 
@@ -380,7 +410,7 @@ impl Roster {
     /// The claim was found gone.
     pub(crate) fn lost(&mut self, claim: ClaimId, cause: LossCause, now: Moment) {
         if let Some((trigger, _)) = self.seats.get_mut(&claim).and_then(|seat| seat.loss.take()) {
-            trigger.fire(cause);
+            self.losses.push((trigger, cause));
         }
         self.ended(claim, now);
     }
@@ -403,8 +433,8 @@ impl Roster {
         if let Some(seat) = self.seats.get_mut(&claim)
             && seat.visitors == 0
         {
-            self.ends.remove(&(seat.until, claim));
-            seat.until = at;
+            self.ends.remove(&(seat.end(), claim));
+            (seat.until, seat.padding) = (at, Duration::ZERO);
             self.ends.insert((at, claim));
         }
     }
@@ -433,13 +463,17 @@ impl Roster {
         let on_it: Vec<ClaimId> =
             self.seats.iter().filter(|(_, seat)| seat.lease == id).map(|(claim, _)| *claim).collect();
         for claim in on_it {
-            self.lost(claim, LossCause::SessionEnded, now);
+            // One that is parked has its key elsewhere, and comes for another lease when its turn comes.
+            if self.seats.get(&claim).is_some_and(|seat| seat.parked.is_none()) {
+                self.lost(claim, LossCause::SessionEnded, now);
+            }
             if let Some(seat) = self.seats.get(&claim)
                 && let Some(bell) = &seat.bell
             {
                 bell.ring(None);
             }
         }
+        self.parking_ended(id);
     }
 
     /// What is to be done now. Leases are kept for those that wait; for those that hold, their renewals do it.
@@ -449,7 +483,10 @@ impl Roster {
             let due = lease.due();
             if due <= now {
                 lease.keep_again_at = now.after(lease.ttl / 20);
-                chores.keep.push(lease.id);
+                match lease.purpose {
+                    Purpose::Hold(_) => chores.keep.push(lease.id),
+                    Purpose::Wait => chores.keep_waiting.push(lease.id),
+                }
             }
             let due = due.max(lease.keep_again_at);
             chores.next = Some(chores.next.map_or(due, |next| next.min(due)));
@@ -462,7 +499,7 @@ impl Roster {
             self.ends.pop_first();
             let Some(seat) = self.seats.get_mut(&claim) else { continue };
             if let Some((trigger, _)) = seat.loss.take() {
-                trigger.fire(LossCause::Expired);
+                self.losses.push((trigger, LossCause::Expired));
             }
             chores.end.push((claim, seat.spot.erase.clone()));
         }
@@ -472,8 +509,9 @@ impl Roster {
     /// Leases that waiters depend on and that may have ended by now: those waiters have to be told.
     pub(crate) fn ring_lapsed(&self, now: Moment) {
         for seat in self.seats.values() {
+            let on = self.leases.get(&seat.parked.unwrap_or(seat.lease));
             if let Some(bell) = &seat.bell
-                && self.leases.get(&seat.lease).is_some_and(|lease| lease.covers() <= now)
+                && on.is_some_and(|lease| lease.covers() <= now)
             {
                 bell.ring(None);
             }
@@ -481,8 +519,9 @@ impl Roster {
     }
 
     fn remove(&mut self, claim: ClaimId) {
+        self.unpark(claim);
         let Some(seat) = self.seats.remove(&claim) else { return };
-        self.ends.remove(&(seat.until, claim));
+        self.ends.remove(&(seat.end(), claim));
         if let Some(lease) = self.leases.get_mut(&seat.lease) {
             lease.seats = lease.seats.saturating_sub(1);
         }
@@ -492,8 +531,6 @@ impl Roster {
     }
 }
 
-/// The most leases of one length, beyond a few that are opened at the same moment.
-const MAX_LEASES: usize = 8;
 /// How long a place in line is kept for a claim whose last call failed.
 pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
 
@@ -528,13 +565,19 @@ mod tests {
     }
 
     const TEN: Duration = Duration::from_secs(10);
+    const ELEVEN: Purpose = Purpose::Hold(11);
 
     fn roster() -> Roster {
         let mut roster = Roster::default();
-        assert!(matches!(roster.room(11, at(0)), Room::Open));
-        roster.opened(1, 11, Duration::from_secs(11), at(0));
-        roster.opening_ended(11);
+        assert!(matches!(roster.room(ELEVEN, at(0)), Room::Open));
+        roster.opened(1, ELEVEN, Duration::from_secs(11), at(0));
+        roster.opening_ended(ELEVEN);
         roster
+    }
+
+    /// What [`Access`] does when it is dropped.
+    fn report(roster: &mut Roster) {
+        roster.losses.drain(..).for_each(|(trigger, cause)| trigger.fire(cause));
     }
 
     #[test]
@@ -542,18 +585,18 @@ mod tests {
         let mut roster = Roster::default();
         let mut next = 0;
         for n in 0..100 {
-            let lease = match roster.room(11, at(0)) {
+            let lease = match roster.room(ELEVEN, at(0)) {
                 Room::On(lease) => lease.id,
                 Room::Open => {
                     next += 1;
-                    roster.opening_ended(11);
-                    roster.opened(next, 11, TEN, at(0)).id
+                    roster.opening_ended(ELEVEN);
+                    roster.opened(next, ELEVEN, TEN, at(0)).id
                 }
                 Room::Soon => panic!("nothing is being opened"),
             };
             seat(&mut roster, n, lease);
         }
-        assert_eq!(next, MAX_LEASES as i64);
+        assert_eq!(next, ELEVEN.most() as i64);
         let counts: Vec<usize> = roster.leases.values().map(|lease| lease.seats).collect();
         assert!(counts.iter().all(|count| (12..=13).contains(count)), "{counts:?}");
     }
@@ -561,14 +604,14 @@ mod tests {
     #[test]
     fn the_first_lease_is_opened_once_and_a_free_one_is_used_again() {
         let mut roster = Roster::default();
-        assert!(matches!(roster.room(11, at(0)), Room::Open));
-        assert!(matches!(roster.room(11, at(0)), Room::Soon));
-        roster.opening_ended(11);
-        assert!(matches!(roster.room(11, at(0)), Room::Open));
-        roster.opened(1, 11, TEN, at(0));
-        roster.opening_ended(11);
-        assert!(matches!(roster.room(11, at(5)), Room::On(lease) if lease.id == 1));
-        assert!(matches!(roster.room(11, at(10_000)), Room::Open), "it ran out");
+        assert!(matches!(roster.room(ELEVEN, at(0)), Room::Open));
+        assert!(matches!(roster.room(ELEVEN, at(0)), Room::Soon));
+        roster.opening_ended(ELEVEN);
+        assert!(matches!(roster.room(ELEVEN, at(0)), Room::Open));
+        roster.opened(1, ELEVEN, TEN, at(0));
+        roster.opening_ended(ELEVEN);
+        assert!(matches!(roster.room(ELEVEN, at(5)), Room::On(lease) if lease.id == 1));
+        assert!(matches!(roster.room(ELEVEN, at(10_000)), Room::Open), "it ran out");
     }
 
     #[test]
@@ -577,7 +620,7 @@ mod tests {
         seat(&mut roster, 1, 1);
         roster.sending(id(1), 0);
         roster.answered(id(1), None);
-        let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
+        let signal = roster.granted(id(1), 7, at(10_000), Duration::ZERO).unwrap();
         roster.leave(id(1), at(5));
         assert_eq!(roster.chores(at(9_999), 10).end, []);
         assert!(roster.renewed(&claim(1, TEN), at(9_000)));
@@ -586,12 +629,28 @@ mod tests {
         assert!(roster.view(&claim(1, TEN), at(19_000)).unwrap().expired);
         assert!(!roster.renewed(&claim(1, TEN), at(19_000)), "what has ended is not renewed");
         assert_eq!(roster.chores(at(19_000), 10).end, [(id(1), key(1))]);
+        assert_eq!(signal.cause(), None, "not before the roster is given back");
+        report(&mut roster);
         assert_eq!(signal.cause(), Some(LossCause::Expired));
         roster.end_later(id(1), at(20_000));
         assert_eq!(roster.chores(at(20_000), 10).end.len(), 1);
         roster.erasing(id(1));
         roster.erased(id(1), false, at(20_000));
         assert_eq!(roster.view(&claim(1, TEN), at(20_000)), None);
+    }
+
+    #[test]
+    fn a_key_goes_a_whole_ttl_after_the_grant_had_arrived() {
+        let mut roster = roster();
+        seat(&mut roster, 1, 1);
+        roster.sending(id(1), 0);
+        roster.answered(id(1), None);
+        // Asked at 0, answered at 700 ms: on the server it may have been granted just before that.
+        roster.granted(id(1), 7, at(10_000), Duration::from_millis(700));
+        roster.leave(id(1), at(700));
+        assert!(roster.view(&claim(1, TEN), at(10_000)).unwrap().expired, "the client counts from before");
+        assert_eq!(roster.chores(at(10_699), 10).end, []);
+        assert_eq!(roster.chores(at(10_700), 10).end, [(id(1), key(1))]);
     }
 
     #[test]
@@ -646,7 +705,7 @@ mod tests {
     fn a_key_is_used_again_once_nothing_that_was_sent_can_touch_it() {
         assert!(is_used_again(|roster| {
             placed(roster);
-            roster.granted(id(1), 7, at(10_000));
+            roster.granted(id(1), 7, at(10_000), Duration::ZERO);
             roster.leave(id(1), at(5));
             roster.erasing(id(1));
             roster.erased(id(1), false, at(6));
@@ -683,7 +742,7 @@ mod tests {
         }));
         assert!(!is_used_again(|roster| {
             placed(roster);
-            roster.granted(id(1), 7, at(10_000));
+            roster.granted(id(1), 7, at(10_000), Duration::ZERO);
             roster.leave(id(1), at(5));
             roster.lost(id(1), LossCause::Gone, at(6));
         }));
@@ -701,16 +760,17 @@ mod tests {
         let mut roster = roster();
         seat(&mut roster, 1, 1);
         roster.sending(id(1), 0);
-        let signal = roster.granted(id(1), 7, at(10_000)).unwrap();
+        let signal = roster.granted(id(1), 7, at(10_000), Duration::ZERO).unwrap();
         roster.leave(id(1), at(5));
         seat(&mut roster, 2, 1);
         let bell = Arc::new(Bell::default());
         roster.hang(id(2), &bell);
         roster.lease_ended(1, at(6));
+        report(&mut roster);
         assert_eq!(signal.cause(), Some(LossCause::SessionEnded));
         assert_eq!(roster.view(&claim(1, TEN), at(5)), None);
         assert!(roster.lease(1).is_none());
-        roster.opened(2, 11, TEN, at(10));
+        roster.opened(2, ELEVEN, TEN, at(10));
         roster.reseat(id(2), 2);
         assert_eq!(roster.view(&claim(2, TEN), at(10)).map(|view| view.lease), Some(2));
         assert_eq!(roster.leases[&2].waiters, 1);

@@ -21,6 +21,9 @@ async fn tend(core: Weak<Core>) {
         let Some(core) = core.upgrade() else { return };
         let now = core.now();
         let chores = core.roster().chores(now, ENDS_TOGETHER);
+        if !chores.keep_waiting.is_empty() {
+            drop(tokio::spawn(keep_waiting(core.clone(), chores.keep_waiting)));
+        }
         if !chores.keep.is_empty() {
             drop(tokio::spawn(keep(core.clone(), chores.keep)));
         }
@@ -49,6 +52,33 @@ async fn keep(core: Arc<Core>, leases: Vec<i64>) {
     }
 }
 
+/// Keeps the leases alive on which claims only wait. No claim counts on them, so the word of any server will do, and there is little
+/// time: one that does not answer soon is left for the next one.
+async fn keep_waiting(core: Arc<Core>, leases: Vec<i64>) {
+    let asked_at = core.now();
+    let kept = core.cluster.ask_within(WAIT_LIMIT, |line| {
+        let leases = leases.clone();
+        async move { line.keep(leases).await }
+    });
+    let kept = kept.await;
+    let now = core.now();
+    let mut roster = core.roster();
+    match kept {
+        Ok(kept) => {
+            for (id, ttl) in kept.value.ttls {
+                match ttl {
+                    ..=0 => roster.lease_ended(id, now),
+                    ttl => roster.kept(id, asked_at, Duration::from_secs(ttl.unsigned_abs())),
+                }
+            }
+        }
+        Err(refusal) => {
+            tracing::debug!(?refusal, "the lease of waiting claims was not kept alive");
+            roster.ring_lapsed(now);
+        }
+    }
+}
+
 async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Erase)>) {
     let (ids, keys): (Vec<ClaimId>, Vec<Erase>) = claims.into_iter().unzip();
     if let Err(failure) = crate::ending::end(&core, &ids, &keys).await {
@@ -61,6 +91,8 @@ async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Erase)>) {
 
 /// The most claims that are ended in one go; what is left follows at once.
 const ENDS_TOGETHER: usize = 1_024;
+/// Three servers are asked within it, and it ends before a lease for waiting does that was kept alive when it was due.
+const WAIT_LIMIT: Duration = Duration::from_millis(1_200);
 const SHORTEST: Duration = Duration::from_millis(5);
 /// How often it looks at least.
 pub(crate) const LONGEST: Duration = Duration::from_millis(500);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::{
-    Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Release, Renew, Renewal, Share,
+    Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Put, Registers, Release, Renew, Renewal,
+    Resource, Share,
 };
 use leasehold_etcd::{EtcdBackend, EtcdConfig, EtcdProof};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
@@ -41,7 +42,7 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     // The same server twice: first by a way on which everything is late, then directly.
-    let url = format!("{}/?timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?order=given&timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     for round in 0..8 {
         let backend = connect(&url).await;
         let warm = mutex("warm");
@@ -92,7 +93,7 @@ fn only_key(server: &EtcdCluster, name: &str) -> String {
 /// A proxy before the server, and the address of both: what is held up in the one is asked again of the other.
 async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?order=given&timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     (proxy, url)
 }
 
@@ -231,7 +232,7 @@ async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
 async fn a_release_whose_answer_is_lost_is_told_as_what_it_was() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?order=given&timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     let backend = connect(&url).await;
     let claim = mutex("job");
     try_take(&backend, &claim).await.unwrap();
@@ -324,7 +325,8 @@ async fn a_stream_that_hangs_is_noticed() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let first = connect(&server.url()).await;
-    let second = connect(&format!("{}/?timeout=2s", server.url_at(&[proxy.addr(), server.addr(0)]))).await;
+    let second =
+        connect(&format!("{}/?order=given&timeout=2s", server.url_at(&[proxy.addr(), server.addr(0)]))).await;
     let (held, waits) = (mutex("job"), mutex("job"));
     try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
@@ -407,6 +409,33 @@ async fn tls_is_verified_both_ways() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_value_is_not_brought_back_by_a_late_put() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (proxy, url) = first_through_a_proxy(&server).await;
+    let other = connect(&server.url()).await;
+    for round in 0..2 {
+        let backend = connect(&url).await;
+        let at = Resource::new(&format!("offer/{round}")).unwrap();
+        let absent = backend.read(&at).await.unwrap();
+        assert_eq!(absent.value, None);
+        proxy.hold(Way::ToServer);
+        let put = Put { value: Some(b"offer".to_vec()), keep: None };
+        let put = backend.swap(&at, &absent.stamp, &put).await.unwrap().expect("nobody else wrote");
+        let removed = other.swap(&at, &put, &Put { value: None, keep: None }).await.unwrap();
+        assert_eq!(other.read(&at).await.unwrap().stamp, removed.clone().expect("it was there"));
+        proxy.heal().unwrap();
+        for _ in 0..20 {
+            assert_eq!(other.read(&at).await.unwrap().value, None, "a late put brought it back");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // What was absent before is another state than what is absent now.
+        let again = Put { value: Some(b"again".to_vec()), keep: None };
+        assert_eq!(other.swap(&at, &absent.stamp, &again).await.unwrap(), None);
+        assert!(other.swap(&at, &removed.unwrap(), &again).await.unwrap().is_some());
+    }
+}
+
 #[tokio::test]
 async fn a_server_with_small_transactions_is_served_in_small_ones() {
     let Some(server) = EtcdCluster::builder().arg("--max-txn-ops=8").start_or_skip().await else { return };
@@ -441,7 +470,7 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     else {
         return;
     };
-    let url = format!("{}/?timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
+    let url = format!("{}/?order=given&timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
     let config = leasehold_etcd::EtcdConfig::parse(&url).unwrap();
     let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
