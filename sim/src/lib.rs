@@ -13,6 +13,7 @@ pub mod epoch;
 pub mod handover;
 pub mod lease;
 pub mod observer;
+pub mod parking;
 pub mod quorum;
 pub mod redlock;
 pub mod search;
