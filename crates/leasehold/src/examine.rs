@@ -182,6 +182,30 @@ mod tests {
     }
 
     #[test]
+    fn no_finding_advises_the_store_itself() {
+        let weak = Profile {
+            name: "etcd",
+            admission: leasehold_core::Admission::Counted,
+            order: Order::Fifo,
+            waiting: Waiting::Notifies,
+            liveness: Liveness::Lease { min: Duration::from_secs(1), max: Duration::from_secs(60) },
+            fencing: Grade::BestEffort,
+            safety: Safety::LostOnFailover,
+            place_ttl: Duration::ZERO,
+            granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
+            renew_batch_max: 1,
+            note_max: 1,
+        };
+        for finding in promises(&weak, Duration::from_secs(30)) {
+            let text = format!("{finding:?}");
+            for word in ["etcd", "ZooKeeper", "a clock takes over"] {
+                assert!(!text.contains(word), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn fences_that_do_not_rise_are_found() {
         let fence = |seq| Fence::new(0, seq, 0);
         assert_eq!(judge_fences(&[]), None);

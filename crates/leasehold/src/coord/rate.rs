@@ -1,7 +1,8 @@
 //! So many in any period, by the server's clock.
 //!
 //! Ground rules: a grant is a permit of a semaphore whose lease is the period, and which nobody renews or gives back. The
-//! server itself ends it, so no clock of a client takes part, and a client that dies frees nothing early.
+//! server itself ends it, so no clock of a client takes part (etcd's clients end their own claims, a whole period after the
+//! grant had arrived), and a client that dies frees nothing early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::lock::{Guard, Semaphore};
 ///
 /// # Promises
 /// The server grants at most so many in *any* window of a period, wherever it begins: not twice as many around the end of a
-/// counted minute. It counts by its own clock, and what it granted to a process that has died counts as well. Where the store
+/// counted minute. It counts by its own clock (on etcd by that of the client that was granted, from when the grant had arrived, as long as that client lives), and what it granted to a process that has died counts as well. Where the store
 /// keeps a line, who came first is served first, in all processes.
 ///
 /// # Does not promise
