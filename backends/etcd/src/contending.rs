@@ -5,6 +5,7 @@
 //! ttl (see `moving.rs`). A claim without patience takes no place at all: its key is put only under the
 //! condition that it is admitted. One transaction takes what is free.
 
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use leasehold_core::{
@@ -17,7 +18,9 @@ use crate::line::{Entry, admits, blockers};
 use crate::member::term;
 use crate::moving::{hold, park, put_on};
 use crate::proof::EtcdProof;
-use crate::proto::{Compare, PutRequest, RangeRequest, Request, TxnRequest, TxnResponse};
+use crate::proto::{
+    Compare, Header, KeyValue, PutRequest, RangeRequest, RangeResponse, Request, TxnRequest, TxnResponse,
+};
 use crate::refusal::Refusal;
 use crate::slots::{Slot, Spot, Whose};
 use crate::txn::{Erase, changed_at, created_at, into_range, nothing_before, nothing_since, op, version_is};
@@ -266,7 +269,8 @@ impl Call<'_> {
         }
         let pass = self.turn().await?;
         let lease = self.visit.lease(claim).await.map_err(Refusal::into_failure)?;
-        let all = core.layout.look_at_all(&core.layout.line(&claim.resource));
+        let looks = core.layout.looks_for(&core.layout.line(&claim.resource), claim.share);
+        let looks: Vec<_> = looks.into_iter().map(|look| op(Request::Range(look))).collect();
         let mark = core.layout.mark(lease.id);
         let key = spot.erase.key;
         let absent = created_at(&key, 0);
@@ -278,8 +282,13 @@ impl Call<'_> {
         };
         let request = TxnRequest {
             compare: condition.into_iter().chain([absent, version_is(&mark, lease.mark)]).collect(),
-            success: vec![op(Request::Put(put)), op(Request::Range(all.clone()))],
-            failure: vec![op(Request::Range(all)), op(Request::Range(look_up(&mark)))],
+            success: [op(Request::Put(put))].into_iter().chain(looks.clone()).collect(),
+            // Whose turn it is at the key tells its value.
+            failure: [look_up(&mark), RangeRequest { keys_only: false, ..look_up(&key) }]
+                .into_iter()
+                .map(|look| op(Request::Range(look)))
+                .chain(looks)
+                .collect(),
         };
         let before = core.roster().sending(claim.id, lease.mark);
         let stepped = core.step(claim, &lease, request).await;
@@ -290,11 +299,20 @@ impl Call<'_> {
                     core.roster().answered(claim.id, before);
                 }
                 let was_put = answer.value.succeeded;
-                let mark = answer.value.responses.iter().cloned().filter_map(into_range).nth(1);
-                if let Some(kv) = mark.as_ref().and_then(|found| found.kvs.first()) {
-                    core.roster().marked(lease.id, kv.version);
+                let mut found: VecDeque<_> =
+                    answer.value.responses.into_iter().filter_map(into_range).collect();
+                let mut values = Vec::new();
+                if !was_put {
+                    let mark = found.pop_front().unwrap_or_default();
+                    if let Some(kv) = mark.kvs.first() {
+                        core.roster().marked(lease.id, kv.version);
+                    }
+                    values = found.pop_front().unwrap_or_default().kvs;
                 }
-                let mut seen = self.read(answer.value, asked_at)?;
+                let mut all = found.pop_front().unwrap_or_default();
+                values.extend(found.into_iter().flat_map(|found| found.kvs));
+                fill_in(&mut all.kvs, values);
+                let mut seen = self.read(answer.value.header, all, asked_at)?;
                 self.join_other(&mut seen).await?;
                 seen.firm = was_put && seen.own.is_some_and(|own| seen.line[own].key == key);
                 if seen.own.is_none() && !seen.endless {
@@ -332,7 +350,7 @@ impl Call<'_> {
             let line = vec![entry];
             return Ok(Seen { line, endless: false, own: Some(0), revision, asked_at, firm: true });
         }
-        let mut seen = self.read(answer, asked_at)?;
+        let mut seen = self.read_answer(answer, asked_at)?;
         // Whatever is its id: another place than the one that was waited at is another claim's history.
         let key = self.core.spot(self.claim).erase.key;
         seen.own = seen.line.iter().position(|seen| seen.place == entry.place && seen.key == key);
@@ -374,10 +392,13 @@ impl Call<'_> {
         Err(self.restless())
     }
 
-    /// Reads the first look of an answer.
-    fn read(&self, answer: TxnResponse, asked_at: Moment) -> Result<Seen, Failure> {
-        let header = answer.header;
+    /// Reads the only look of an answer.
+    fn read_answer(&self, answer: TxnResponse, asked_at: Moment) -> Result<Seen, Failure> {
         let found = answer.responses.into_iter().find_map(into_range).unwrap_or_default();
+        self.read(answer.header, found, asked_at)
+    }
+
+    fn read(&self, header: Option<Header>, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
         let line = self.core.layout.read_line(&self.claim.resource, &found.kvs)?;
         let own = line.iter().position(|entry| entry.id == self.claim.id);
         tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(header), "seen");
@@ -407,7 +428,7 @@ impl Call<'_> {
     async fn look_for_it(&self) -> Result<Seen, Failure> {
         let all = self.core.layout.look_at_all(&self.core.layout.line(&self.claim.resource));
         let (answer, _, asked_at) = self.see(all, None).await?;
-        let seen = self.read(answer, asked_at)?;
+        let seen = self.read_answer(answer, asked_at)?;
         if seen.own.is_none() {
             let spot = self.core.spot_in(self.claim, Slot::Own);
             self.core.roster().move_to(self.claim, spot);
@@ -468,6 +489,16 @@ impl Doubt {
             Watches::MayMiss => tokio::time::sleep(self.trusted).await,
         }
         self.trusted = (self.trusted * TRUSTED_MORE).min(TRUSTED_MOST);
+    }
+}
+
+/// Puts values that were looked at apart into a look at keys.
+fn fill_in(line: &mut [KeyValue], values: Vec<KeyValue>) {
+    let mut values: HashMap<Vec<u8>, Vec<u8>> = values.into_iter().map(|kv| (kv.key, kv.value)).collect();
+    for kv in line {
+        if let Some(value) = values.remove(&kv.key) {
+            kv.value = value;
+        }
     }
 }
 

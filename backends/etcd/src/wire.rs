@@ -137,6 +137,19 @@ impl Layout {
         RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.look_along(line, 0) }
     }
 
+    /// The looks by which a claim of this share learns who is in line, and where it is itself: the keys of the whole line, and the values
+    /// of those that may hold with its share. Only what holds is gone on with by another client, and for a slot only the value tells
+    /// which claim that is. Where many may hold, it is one look at everything.
+    pub(crate) fn looks_for(&self, line: &Span, share: Share) -> Vec<RangeRequest> {
+        // Those ahead of one that holds leave room for it, and each weighs one at least.
+        let holders_most = share.capacity() - share.weight() + 1;
+        if self.dialect != Dialect::Native || holders_most > VALUES_MOST {
+            return vec![self.look_at_all(line)];
+        }
+        let holders = RangeRequest { limit: holders_most.into(), ..self.look_at_all(line) };
+        vec![self.look_along(line, 0), holders]
+    }
+
     /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as names do, come behind `after`.
     pub(crate) fn listing(&self, prefix: &str, after: Option<&Resource>) -> Span {
         if self.dialect != Dialect::Native {
@@ -336,6 +349,8 @@ pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
 
 /// How many keys stand for what was removed: a register is created anew only where nothing of its share was removed meanwhile.
 const REMOVALS: u64 = 1_024;
+/// Where more may hold at once, their values are not looked at one by one.
+const VALUES_MOST: u32 = 32;
 /// Sorts below every byte of an escaped name, so that `a` with its claims comes before `a/b` with its own.
 const SEPARATOR: u8 = b'!';
 /// Begins an escaped byte below the plain ones.
@@ -475,6 +490,22 @@ mod tests {
         for plain in ["30000 abababababababababababababababab", "30000 ", &"a".repeat(40)] {
             assert_eq!(id(plain.as_bytes()), (slot, claim.share), "{plain}");
         }
+    }
+
+    #[test]
+    fn a_newcomer_reads_the_values_of_holders_only() {
+        let layout = native("p/");
+        let line = layout.line(&Resource::new("job").unwrap());
+        let limits = |share| {
+            let looks = layout.looks_for(&line, share);
+            looks.iter().map(|look| (look.keys_only, look.limit)).collect::<Vec<_>>()
+        };
+        let all = leasehold_core::MAX_LINE as i64 + 1;
+        assert_eq!(limits(Share::MUTEX), [(true, all), (false, 1)]);
+        assert_eq!(limits(Share::WRITER), [(true, all), (false, 1)]);
+        assert_eq!(limits(Share::permits(2, 9).unwrap()), [(true, all), (false, 8)]);
+        assert_eq!(limits(Share::READER), [(false, all)]);
+        assert_eq!(concurrency().looks_for(&line, Share::MUTEX).len(), 1);
     }
 
     #[test]
