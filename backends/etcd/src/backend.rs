@@ -14,6 +14,7 @@ use leasehold_core::{
 use crate::cluster::Cluster;
 use crate::config::EtcdConfig;
 use crate::core::Core;
+use crate::lease::length_for;
 use crate::refusal::Refusal;
 use crate::wire::{Dialect, Layout, look_up};
 use crate::{contending, ending, examining, looking, registers, renewing, roster, tending, version};
@@ -108,6 +109,11 @@ impl Backend for EtcdBackend {
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.accept(claim)?;
         contending::contend(&self.core, claim, patience).await
+    }
+
+    /// Claims of about the same ttl go together: a short one is not held back by what a long one has time for.
+    fn part(&self, claim: &Claim) -> u64 {
+        length_for(claim.ttl).ilog2().into()
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {

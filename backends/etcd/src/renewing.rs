@@ -59,7 +59,9 @@ async fn renew_part(core: &Core, part: &[Renew<'_>], asked_at: Moment) -> Vec<Re
     // A later answer would help nobody.
     let shortest = part.iter().map(|renew| renew.claim.ttl).min().unwrap_or_default();
     let end = asked_at.after(shortest);
-    let Ok(_pass) = timeout(core.now().until(end), core.renewals.pass(end)).await else {
+    // All answers of a batch come together: one part that waits for long would hold back what the others confirmed.
+    let turn_by = asked_at.after(shortest / PATIENCE);
+    let Ok(_pass) = timeout(core.now().until(turn_by), core.renewals.pass(end)).await else {
         let detail = "so many renewals were under way that the server did not come to this one in time: hold fewer locks in one process, or longer ones";
         return part.iter().map(|_| Renewal::Unknown(Failure::unavailable(detail))).collect();
     };
@@ -191,4 +193,6 @@ fn renewed(core: &Core, claim: &Claim, asked_at: Moment) -> Renewal {
 const TURNS: u32 = 3;
 /// The part of the time for a request that the first look of a batch is ahead of the others.
 const HEAD_START: u32 = 8;
+/// The part of its ttl for which a renewal waits for its turn. The engine asks again.
+const PATIENCE: u32 = 3;
 const MIN_LIMIT: Duration = Duration::from_millis(200);
