@@ -129,7 +129,7 @@ impl Cluster {
             tries += 1;
             let all_were_asked = tries % self.members.len() == 0;
             if all_were_asked {
-                self.outage.failed(since, &failure);
+                self.outage.failed(since, &failure, probe.as_ref());
                 drop(probe.take());
             }
             if over.is_elapsed() {

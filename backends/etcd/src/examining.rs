@@ -216,7 +216,7 @@ async fn shortest_lease(core: &Core) -> Finding {
         return Finding::new("shortest-lease", Severity::Good, found);
     }
     Finding::new("shortest-lease", Severity::Notice, found)
-        .meaning("the locks of a process that died are kept at least as long, whatever their ttl")
+        .meaning("the locks of a process that died, and its places in line, are kept at least as long, whatever their ttl")
         .advice("shorten --election-timeout where that is too long")
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold_core::{Effect, Failure};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{sleep, timeout};
 
 /// The state of the cluster as this client knows it.
 #[derive(Debug, Default)]
@@ -25,16 +25,26 @@ pub(crate) struct Outage {
 #[derive(Debug)]
 struct Down {
     backoff: Backoff,
-    /// Nobody asks before.
-    ask_at: Instant,
-    /// Up to when the others wait for the one that asks.
-    asked_until: Option<Instant>,
+    /// How long the next one pauses before it asks.
+    pause: Duration,
+    /// Whose turn it is, by number.
+    turn: u64,
+    /// Whether that one pauses or asks.
+    is_taken: bool,
     failure: Failure,
 }
 
 /// The right to ask during an outage. Dropping it lets another request ask.
 #[derive(Debug)]
-pub(crate) struct Probe<'a>(Option<&'a Outage>);
+pub(crate) struct Probe<'a>(Option<(&'a Outage, u64)>);
+
+/// What a request has to do during an outage.
+enum Role {
+    /// Pause for so long, and ask.
+    Ask(u64, Duration),
+    /// Wait for the one whose turn it is.
+    Wait(u64),
+}
 
 /// Pauses that double, each cut by chance to between a half and the whole.
 #[derive(Clone, Debug, Default)]
@@ -54,20 +64,27 @@ impl Outage {
         }
     }
 
-    /// All servers failed to answer a request that began when `since` requests had been answered.
-    pub(crate) fn failed(&self, since: u64, failure: &Failure) {
+    /// All servers failed to answer a request that began when `since` requests had been answered. Only the one whose turn it was
+    /// makes the next pause longer.
+    pub(crate) fn failed(&self, since: u64, failure: &Failure, probe: Option<&Probe<'_>>) {
         let mut down = self.down();
         // An answer takes the lock after it is counted, so none is overlooked here.
         if self.answers() != since {
             return;
         }
-        let mut backoff = down.take().map(|down| down.backoff).unwrap_or_default();
-        let ask_at = Instant::now() + backoff.next(FIRST_PAUSE);
         let mut failure = failure.clone();
         failure.effect = Effect::None;
-        *down = Some(Down { backoff, ask_at, asked_until: None, failure });
-        drop(down);
-        self.changed.notify_waiters();
+        let asked = probe.and_then(|probe| probe.0).map(|(_, turn)| turn);
+        let (mut backoff, turn, is_taken) = match down.take() {
+            Some(present) if asked != Some(present.turn) => {
+                *down = Some(Down { failure, ..present });
+                return;
+            }
+            Some(present) => (present.backoff, present.turn, present.is_taken),
+            None => Default::default(),
+        };
+        let pause = backoff.next(FIRST_PAUSE);
+        *down = Some(Down { backoff, pause, turn, is_taken, failure });
     }
 
     /// Why the cluster counts as down; `None` while it does not.
@@ -80,25 +97,54 @@ impl Outage {
     /// # Cancel safety
     /// A request that is dropped while it waits takes no turn along.
     pub(crate) async fn turn(&self) -> Probe<'_> {
+        let mut overdue = None;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Registered before the look, so that no change is missed in between.
             changed.as_mut().enable();
-            let wait_until = {
-                let mut down = self.down();
-                let Some(down) = down.as_mut() else { return Probe(None) };
-                let now = Instant::now();
-                let wait_until = down.asked_until.map_or(down.ask_at, |asked| asked.max(down.ask_at));
-                if wait_until <= now {
-                    down.asked_until = Some(now + PROBE_LIMIT);
-                    return Probe(Some(self));
+            match self.role(overdue.take()) {
+                None => return Probe(None),
+                Some(Role::Ask(turn, pause)) => {
+                    // It is given back in whatever way this ends.
+                    let probe = Probe(Some((self, turn)));
+                    tokio::select! {
+                        () = self.end() => {}
+                        () = sleep(pause) => {}
+                    }
+                    return probe;
                 }
-                wait_until
-            };
-            tokio::select! {
-                () = changed => {}
-                () = tokio::time::sleep_until(wait_until) => {}
+                Some(Role::Wait(turn)) => {
+                    if timeout(MOST + PROBE_LIMIT, changed).await.is_err() {
+                        overdue = Some(turn);
+                    }
+                }
             }
+        }
+    }
+
+    /// Takes the turn where nobody has it, or where the one that is `overdue` still has it. `None` where there is no outage.
+    fn role(&self, overdue: Option<u64>) -> Option<Role> {
+        let mut down = self.down();
+        let down = down.as_mut()?;
+        let hangs = overdue == Some(down.turn);
+        if down.is_taken && !hangs {
+            return Some(Role::Wait(down.turn));
+        }
+        (down.turn, down.is_taken) = (down.turn + 1, true);
+        // Who waited for one that hangs has paused long enough.
+        let pause = if hangs { Duration::ZERO } else { down.pause };
+        Some(Role::Ask(down.turn, pause))
+    }
+
+    /// Waits for the end of the outage.
+    async fn end(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.down().is_none() {
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -110,9 +156,9 @@ impl Outage {
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        let Some(outage) = self.0 else { return };
-        if let Some(down) = outage.down().as_mut() {
-            down.asked_until = None;
+        let Some((outage, turn)) = self.0 else { return };
+        if let Some(down) = outage.down().as_mut().filter(|down| down.turn == turn) {
+            down.is_taken = false;
         }
         outage.changed.notify_waiters();
     }
@@ -143,12 +189,13 @@ const PROBE_LIMIT: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use tokio::time::Instant;
 
     use super::*;
 
     fn down() -> Outage {
         let outage = Outage::default();
-        outage.failed(0, &Failure::unanswered("refused"));
+        outage.failed(0, &Failure::unanswered("refused"), None);
         outage
     }
 
@@ -168,6 +215,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_whatever_the_number_of_requests() {
         let outage = down();
+        // Those that were under way when it began fail together, and lengthen no pause.
+        (0..100).for_each(|_| outage.failed(0, &Failure::unanswered("refused"), None));
+        assert!(outage.down().as_ref().is_some_and(|down| down.pause <= FIRST_PAUSE));
         let began = Instant::now();
         let asked = AtomicU64::new(0);
         let asks = (0..200).map(|_| async {
@@ -175,7 +225,7 @@ mod tests {
                 let since = outage.answers();
                 let probe = outage.turn().await;
                 asked.fetch_add(1, Ordering::Relaxed);
-                outage.failed(since, &Failure::unanswered("refused"));
+                outage.failed(since, &Failure::unanswered("refused"), Some(&probe));
                 drop(probe);
             }
         });
@@ -203,7 +253,7 @@ mod tests {
         let outage = Outage::default();
         let since = outage.answers();
         outage.answered();
-        outage.failed(since, &Failure::unanswered("late"));
+        outage.failed(since, &Failure::unanswered("late"), None);
         assert!(outage.failure().is_none());
     }
 

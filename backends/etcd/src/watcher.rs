@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 use tonic::Streaming;
 
 use crate::cluster::{Chosen, Cluster};
@@ -237,9 +237,9 @@ impl Watchman {
     async fn attend(&mut self, stream: Stream<'_>) -> Ended {
         let Stream { server, line, mut answers, sender, mut outbox } = stream;
         let mut replaced = std::pin::pin!(server.replaced());
-        // By when there has to be a sign of life.
-        let mut by: Option<Instant> = None;
-        let mut is_doubted = false;
+        let mut silence = std::pin::pin!(tokio::time::sleep(SILENCE));
+        // Whether a sign of life was asked for, and is still awaited.
+        let (mut is_doubted, mut is_awaited) = (false, false);
         loop {
             tokio::select! {
                 order = self.inbox.recv() => match order {
@@ -255,7 +255,7 @@ impl Watchman {
                         if let Err(status) = line.check(message.header) {
                             return Ended::Failed(judge(&status));
                         }
-                        by = None;
+                        is_awaited = false;
                         self.backoff.reset();
                         match self.take_in(message) {
                             Ok(request) => outbox.extend(request),
@@ -268,11 +268,11 @@ impl Watchman {
                 () = &mut replaced, if !is_doubted => {
                     // Requests go over another connection from now on, so this one is asked once.
                     let Some(watched) = self.watches.values().next() else { return Ended::Silent };
-                    is_doubted = true;
-                    by = Some(Instant::now() + SILENCE);
+                    (is_doubted, is_awaited) = (true, true);
+                    silence.set(tokio::time::sleep(SILENCE));
                     outbox.push_back(sign_of_life(watched));
                 }
-                () = sleep_until(by.unwrap_or_else(Instant::now)), if by.is_some() => return Ended::Silent,
+                () = &mut silence, if is_awaited => return Ended::Silent,
             }
         }
     }
