@@ -463,8 +463,9 @@ impl Roster {
         let on_it: Vec<ClaimId> =
             self.seats.iter().filter(|(_, seat)| seat.lease == id).map(|(claim, _)| *claim).collect();
         for claim in on_it {
-            // One that is parked has its key elsewhere, and comes for another lease when its turn comes.
-            if self.seats.get(&claim).is_some_and(|seat| seat.parked.is_none()) {
+            // One that waits elsewhere has its key there, and comes for another lease when its turn comes.
+            let is_on_it = |seat: &Seat| seat.place.is_some() || seat.parked.is_none();
+            if self.seats.get(&claim).is_some_and(is_on_it) {
                 self.lost(claim, LossCause::SessionEnded, now);
             }
             if let Some(seat) = self.seats.get(&claim)
@@ -776,6 +777,27 @@ mod tests {
         assert_eq!(roster.leases[&2].waiters, 1);
         roster.leave(id(2), at(11));
         assert_eq!((roster.leases[&2].waiters, roster.leases[&2].seats), (0, 0));
+    }
+
+    #[test]
+    fn a_wait_outlasts_the_lease_that_it_will_hold_on() {
+        let mut roster = roster();
+        roster.opened(2, Purpose::Wait, Duration::from_secs(2), at(0));
+        seat(&mut roster, 1, 1);
+        roster.sending(id(1), 0);
+        roster.park(id(1), 2);
+        assert_eq!(roster.chores(at(700), 10).keep_waiting, [2]);
+        roster.lease_ended(1, at(800));
+        assert_eq!((roster.parked_on(id(1)), roster.is_clear(id(1))), (Some(2), false));
+        roster.opened(3, ELEVEN, TEN, at(900));
+        roster.reseat(id(1), 3);
+        let signal = roster.granted(id(1), 7, at(10_900), Duration::ZERO).unwrap();
+        assert_eq!((roster.parked_on(id(1)), roster.leases[&2].seats), (None, 0));
+        // Another call of the same claim that still waits does not make it less of a holder.
+        roster.park(id(1), 2);
+        roster.lease_ended(3, at(1_000));
+        report(&mut roster);
+        assert_eq!(signal.cause(), Some(LossCause::SessionEnded));
     }
 
     #[test]
