@@ -1,9 +1,11 @@
-//! How the key of a claim is moved from lease to lease: to a short one while it waits, to that of its ttl when it is granted.
+//! How the key of a claim is moved from lease to lease: to a short one while it waits, to that of its ttl when it is
+//! granted.
 //!
-//! Ground rules: a move takes effect only if the key was not changed since it was seen, and a move is itself a change. So of two moves
-//! that were made by one look at most one takes effect, whenever they arrive. **A claim that was ever seen
-//! waiting is granted only by a transaction that moves its key**: afterwards nothing that was sent before can take the key to a lease
-//! that nobody keeps for the holder, and if the key went with its short lease, there is no grant.
+//! Ground rules: a move takes effect only if the key was not changed since it was seen, and a move is itself a
+//! change. So of two moves that were made by one look at most one takes effect, whenever they arrive. **A claim that
+//! was ever seen waiting is granted only by a transaction that moves its key**: afterwards nothing that was sent
+//! before can take the key to a lease that nobody keeps for the holder, and if the key went with its short lease,
+//! there is no grant.
 
 use std::time::Duration;
 
@@ -23,8 +25,9 @@ pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value: Vec::new(), lease, ignore_value: true }))
 }
 
-/// Moves the key of a claim whose turn has come to the lease of its ttl. Answers which one that is, and when it was asked for; `None` where the
-/// key was changed since it was seen, or the lease ended: then it has to be looked at again.
+/// Moves the key of a claim whose turn has come to the lease of its ttl. Answers which one that is, and when it was
+/// asked for; `None` where the key was changed since it was seen, or the lease ended: then it has to be looked at
+/// again.
 pub(crate) async fn hold(
     core: &Core,
     visit: &Visit<'_>,
@@ -58,8 +61,8 @@ pub(crate) async fn hold(
     }
 }
 
-/// Moves the key of a claim that waits to the client's lease for waiting, and goes on trying until it is there. Answers at which revision
-/// the key was changed last, as far as that is known.
+/// Moves the key of a claim that waits to the client's lease for waiting, and tries until it is there.
+/// Answers at which revision the key was changed last, as far as that is known.
 ///
 /// # Cancel safety
 /// A move that was sent may take effect later, unless the key is changed before.
@@ -98,7 +101,7 @@ async fn try_to_park(core: &Core, claim: &Claim, entry: &Entry) -> Result<Option
         async move { line.txn(request).await }
     });
     match asked.await {
-        // Where the key was changed meanwhile, whoever waits learns of it by the next look.
+        // Where the key was changed meanwhile, the waiter learns of it by the next look.
         Ok(answer) => {
             let revision = answer.value.header.map(|header| header.revision);
             Ok(revision.filter(|_| answer.value.succeeded))

@@ -4,7 +4,7 @@
 //! shares the lease out also ends it: each claim has a seat with its end. Ground rules: what a lease covers is counted
 //! from before the request that last extended it; a seat on a lease that ended is gone; a request that may still be
 //! under way is remembered with the mark of its lease, until the mark was moved on. Losses are collected here and are
-//! reported by [`Access`] once nobody has the roster any more, since whoever hears of one may need it.
+//! reported by [`Access`] once nobody has the roster any more, since a listener may need it.
 
 mod access;
 mod parking;

@@ -35,7 +35,7 @@ pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// That a key was changed last at this revision: whatever was sent to change it before that does nothing any more.
+/// That a key was changed last at this revision: a change that was sent before and arrives later does nothing.
 pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: compare::EQUAL,

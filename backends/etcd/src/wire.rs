@@ -188,7 +188,7 @@ impl Layout {
 
     /// The key that is changed whenever a register is removed; few of them serve all registers.
     pub(crate) fn removals(&self, at: &Resource) -> Vec<u8> {
-        // FNV-1a: the same for all clients, whatever their version.
+        // FNV-1a: the same for all clients of all versions.
         let hash = at.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

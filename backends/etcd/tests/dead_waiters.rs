@@ -115,7 +115,8 @@ async fn a_waiter_that_was_silent_too_long_does_not_hold() {
     let next = patient("job");
     let follower = waiting(&holder, &next, LONG);
     stand(&holder, "job", 2).await;
-    // It hears of its turn at once, and what it sends is late: so long that its place ends and somebody else is granted.
+    // It hears of its turn at once, and what it sends is late: so long that its place ends and somebody else is
+    // granted.
     proxy.hold(Way::ToServer);
     freed(&holder, &held).await;
     let (granted, _) = follower.await.unwrap().expect("a place outlived its client");

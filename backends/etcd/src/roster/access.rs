@@ -8,7 +8,7 @@ use leasehold_core::{LossCause, LossTrigger};
 use super::Roster;
 
 /// The roster for one of those who share it. Dropping it gives the roster back, and then reports the losses that
-/// were found: whoever hears of them may block, or need the roster.
+/// were found: a listener may block, or need the roster.
 #[derive(Debug)]
 pub(crate) struct Access<'a> {
     // Dropped in this order.
@@ -66,8 +66,8 @@ mod tests {
         let shared = Arc::new(Mutex::new(Roster::default()));
         let (trigger, signal) = LossTrigger::new();
         let needs = shared.clone();
-        let (told, heard) = std::sync::mpsc::channel();
-        let _listening = signal.on_loss(move |_| _ = told.send(needs.try_lock().is_ok()));
+        let (sender, heard) = std::sync::mpsc::channel();
+        let _listening = signal.on_loss(move |_| _ = sender.send(needs.try_lock().is_ok()));
         let mut access = Access::to(&shared);
         access.roster.losses.push((trigger, LossCause::Gone));
         assert_eq!(signal.cause(), None);

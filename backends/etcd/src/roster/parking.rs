@@ -5,8 +5,8 @@ use leasehold_core::ClaimId;
 use super::Roster;
 
 impl Roster {
-    /// The key of a claim that waits is about to be moved to this lease, which is kept alive from now on for as long as the
-    /// claim waits.
+    /// The key of a claim that waits is about to be moved to this lease, which is kept alive from now on for as long
+    /// as the claim waits.
     pub(crate) fn park(&mut self, claim: ClaimId, lease: i64) {
         if self.parked_on(claim) == Some(lease) {
             return;
@@ -30,7 +30,7 @@ impl Roster {
         self.seats.get(&claim)?.parked
     }
 
-    /// A lease ended: whoever waited on it looks where it stands now.
+    /// A lease ended: each claim that waited on it is woken to look at the line.
     pub(super) fn parking_ended(&mut self, lease: i64) {
         for seat in self.seats.values_mut().filter(|seat| seat.parked == Some(lease)) {
             seat.parked = None;
