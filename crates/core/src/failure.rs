@@ -30,6 +30,8 @@ pub enum FailureKind {
     Invalid,
     /// This backend or this server cannot do it.
     Unsupported,
+    /// The client was closed, or the runtime that it was opened in ended.
+    Closed,
     /// What is stored under this name is not ours, or is damaged. It is left untouched.
     Foreign,
 }

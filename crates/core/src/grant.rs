@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::watch;
@@ -41,6 +42,8 @@ pub enum LossCause {
     Forked,
     /// It was handed over, and is somebody else's to hold.
     HandedOver,
+    /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews failed.
+    RenewalEnded,
 }
 
 impl fmt::Display for LossCause {
@@ -53,6 +56,7 @@ impl fmt::Display for LossCause {
             LossCause::Closed => "the client was closed",
             LossCause::Forked => "this process is a fork of the one that took it",
             LossCause::HandedOver => "it was handed over to another process",
+            LossCause::RenewalEnded => "what renews it in this process ended",
         })
     }
 }
@@ -70,7 +74,8 @@ impl LossTrigger {
 
     /// Says that the claim is lost. The first cause stays.
     ///
-    /// Whoever [listens](LossSignal::on_loss) is called before this comes back, so no lock may be held that they need.
+    /// Those who [listen](LossSignal::on_loss) are called before this comes back, so no lock may be held that they need. One
+    /// that panics keeps the call from none of the others, and does not end this.
     pub fn fire(&self, cause: LossCause) {
         let first = self.0.cause.send_if_modified(|present| {
             let first = present.is_none();
@@ -81,7 +86,10 @@ impl LossTrigger {
         });
         if first {
             let listeners = std::mem::take(&mut self.0.listeners().waiting);
-            listeners.into_values().for_each(|tell| tell(cause));
+            for tell in listeners.into_values() {
+                // The panic hook has reported it.
+                drop(catch_unwind(AssertUnwindSafe(|| tell(cause))));
+            }
         }
     }
 }
@@ -255,6 +263,25 @@ mod tests {
         trigger.fire(LossCause::Gone);
         drop((trigger, signal, other, of_other));
         assert!(listening.loss.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_listener_that_panics_keeps_the_loss_from_no_other() {
+        let (trigger, signal) = LossTrigger::new();
+        let heard = Arc::new(Mutex::new(0));
+        let count = || {
+            let heard = heard.clone();
+            move |_| *heard.lock().unwrap() += 1
+        };
+        let listening: Vec<_> = (0..8)
+            .map(|number| match number % 2 {
+                0 => signal.on_loss(|_| panic!("not my loss")),
+                _ => signal.on_loss(count()),
+            })
+            .collect();
+        trigger.fire(LossCause::SessionEnded);
+        assert_eq!(*heard.lock().unwrap(), 4);
+        drop(listening);
     }
 
     #[test]

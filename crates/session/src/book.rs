@@ -156,11 +156,12 @@ impl<S: Session> Book<S> {
         pages.keys.retain(|_, taken| taken.session != session);
         let lost = pages.held.extract_if(|_, held| held.open.number == session);
         let lost: Vec<Held<S>> = lost.map(|(_, held)| held).collect();
+        // Those who hear of it are foreign code, and the last handle of a session may be among what is dropped: neither is any
+        // business of those who want the book.
+        drop(pages);
         for held in &lost {
             held.lost.fire(LossCause::SessionEnded);
         }
-        // The last handle of a session may be among them, and its end is no business of whoever wants the book.
-        drop(pages);
         drop(lost);
     }
 
