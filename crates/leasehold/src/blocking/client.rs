@@ -7,7 +7,7 @@ use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{Profile, Resource, Snapshot, Standing, Summary};
 
 use super::lock::{Lock, Mutex, RwLock, Semaphore};
-use super::runtime::wait;
+use super::runtime::{may_block, wait};
 use super::word::{Barrier, Election, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned, Word};
 use crate::client::Builder;
 use crate::error::Result;
@@ -161,6 +161,11 @@ impl Leasehold {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     ///
+    /// `work` runs on a thread of leasehold. It may block, and may use this library: leases are renewed meanwhile.
+    ///
+    /// # Panics
+    /// Where `work` panics, with the same.
+    ///
     /// # Errors
     /// Those of `work`, and `Closed` in a forked process.
     pub fn call<T, F>(&self, work: impl FnOnce(crate::Leasehold) -> F) -> Result<T>
@@ -168,7 +173,8 @@ impl Leasehold {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        wait("call", work(self.client.clone()))?
+        let mut work = Box::pin(work(self.client.clone()));
+        wait("call", std::future::poll_fn(move |context| may_block(|| work.as_mut().poll(context))))?
     }
 
     /// The asynchronous client behind it, which shares its leases and its lines.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Resource, Share};
 
-use super::runtime::wait;
+use super::runtime::{may_block, wait};
 use crate::coord::{Condition, WaitOutcome};
 use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
@@ -69,7 +69,7 @@ impl Guard {
 
     /// Calls `act` once, on a thread of leasehold, when the lock is lost. Never where it is given back before.
     ///
-    /// For stopping what cannot ask by itself: closing a socket, setting a flag. It must not block.
+    /// For stopping what cannot ask by itself: closing a socket, setting a flag. It may block: leases are renewed meanwhile.
     ///
     /// # Errors
     /// `Closed` in a forked process.
@@ -78,7 +78,7 @@ impl Guard {
         wait("lost", async move {
             drop(tokio::spawn(async move {
                 if let Some(cause) = ending.await {
-                    act(cause);
+                    may_block(|| act(cause));
                 }
             }));
         })
@@ -163,7 +163,8 @@ impl Guard {
     }
 
     /// Calls `act` once, on a thread of leasehold, when somebody asks for the lock back, as
-    /// [`Guard::revoked`](crate::Guard::revoked). Never where it is lost or given back before. It must not block.
+    /// [`Guard::revoked`](crate::Guard::revoked). Never where it is lost or given back before. It may block: leases are
+    /// renewed meanwhile.
     ///
     /// # Errors
     /// `Closed` in a forked process. Where the store cannot tell, `act` is never called; [`Guard::revoked_within`] says why.
@@ -172,7 +173,7 @@ impl Guard {
         wait("revoked", async move {
             drop(tokio::spawn(async move {
                 if let Ok(Some(revocation)) = revoking.await {
-                    act(revocation);
+                    may_block(|| act(revocation));
                 }
             }));
         })

@@ -1,17 +1,20 @@
 //! Where the calls of blocking threads are carried out.
 //!
 //! Ground rules: the runtime is made with the first call and never ends, so that dropping a guard always finds somebody who
-//! gives the lock back. Whoever waits for an answer waits on a plain channel, which no asynchronous runtime forbids.
+//! gives the lock back. A thread that waits for an answer waits on a plain channel, which no asynchronous runtime forbids. What a user
+//! passes in may block, and call this library: it runs under [`may_block`], so that leases are renewed meanwhile.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
 
+use futures_util::FutureExt;
 use tokio::runtime::{Builder, Handle};
 
 use super::Interrupt;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Carries out a future and blocks until it is done.
+/// Carries out a future and blocks until it is done. Where it panics, so does this.
 pub(super) fn wait<T: Send + 'static>(
     op: &'static str,
     work: impl Future<Output = T> + Send + 'static,
@@ -19,9 +22,10 @@ pub(super) fn wait<T: Send + 'static>(
     let (done, told) = mpsc::sync_channel(1);
     handle(op)?.spawn(async move {
         // Nobody is left to be told only where the waiting thread was ended with its process.
-        drop(done.send(work.await));
+        drop(done.send(AssertUnwindSafe(work).catch_unwind().await));
     });
-    told.recv().map_err(|_| Error::closed(op))
+    let outcome = told.recv().map_err(|_| Error::closed(op))?;
+    Ok(outcome.unwrap_or_else(|payload| resume_unwind(payload)))
 }
 
 /// The same, until the interrupt is used.
@@ -42,6 +46,11 @@ pub(super) fn wait_unless<T: Send + 'static>(
     })?
 }
 
+/// Runs code of the user's on a thread of the runtime, whose other tasks go on elsewhere meanwhile.
+pub(super) fn may_block<T>(code: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(code)
+}
+
 fn handle(op: &'static str) -> Result<Handle> {
     static SHARED: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +62,7 @@ fn handle(op: &'static str) -> Result<Handle> {
                     use it in one of the two only";
         return Err(Error::new(ErrorKind::Closed, op, text));
     }
-    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("leasehold").enable_all().build();
+    let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("leasehold").enable_all().build();
     let runtime = runtime.map_err(|error| {
         Error::new(ErrorKind::Unavailable, op, format!("the operating system gives no thread: {error}"))
     })?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::held::{Leadership, MultiGuard};
 use super::observer::Observer;
-use super::runtime::wait_unless;
+use super::runtime::{may_block, wait_unless};
 use super::{Guard, Interrupt};
 use crate::coord::{Leader, LoadError, Loaded, Passage, Update, VersionedValue};
 use crate::error::Result;
@@ -150,7 +150,6 @@ twins! { RateLimit:
 
 twins! { Versioned:
     read() -> VersionedValue;
-    update(new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static) -> Update;
 }
 
 twins! { SingleFlight:
@@ -174,6 +173,21 @@ impl Word<crate::Latch> {
 }
 
 impl Word<crate::Versioned> {
+    /// Blocks for what [`update`](crate::Versioned::update) does. `new` may block, and may use this library: leases are renewed
+    /// meanwhile.
+    ///
+    /// # Panics
+    /// Where `new` panics, with the same; nothing is written then.
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn update(
+        &self,
+        mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static,
+    ) -> Result<Update> {
+        self.ask("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
+    }
+
     /// Blocks for what [`changed`](crate::Versioned::changed) does.
     ///
     /// # Errors
