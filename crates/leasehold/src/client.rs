@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{
-    Backend, Broken, Claim, Clock, Note, Profile, Resource, Snapshot, Standing, Summary, Version,
+    Backend, Broken, Claim, Clock, Finding, Note, Profile, Resource, Snapshot, Standing, Summary, Version,
 };
 
-use crate::clock::SystemClock;
+use crate::clock::{Bridged, SystemClock};
 use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned,
 };
@@ -24,10 +24,26 @@ use crate::witness::{Telling, Witness};
 /// However many tasks of this client wait for a resource, one claim stands on the server. All leases are renewed
 /// by one watchdog, in batches.
 ///
+/// # Runtime
+/// The client belongs to the tokio runtime that it is opened in, which needs its timers enabled: there it renews leases, asks the
+/// store and gives locks back. Its futures may be polled by any executor, for as long as that runtime is driven. Where the runtime
+/// ends, the client is closed: every call fails with `Closed`, and what is held is lost. A `current_thread` runtime is driven
+/// only inside of `block_on`: between two of them nothing is renewed, and no call of the client goes on. [`Guard::check`],
+/// [`Guard::lost`] and [`Guard::run`](crate::Guard::run) tell of a loss by the clock all the same.
+///
+/// A panic of a witness, of a `tracing` subscriber, of the clock or of the backend ends that one call. If the task that renews
+/// leases ends all the same, everything held is lost, with [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the
+/// client is closed.
+///
+/// A process that is forked off holds nothing of its parent's: there the client is closed, and neither renews nor releases. Use it
+/// in one of the two only: their connections are the same.
+///
 /// # Does not promise
 /// Dropping the client does not wait for anything. What is still being given back goes on in the background as
 /// long as the runtime lives; use [`Leasehold::close`] to wait for it.
 ///
+/// [`Guard::check`]: crate::Guard::check
+/// [`Guard::lost`]: crate::Guard::lost
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
@@ -107,6 +123,13 @@ impl Leasehold {
     /// The backend, for those who know which it is.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         self.engine.backend()
+    }
+
+    /// Everything that the backend has to say of its server.
+    pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
+        let backend = self.backend().clone();
+        let found = self.engine.call(async move { Ok(backend.examine(ttl).await) }).await;
+        found.map_err(|failure| Error::failed("examine", failure))
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
@@ -210,7 +233,10 @@ impl Leasehold {
     /// # Errors
     /// As the server failed.
     pub async fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
-        self.backend().list(prefix, after, limit).await.map_err(|failure| Error::failed("list", failure))
+        let (backend, prefix, after) = (self.backend().clone(), prefix.to_owned(), after.cloned());
+        let listed =
+            self.engine.call(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
+        listed.map_err(|failure| Error::failed("list", failure))
     }
 
     /// Who waits for each other so that none of them can ever go on: two looks at the store, a quarter of a second apart,
@@ -251,7 +277,8 @@ impl Leasehold {
             ttl: Duration::ZERO,
             note: Note::default(),
         };
-        let broken = self.backend().break_claim(&claim).await;
+        let backend = self.backend().clone();
+        let broken = self.engine.call(async move { backend.break_claim(&claim).await }).await;
         broken.map_err(|failure| Error::failed("break", failure).on(&resource))
     }
 
@@ -279,7 +306,8 @@ impl Leasehold {
     }
 
     /// Ends every wait with `Closed`, marks everything held as lost and gives it back, and waits up to `limit`
-    /// for the server's answers. `true` where all were answered.
+    /// for the server's answers. `true` where all were answered. What is granted meanwhile is given back as well, and its caller
+    /// gets `Closed`.
     ///
     /// # Cancel safety
     /// A dropped future stops the waiting only; the client is closed all the same.
@@ -333,9 +361,12 @@ impl Builder {
     /// Uses a backend that was made elsewhere. It must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// `Invalid` where a setting is out of its range, or there is no runtime.
+    /// `Invalid` where a setting is out of its range, or there is no runtime, or one without timers.
     pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
-        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let clock: Arc<dyn Clock> = match self.clock {
+            Some(clock) => Arc::new(Bridged::over(clock)),
+            None => Arc::new(SystemClock),
+        };
         let engine = Engine::start(backend, clock, self.tuning, Telling::to(self.witness))?;
         let note = self.note.unwrap_or_else(own_note);
         Ok(Leasehold { engine, note, flights: Arc::default() })

@@ -61,7 +61,7 @@ pub enum ErrorKind {
     Invalid,
     /// The server, or the file system, refuses this client.
     Denied,
-    /// The client was closed.
+    /// The client was closed, or the runtime that it was opened in ended, or this process is a fork of the one that opened it.
     Closed,
     /// Those who wait for each other would wait for ever, or an owner for itself.
     Deadlock,
@@ -90,8 +90,12 @@ impl Error {
         Error::new(ErrorKind::Lost(cause), op, format!("the lock was lost: {cause}")).on(resource)
     }
 
+    /// What is said of a client that nobody can use any more.
+    pub(crate) const CLOSED: &str =
+        "the client was closed, or the runtime that it was opened in ended; open a new one";
+
     pub(crate) fn closed(op: &'static str) -> Self {
-        Error::new(ErrorKind::Closed, op, "the client was closed; open a new one")
+        Error::new(ErrorKind::Closed, op, Error::CLOSED)
     }
 
     pub(crate) fn failed(op: &'static str, failure: Failure) -> Self {
@@ -99,6 +103,7 @@ impl Error {
             FailureKind::Denied => ErrorKind::Denied,
             FailureKind::Invalid | FailureKind::Foreign => ErrorKind::Invalid,
             FailureKind::Unsupported => ErrorKind::Unsupported,
+            FailureKind::Closed => ErrorKind::Closed,
             _ if failure.effect == Effect::Unknown => ErrorKind::OutcomeUnknown,
             _ => ErrorKind::Unavailable,
         };

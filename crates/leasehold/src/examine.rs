@@ -34,7 +34,10 @@ impl Leasehold {
     pub async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         let mut findings = promises(self.profile(), ttl);
         findings.extend(self.try_out(ttl).await);
-        findings.extend(self.backend().examine(ttl).await);
+        findings.extend(self.findings(ttl).await.unwrap_or_else(|error| {
+            let finding = Finding::new("server", Severity::Broken, error.to_string());
+            vec![finding.meaning("what the server itself has to say is not known")]
+        }));
         findings
     }
 

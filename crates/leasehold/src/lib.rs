@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alarm;
 pub mod blocking;
 mod client;
 mod clock;
@@ -39,6 +40,7 @@ pub mod layer;
 pub mod local;
 mod lock;
 mod open;
+mod panics;
 mod witness;
 
 pub use client::{Builder, Leasehold};

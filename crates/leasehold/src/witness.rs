@@ -9,11 +9,13 @@ use std::time::Duration;
 use leasehold_core::{LossCause, Resource, Share};
 
 use crate::error::ErrorKind;
+use crate::panics::contained;
 
 /// Somebody who is told what happens to the locks of one client, see [`Builder::witness`](crate::Builder::witness).
 ///
 /// It is called by the tasks of the engine and of the users alike, in the middle of their work: it must not block, and
-/// must not use the client.
+/// must not use the client. Where it panics, that event is lost to it, and nothing else: locks are kept, and their losses reported, as
+/// without it.
 ///
 /// ```
 /// use leasehold::{Event, Leasehold, Witness};
@@ -186,7 +188,7 @@ impl Telling {
     /// Tells what `event` makes, which is not asked where nobody listens.
     pub(crate) fn tell<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(witness) = &self.0 {
-            witness.witness(&event());
+            contained(|| witness.witness(&event()));
         }
     }
 }

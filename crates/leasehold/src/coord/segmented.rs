@@ -148,7 +148,8 @@ impl Segmented {
     async fn look_again(&self, start: u32) -> Result<Guard> {
         let mut next = start;
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            // Where the client closes meanwhile, the look says so.
+            self.segment(start).mutex().engine().sleep(LOOK_AGAIN).await;
             next = next.wrapping_add(LOOKS);
             if let Some(guard) = self.try_some(next, LOOKS.min(self.count())).await? {
                 return Ok(guard);
@@ -172,10 +173,17 @@ impl Segmented {
     /// # Errors
     /// As [`Segmented::any`], and `Timeout`.
     pub async fn any_timeout(&self, limit: Duration) -> Result<Guard> {
-        tokio::time::timeout(limit, self.any()).await.unwrap_or_else(|_| {
-            let text = format!("no segment of {} was free within {limit:.1?}; nothing is held", self.name);
-            Err(Error::new(ErrorKind::Timeout, "lock", text))
-        })
+        let engine = self.segment(0).mutex().engine().clone();
+        match select(pin!(self.any()), pin!(engine.sleep(limit))).await {
+            Either::Left((outcome, _)) => outcome,
+            // The client closes.
+            Either::Right((false, any)) => any.await,
+            Either::Right((true, _)) => {
+                let text =
+                    format!("no segment of {} was free within {limit:.1?}; nothing is held", self.name);
+                Err(Error::new(ErrorKind::Timeout, "lock", text))
+            }
+        }
     }
 
     /// What this client has seen of each segment since the lock was made, and how many segments it would take.

@@ -24,10 +24,8 @@ impl Engine {
     /// Cancel safe: a dropped future leaves nothing behind.
     pub(crate) async fn acquire_beside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
         let resource = want.resource.clone();
-        if self.closed.is_cancelled() {
-            return Err(Error::closed("upgrade").on(&resource));
-        }
-        let deadline = Deadline::of(wait, &self.clock);
+        self.is_open("upgrade").map_err(|error| error.on(&resource))?;
+        let deadline = Deadline::of(wait, self);
         let claim = self.claim(&want)?;
         let id = claim.id;
         let patience = Patience::unlimited(self.clock.clone());
@@ -72,7 +70,9 @@ impl Engine {
         }
         let mut pause = LOOK_FIRST;
         loop {
-            tokio::time::sleep(jittered(pause)).await;
+            if !self.sleep(jittered(pause)).await {
+                return std::future::pending().await;
+            }
             pause = (pause * 2).min(LOOK_LAST);
             // A look that fails says nothing; the next one may.
             let Ok(line) = self.look(resource, None, Duration::ZERO).await else { continue };

@@ -8,27 +8,67 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Claim, Effect, Failure, Grant, Patience, Step};
-use tracing::Instrument;
 
+use super::calling::Attempt;
 use super::held::{Held, State, Term};
 use super::hold::Hold;
 use super::outage::Outage;
 use super::queue::Lines;
 use super::{Engine, Want};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::panics::{answered, logged, spanned};
 use crate::witness::Event;
 
-/// Contends until the claim is granted, patience ends or the server is away for too long.
-pub(super) async fn contend(engine: Arc<Engine>, want: Want, patience: Patience) {
-    let claim = match engine.claim(&want) {
-        Ok(claim) => claim,
-        Err(error) => return Lines::ended(&engine, &want, Some(error)),
-    };
-    engine.lines.contends_as(&want.resource, claim.id);
-    match pursue(&engine, &want, &claim, &patience).await {
-        Ok(Some(held)) => Lines::granted(&engine, &want, held),
-        Ok(None) => Lines::ended(&engine, &want, None),
-        Err(error) => Lines::ended(&engine, &want, Some(error)),
+/// Contends until the claim is granted, patience ends or the server is away for too long. Dropped before its end, or even before
+/// its beginning, it settles the line as well.
+pub(super) fn contend(
+    engine: Arc<Engine>,
+    want: Want,
+    patience: Patience,
+) -> impl Future<Output = ()> + Send + 'static {
+    let contender = Contender { engine, want, is_settled: false };
+    async move {
+        let outcome = contender.contend(&patience).await;
+        contender.settle(outcome);
+    }
+}
+
+/// The one who contends for a line of this process.
+struct Contender {
+    engine: Arc<Engine>,
+    want: Want,
+    is_settled: bool,
+}
+
+impl Contender {
+    async fn contend(&self, patience: &Patience) -> Result<Option<Arc<Held>>> {
+        let claim = self.engine.claim(&self.want)?;
+        self.engine.lines.contends_as(&self.want.resource, claim.id);
+        pursue(&self.engine, &self.want, &claim, patience).await
+    }
+
+    fn settle(mut self, outcome: Result<Option<Arc<Held>>>) {
+        self.is_settled = true;
+        match outcome {
+            Ok(Some(held)) => Lines::granted(&self.engine, &self.want, held),
+            Ok(None) => Lines::ended(&self.engine, &self.want, None),
+            Err(error) => Lines::ended(&self.engine, &self.want, Some(error)),
+        }
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        if self.is_settled {
+            return;
+        }
+        let error = if std::thread::panicking() {
+            let text = "the task that asked for it panicked";
+            Error::new(ErrorKind::OutcomeUnknown, "lock", text)
+        } else {
+            Error::closed("lock")
+        };
+        Lines::ended(&self.engine, &self.want, Some(error.on(&self.want.resource)));
     }
 }
 
@@ -40,11 +80,25 @@ pub(super) async fn pursue(
     claim: &Claim,
     patience: &Patience,
 ) -> Result<Option<Arc<Held>>> {
+    let attempt = Attempt::of(engine, claim);
+    let outcome = pursue_on(engine, want, claim, patience).await;
+    attempt.over(outcome)
+}
+
+async fn pursue_on(
+    engine: &Arc<Engine>,
+    want: &Want,
+    claim: &Claim,
+    patience: &Patience,
+) -> Result<Option<Arc<Held>>> {
     let mut outage = Outage::none();
     loop {
+        if engine.is_forked() {
+            return Err(Error::closed("lock").on(&claim.resource));
+        }
         match ask(engine, claim, patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(engine, want, claim, &grant) {
+                if let Some(held) = take_charge(engine, want, claim, &grant)? {
                     return Ok(Some(held));
                 }
                 // The grant was stale when it arrived. Asked again, the server says how it stands now.
@@ -66,7 +120,7 @@ pub(super) async fn pursue(
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
-                tracing::debug!(resource = %claim.resource, %failure, "contending failed");
+                logged!(debug, resource = %claim.resource, %failure, "contending failed");
                 let failure = outage.honest(failure);
                 let left = outage.goes_on(engine, &failure);
                 if patience.is_ended() || left.is_none() {
@@ -91,19 +145,25 @@ pub(super) async fn pursue(
 /// Asks exactly once and leaves no place behind.
 pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
     let claim = engine.claim(&want)?;
+    let attempt = Attempt::of(&engine, &claim);
+    let outcome = look_for(&engine, &want, &claim).await;
+    attempt.over(outcome)
+}
+
+async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Option<Hold>> {
     let patience = Patience::none(engine.clock.clone());
     let mut outage = Outage::none();
     let mut tries = 0;
     loop {
         tries += 1;
-        match ask(&engine, &claim, &patience).await {
+        match ask(engine, claim, &patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(&engine, &want, &claim, &grant) {
+                if let Some(held) = take_charge(engine, want, claim, &grant)? {
                     engine.keeper.limit_hold(&held, want.max_hold);
-                    return Ok(Some(Lines::granted_directly(&engine, held)));
+                    return Ok(Some(Lines::granted_directly(engine, held)));
                 }
                 if tries == LOOKS {
-                    abandon(&engine, &claim);
+                    abandon(engine, claim);
                     return Ok(None);
                 }
             }
@@ -115,7 +175,7 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
             Err(failure) => {
                 let failure = outage.honest(failure);
                 if failure.effect == Effect::Unknown {
-                    abandon(&engine, &claim);
+                    abandon(engine, claim);
                 }
                 return Err(Error::failed("lock", failure).on(&claim.resource));
             }
@@ -125,8 +185,8 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
 
 /// One question to the server.
 pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-    let span = tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
-    let step = engine.backend.contend(claim, patience).instrument(span).await;
+    let span = || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
+    let step = answered(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
     if let Ok(Step::Busy(hint)) = &step {
         engine.telling.tell(|| Event::Blocked { resource: &claim.resource, ahead: hint.ahead });
     }
@@ -134,20 +194,26 @@ pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> 
 }
 
 /// Hands a grant to the keeper; `None` where it ran out before it arrived.
+///
+/// # Errors
+/// `Closed` where the client was closed meanwhile, or this is a fork of its process; then it is given up.
 pub(super) fn take_charge(
     engine: &Arc<Engine>,
     want: &Want,
     claim: &Claim,
     grant: &Grant,
-) -> Option<Arc<Held>> {
+) -> Result<Option<Arc<Held>>> {
     let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).then_quiet(want.quiet);
     let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone(), engine.telling.clone()));
     if held.state() != State::Valid {
-        tracing::debug!(resource = %claim.resource, "a grant had run out when it arrived");
-        return None;
+        logged!(debug, resource = %claim.resource, "a grant had run out when it arrived");
+        return Ok(None);
     }
-    engine.keeper.watch(&held, grant.lost.as_ref());
-    Some(held)
+    if engine.is_forked() || !engine.keeper.watch(&held, grant.lost.as_ref()) {
+        abandon(engine, claim);
+        return Err(Error::closed("lock").on(&claim.resource));
+    }
+    Ok(Some(held))
 }
 
 /// Ends a claim that nobody waits for any more.

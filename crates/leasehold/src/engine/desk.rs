@@ -34,16 +34,25 @@ pub(super) struct Papers {
     pub(super) closing: Vec<oneshot::Sender<()>>,
     /// The client and all guards are gone.
     pub(super) is_over: bool,
+    /// The client closes, or the watchdog is gone: nothing is watched any more.
+    is_closed: bool,
+    /// The watchdog is gone.
+    is_abandoned: bool,
     /// When the watchdog comes by anyway; `None` where it sleeps until the bell rings.
     comes_at: Option<Moment>,
 }
 
 impl Desk {
-    /// A claim that is to be looked at when `due` comes.
-    pub(super) fn watch(&self, held: Arc<Held>, due: Moment) {
+    /// A claim that is to be looked at when `due` comes. `false` where nobody will: then it is not kept.
+    pub(super) fn watch(&self, held: Arc<Held>, due: Moment) -> bool {
         let mut papers = self.papers();
-        papers.fresh.insert(held.claim.id, held);
+        if papers.is_closed {
+            return false;
+        }
+        let before = papers.fresh.insert(held.claim.id, held);
         self.call_for(papers, due);
+        drop(before);
+        true
     }
 
     /// A claim that is watched ends at `end`, which is sooner than it was.
@@ -52,7 +61,9 @@ impl Desk {
         if papers.fresh.contains_key(&id) {
             return self.call_for(papers, end);
         }
-        papers.hastened.push(id);
+        if !papers.is_abandoned {
+            papers.hastened.push(id);
+        }
         drop(papers);
         self.bell.notify_one();
     }
@@ -61,7 +72,7 @@ impl Desk {
     pub(super) fn forget(&self, id: ClaimId) {
         let mut papers = self.papers();
         let unseen = papers.fresh.remove(&id);
-        if unseen.is_none() {
+        if unseen.is_none() && !papers.is_abandoned {
             papers.forgotten.push(id);
         }
         drop(papers);
@@ -71,12 +82,24 @@ impl Desk {
         }
     }
 
-    /// Every claim is to be lost; told when it is.
+    /// Every claim is to be lost, and none is watched from here on; answered when it is done, or the watchdog is gone.
     pub(super) fn lose_all(&self) -> oneshot::Receiver<()> {
         let (done, told) = oneshot::channel();
-        self.papers().closing.push(done);
+        let mut papers = self.papers();
+        papers.is_closed = true;
+        if !papers.is_abandoned {
+            papers.closing.push(done);
+        }
+        drop(papers);
         self.bell.notify_one();
         told
+    }
+
+    /// The watchdog is gone. Takes everything that lies here, which nobody will look at any more.
+    pub(super) fn abandon(&self) -> Papers {
+        let mut papers = self.papers();
+        let rest = Papers { is_closed: true, is_abandoned: true, ..Papers::default() };
+        std::mem::replace(&mut papers, rest)
     }
 
     /// Nothing more will be laid here.
@@ -93,8 +116,8 @@ impl Desk {
     /// Takes everything that lies here.
     pub(super) fn clear(&self) -> Papers {
         let mut papers = self.papers();
-        let rest = Papers { comes_at: papers.comes_at, is_over: papers.is_over, ..Papers::default() };
-        std::mem::replace(&mut papers, rest)
+        let Papers { comes_at, is_over, is_closed, .. } = *papers;
+        std::mem::replace(&mut papers, Papers { comes_at, is_over, is_closed, ..Papers::default() })
     }
 
     /// The watchdog says when it comes by next. `false` where something was laid here since it cleared the desk.

@@ -37,7 +37,9 @@ impl Engine {
             return Ok(suspected);
         }
         // Whoever was granted what he waited for says so before he goes on; whoever was cut off is heard of no more.
-        tokio::time::sleep(BETWEEN_LOOKS).await;
+        if !self.sleep(BETWEEN_LOOKS).await {
+            return Err(Error::closed("deadlocks"));
+        }
         let is_in = |wait: &&Announced| {
             suspected.iter().any(|deadlock| deadlock.waits.iter().any(|one| one.id == wait.id))
         };

@@ -5,12 +5,14 @@
 //! the server says later. Validity is counted from before the request, and grows only by a confirmed renewal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, Listening, LossCause, Moment, Profile, Proof};
 use tokio::sync::watch;
 
+use crate::alarm::Alarm;
+use crate::panics::logged;
 use crate::witness::{Event, Telling};
 
 /// How sure this process may be that it holds.
@@ -222,7 +224,7 @@ impl Held {
             valid
         });
         if suspected {
-            tracing::debug!(resource = %self.claim.resource, "lock suspect");
+            logged!(debug, resource = %self.claim.resource, "lock suspect");
             self.telling.tell(|| Event::Suspected { resource: &self.claim.resource });
         }
     }
@@ -247,11 +249,12 @@ impl Held {
         let resource = &self.claim.resource;
         if cause == LossCause::HandedOver {
             // That is no loss: whoever held it wanted it so.
-            return tracing::debug!(%resource, "lock handed over");
+            logged!(debug, %resource, "lock handed over");
+            return;
         }
         match cause {
-            LossCause::Closed => tracing::debug!(%resource, %cause, "lock lost"),
-            _ => tracing::warn!(%resource, %cause, "lock lost"),
+            LossCause::Closed | LossCause::RenewalEnded => logged!(debug, %resource, %cause, "lock lost"),
+            _ => logged!(warn, %resource, %cause, "lock lost"),
         }
         self.telling.tell(|| {
             let now = self.clock.now();
@@ -290,8 +293,9 @@ impl Held {
     }
 
     /// Hears of every change of the state.
-    pub(crate) fn watch(&self) -> Changes {
-        Changes(self.health.subscribe())
+    pub(crate) fn watch(self: &Arc<Self>) -> Changes {
+        let (held, clock) = (Arc::downgrade(self), self.clock.clone());
+        Changes { health: self.health.subscribe(), held, clock }
     }
 }
 
@@ -305,8 +309,15 @@ impl Health {
 }
 
 /// Changes of one claim's state.
+///
+/// They come although nothing marks them: who waits looks at the clock at the end of the validity, by an alarm of its own.
 #[derive(Debug)]
-pub(crate) struct Changes(watch::Receiver<Health>);
+pub(crate) struct Changes {
+    health: watch::Receiver<Health>,
+    /// It is not kept held by those who watch it.
+    held: Weak<Held>,
+    clock: Arc<dyn Clock>,
+}
 
 impl Changes {
     /// Waits until the claim is lost; forever where it is released before.
@@ -319,19 +330,38 @@ impl Changes {
 
     /// Waits until the claim is lost, or given back (`None`).
     pub(crate) async fn ended(&mut self) -> Option<LossCause> {
-        let lost = |health: &Health| matches!(health.state, State::Lost(_));
-        match self.0.wait_for(lost).await.ok().map(|health| health.state) {
-            Some(State::Lost(cause)) => Some(cause),
-            _ => None,
-        }
+        let lost = |state| if let State::Lost(cause) = state { Some(cause) } else { None };
+        self.until(lost).await
     }
 
     /// Waits until the state is another one than `seen`.
     pub(crate) async fn other_than(&mut self, seen: State) -> State {
-        let state = self.0.wait_for(|health| health.state != seen).await.ok().map(|health| health.state);
-        match state {
+        match self.until(|state| (state != seen).then_some(state)).await {
             Some(state) => state,
             None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for a state that is wanted; `None` where the claim is given back before.
+    async fn until<T>(&mut self, wanted: impl Fn(State) -> Option<T>) -> Option<T> {
+        loop {
+            // Reading the state marks an end that has come by the clock.
+            if let Some(held) = self.held.upgrade() {
+                held.state();
+            }
+            let health = *self.health.borrow_and_update();
+            if let Some(found) = wanted(health.state) {
+                return Some(found);
+            }
+            let left = match health.state {
+                State::Lost(_) => Duration::MAX,
+                // It may have moved when this has passed: then the rest is waited for.
+                _ => self.clock.now().until(health.valid_until.min(health.hold_until)),
+            };
+            tokio::select! {
+                changed = self.health.changed() => changed.ok()?,
+                () = Alarm::after(left) => {}
+            }
         }
     }
 }
@@ -434,6 +464,31 @@ mod tests {
         held.suspect();
         assert!(!held.renewed(clock.now()));
         assert_eq!(held.lose(LossCause::Expired), State::Lost(LossCause::Gone));
+    }
+
+    #[test]
+    fn the_end_is_heard_of_although_nothing_marks_it() {
+        use crate::alarm::tests::block_on;
+        use futures_util::FutureExt;
+        // No runtime, no watchdog, and a renewal that moves the end while it is waited for.
+        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
+        let term = Term::Lease {
+            given: Duration::from_millis(60),
+            relied_on: Duration::from_millis(50),
+            quiet: Duration::ZERO,
+        };
+        let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
+        let claim = held(&Arc::new(ManualClock::new())).claim;
+        let held = Arc::new(Held::new(claim, &grant, term, clock.clone(), Telling::default()));
+        let (mut changes, mut others) = (held.watch(), held.watch());
+        let mut lost = std::pin::pin!(changes.lost());
+        assert_eq!((&mut lost).now_or_never(), None);
+        std::thread::sleep(Duration::from_millis(20));
+        held.renewed(clock.now());
+        let end = held.valid_until();
+        assert_eq!(block_on(lost), LossCause::Expired);
+        assert!(clock.now() >= end, "it had been renewed");
+        assert_eq!(block_on(others.other_than(State::Valid)), State::Lost(LossCause::Expired));
     }
 
     #[test]

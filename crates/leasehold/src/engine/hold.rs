@@ -108,9 +108,8 @@ impl Hold {
         }
         let mut changes = self.held().watch();
         tokio::select! {
-            () = tokio::time::sleep(left) => {}
+            _ = self.engine.sleep(left) => {}
             _ = changes.lost() => {}
-            () = self.engine.closed.cancelled() => {}
         }
     }
 

@@ -1,30 +1,30 @@
 //! The watchdog: renews every lease of one client, and tells when one is lost.
 //!
-//! One task and one hierarchical timing wheel (tokio-util's `DelayQueue`) for all leases. What is due in
-//! one tick goes out as one batch. A renewal that is not confirmed makes the claim suspect and is tried again
-//! inside what is left; at the end of its validity the claim is lost, whatever the network says. What it is told lies on a desk
-//! until it comes by; it is called only for what cannot wait.
+//! One task and one agenda, in the order of time, for all leases. What is due together goes out as one batch for each part of the
+//! store. A renewal that is not confirmed makes the claim suspect and is tried again inside what is left; at the end of its
+//! validity the claim is lost, whatever the network says. What it has to know lies on a desk until it comes by; it is called only for
+//! what cannot wait.
 //!
-//! Ground rules: nothing is extended by a request that was not answered. The wheel only says when to look;
-//! whether a claim is still held is read from the clock. A renewal runs in a task of its own, so a server that
-//! hangs delays neither the next tick nor the signal of a loss.
+//! Ground rules: nothing is extended by a request that was not answered. The agenda only says when to look; whether a claim is
+//! still held is read from the clock, which counts suspend and is read once a second at least. A renewal runs in a task of its
+//! own, so a server that hangs delays neither the next look nor the signal of a loss. Whatever ends the watchdog ends the client:
+//! nothing is held that nobody renews.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Backend, ClaimId, Clock, LossCause, LossSignal, Moment, Renew, Renewal};
+use futures_util::FutureExt;
+use leasehold_core::{Backend, ClaimId, Clock, Failure, LossCause, LossSignal, Moment, Renew, Renewal};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tokio_util::time::{DelayQueue, delay_queue};
-use tracing::Instrument;
 
 use super::desk::Desk;
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::{Engine, Tuning};
+use crate::panics::{answered, contained, logged, spanned};
 use crate::witness::{Event, Telling};
 
 /// The engine's end of the watchdog. Dropping it ends the watchdog.
@@ -52,20 +52,27 @@ impl Keeper {
             renew_at: tuning.renew_at,
             telling: telling.clone(),
             engine,
-            wheel: DelayQueue::new(),
+            desk: desk.clone(),
+            agenda: BTreeSet::new(),
             kept: HashMap::new(),
+            pulse: None,
+            next_ask: 0,
             answers,
-            offset: None,
-            base: Cell::new(None),
+            answered,
+            process: std::process::id(),
         };
-        drop(runtime.spawn(watchdog.run(desk.clone(), answered)));
+        drop(runtime.spawn(watchdog.run()));
         Keeper { desk, telling, renew_at: tuning.renew_at }
     }
 
-    /// Renews the claim from now on, and marks its loss.
-    pub(super) fn watch(&self, held: &Arc<Held>, lost: Option<&LossSignal>) {
+    /// Renews the claim from now on, and marks its loss. `false` where the client is closed: then it is lost.
+    pub(super) fn watch(&self, held: &Arc<Held>, lost: Option<&LossSignal>) -> bool {
+        let due = first_due(held, held.granted_at, self.renew_at);
+        if !self.desk.watch(held.clone(), due) {
+            held.lose(LossCause::Closed);
+            return false;
+        }
         self.telling.tell(|| Event::Kept { resource: &held.claim.resource });
-        self.desk.watch(held.clone(), first_due(held, held.granted_at, self.renew_at));
         if let Some(signal) = lost {
             let (weak, desk) = (Arc::downgrade(held), self.desk.clone());
             held.listen(signal.on_loss(move |cause| {
@@ -76,6 +83,7 @@ impl Keeper {
                 }
             }));
         }
+        true
     }
 
     /// Starts the business limit of one user of the claim, whose end may come before the next look at it.
@@ -92,10 +100,16 @@ impl Keeper {
         self.telling.tell(|| Event::LetGo { resource: &held.claim.resource });
     }
 
-    /// Marks every claim as lost, because the client closes; comes back when all are on their way to the server.
+    /// Marks every claim as lost, because the client closes; comes back when all are on their way to the server. From here on
+    /// none is watched any more.
     pub(super) async fn lose_all(&self) {
         // A runtime that ended has nothing left to lose.
         let _ = self.desk.lose_all().await;
+    }
+
+    /// The same, for nobody who waits.
+    pub(super) fn lose_all_soon(&self) {
+        drop(self.desk.lose_all());
     }
 }
 
@@ -113,274 +127,322 @@ struct Watchdog {
     telling: Telling,
     /// Where lost claims are given back; gone with the last guard.
     engine: Weak<Engine>,
-    wheel: DelayQueue<ClaimId>,
+    desk: Arc<Desk>,
+    /// When to look at which claim: an entry for each that is kept.
+    agenda: BTreeSet<(Moment, ClaimId)>,
     kept: HashMap<ClaimId, Kept>,
+    /// When the clock is read, and what lies on the desk taken in, at the latest. Only while something is held.
+    pulse: Option<Moment>,
+    next_ask: u64,
     answers: mpsc::UnboundedSender<Answers>,
-    /// How far the clock that counts suspend is ahead of the runtime's, to notice that the machine slept.
-    offset: Option<Duration>,
-    /// What the two clocks showed at one moment, by which one is translated to the other.
-    base: Cell<Option<Reading>>,
+    answered: mpsc::UnboundedReceiver<Answers>,
+    /// The process that holds what is kept here. In a fork of it nothing is renewed.
+    process: u32,
 }
 
 /// One lease under watch.
+#[derive(Debug)]
 struct Kept {
     held: Arc<Held>,
-    key: delay_queue::Key,
+    /// Where it stands on the agenda.
+    look_at: Moment,
     /// When the next renewal was planned for, when the last one was confirmed.
     due: Moment,
-    /// Renewals that were sent and not answered.
-    pending: u32,
-    /// Renewals in a row that were not confirmed.
+    asks: Asks,
+}
+
+/// The renewals of one claim that were sent since the last one that was confirmed.
+#[derive(Debug, Default)]
+struct Asks {
+    /// Those without an answer, in the order in which they were sent. What a later one confirmed is in here no more.
+    open: Vec<u64>,
+    /// One of them is still waited for: nothing was confirmed since it was sent.
+    is_waiting: bool,
+    /// How many in a row were not confirmed in time.
     failures: u32,
 }
 
-/// One moment by both clocks. Claims that are due at the same moment come up together because it is translated for all of them
-/// by one and the same reading: no claim has to be looked for among those that are due a little later, for which the wheel
-/// would go through all that are due about then, once for each.
-#[derive(Clone, Copy)]
-struct Reading {
-    now: Moment,
-    wheel: Instant,
-}
+impl Asks {
+    /// Whether one more may be sent.
+    fn may_send(&self) -> bool {
+        self.open.len() < OPEN_MAX
+    }
 
-impl Reading {
-    /// When to look at what is due then, by the clock of the wheel: sooner where that is further away than the wheel reaches,
-    /// which a ttl or a limit of years may be, on a store that gives no bound to them.
-    fn when(self, due: Moment) -> Instant {
-        self.wheel + self.now.until(due).min(LOOK_MAX)
+    fn send(&mut self, number: u64) {
+        self.open.push(number);
+        self.is_waiting = true;
+    }
+
+    /// This one was confirmed, and with it all that were sent before.
+    fn confirm(&mut self, number: u64) {
+        self.open.retain(|open| *open > number);
+        self.is_waiting = false;
+        self.failures = 0;
+    }
+
+    /// This one failed. `false` where another one was confirmed after it was sent, so that it means nothing any more.
+    fn fail(&mut self, number: u64) -> bool {
+        self.open.retain(|open| *open != number);
+        let counts = self.is_waiting;
+        self.failures += u32::from(counts);
+        self.is_waiting &= !self.open.is_empty();
+        counts
+    }
+
+    /// The pause before the next try: from a twentieth of the ttl, growing to a tenth, so that several tries fit into what is
+    /// left. While several are open it is not cut short, so that the limit on them is never reached before the lease is over.
+    fn pause(&self, ttl: Duration) -> Duration {
+        let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };
+        let most = if self.open.len() < FREE { RETRY_MAX } else { Duration::MAX };
+        jittered(ceiling.clamp(RETRY_MIN, most))
     }
 }
 
 /// What came back from one batch.
 struct Answers {
+    /// Which ask it was; later ones have greater numbers.
+    number: u64,
     asked_at: Moment,
     renewals: Vec<(ClaimId, Renewal)>,
 }
 
 impl Watchdog {
-    async fn run(mut self, desk: Arc<Desk>, mut answered: mpsc::UnboundedReceiver<Answers>) {
-        // When it is next checked whether the machine slept, and what lies on the desk is taken in at the latest. Only while
-        // something is held.
-        let mut pulse = None;
-        loop {
-            if self.clear(&desk, &mut pulse) {
-                return;
-            }
-            tokio::select! {
-                () = desk.rung() => {}
-                Some(answers) = answered.recv() => self.take_in(answers),
-                Some(due) = next_due(&mut self.wheel) => self.look(due.into_inner()),
-                () = passed(pulse) => {
-                    pulse = None;
-                    self.notice_sleep();
-                }
-            }
+    async fn run(mut self) {
+        // All that is foreign is contained where it is called. What gets here all the same is reported, and ends the client.
+        let ended = AssertUnwindSafe(async { while self.turn().await {} }).catch_unwind().await;
+        if ended.is_err() {
+            logged!(
+                error,
+                "the task that renews leases panicked: all locks of the client are lost, and it is closed"
+            );
         }
     }
 
-    /// Does everything that lies on the desk, and says when it comes by next; `true` where that is never.
-    fn clear(&mut self, desk: &Desk, pulse: &mut Option<Instant>) -> bool {
+    /// Does what there is to do now, and waits for more; `false` where there never will be.
+    async fn turn(&mut self) -> bool {
+        let Some(next) = self.clear() else { return false };
+        let nap = next.map(|next| self.clock.now().until(next));
+        tokio::select! {
+            () = self.desk.rung() => {}
+            Some(answers) = self.answered.recv() => self.take_in(answers),
+            () = asleep(nap) => {}
+        }
+        if std::process::id() != self.process {
+            return false;
+        }
+        self.look();
+        true
+    }
+
+    /// Does everything that lies on the desk, and says when it comes by next, if it need not be called before; `None` where
+    /// nothing will lie there any more.
+    fn clear(&mut self) -> Option<Option<Moment>> {
         loop {
-            let papers = desk.clear();
+            let papers = self.desk.clear();
             if papers.is_over {
-                return true;
+                return None;
             }
-            papers.forgotten.into_iter().for_each(|id| self.forget(id));
+            papers.forgotten.into_iter().for_each(|id| drop(self.forget(id)));
             papers.fresh.into_values().for_each(|held| self.keep(held));
             papers.hastened.into_iter().for_each(|id| self.hasten(id));
             for done in papers.closing {
                 self.lose_all();
                 let _ = done.send(());
             }
-            let read = self.read();
-            if pulse.is_none() && !self.kept.is_empty() {
-                *pulse = Some(read.wheel + PULSE);
+            if self.pulse.is_none() && !self.kept.is_empty() {
+                self.pulse = Some(self.clock.now().after(PULSE));
             }
-            let comes_at = pulse.map(|pulse| read.now.after(pulse.saturating_duration_since(read.wheel)));
-            if desk.leave_until(comes_at) {
-                return false;
+            if self.desk.leave_until(self.pulse) {
+                let due = self.agenda.first().map(|(due, _)| *due);
+                return Some(self.pulse.into_iter().chain(due).min());
             }
         }
     }
 
     fn keep(&mut self, held: Arc<Held>) {
-        let read = self.read();
+        let id = held.claim.id;
+        drop(self.forget(id));
         let due = first_due(&held, held.granted_at, self.renew_at);
         // What only the backend saw ends here and now, whatever the clock says.
-        let look_at = if let State::Lost(_) = held.state() { read.now } else { due };
-        let id = held.claim.id;
-        let key = self.wheel.insert_at(id, read.when(look_at));
-        self.kept.insert(id, Kept { held, key, due, pending: 0, failures: 0 });
+        let look_at = if let State::Lost(_) = held.state() { Moment::START } else { due };
+        self.agenda.insert((look_at, id));
+        self.kept.insert(id, Kept { held, look_at, due, asks: Asks::default() });
     }
 
     fn hasten(&mut self, id: ClaimId) {
         let Some(kept) = self.kept.get(&id) else { return };
-        if let State::Lost(_) = kept.held.state() {
-            return self.wheel.reset(&kept.key, Duration::ZERO);
-        }
-        // Only ever sooner: a renewal that is due before stays due.
-        let planned = self.wheel.deadline(&kept.key).saturating_duration_since(Instant::now());
-        let end = self.clock.now().until(kept.held.valid_until());
-        self.wheel.reset(&kept.key, planned.min(end));
+        let look_at = match kept.held.state() {
+            State::Lost(_) => Moment::START,
+            // Only ever sooner: a renewal that is due before stays due.
+            _ => kept.look_at.min(kept.held.valid_until()),
+        };
+        self.plan(id, look_at);
     }
 
-    fn forget(&mut self, id: ClaimId) {
-        if let Some(kept) = self.kept.remove(&id) {
-            self.wheel.try_remove(&kept.key);
+    fn plan(&mut self, id: ClaimId, look_at: Moment) {
+        if let Some(kept) = self.kept.get_mut(&id) {
+            self.agenda.remove(&(kept.look_at, id));
+            self.agenda.insert((look_at, id));
+            kept.look_at = look_at;
         }
+    }
+
+    fn forget(&mut self, id: ClaimId) -> Option<Arc<Held>> {
+        let kept = self.kept.remove(&id)?;
+        self.agenda.remove(&(kept.look_at, id));
+        Some(kept.held)
     }
 
     fn lose_all(&mut self) {
         let ids: Vec<_> = self.kept.keys().copied().collect();
         for id in ids {
-            if let Some(kept) = self.kept.get(&id) {
-                self.wheel.try_remove(&kept.key);
-                kept.held.lose(LossCause::Closed);
-            }
-            self.end(id);
+            self.end(id, Some(LossCause::Closed));
         }
     }
 
     /// Gives a lost claim back, whether or not its guard is dropped soon: what the server may still have of it is of
     /// no use to anybody, and others of this process wait for it to be gone.
-    fn end(&mut self, id: ClaimId) {
-        let Some(kept) = self.kept.remove(&id) else { return };
-        if !kept.held.retire() {
-            return;
-        }
-        self.telling.tell(|| Event::LetGo { resource: &kept.held.claim.resource });
-        if let Some(engine) = self.engine.upgrade() {
-            let state = kept.held.state();
-            drop(engine.reaper.release(&engine, kept.held, state, None));
+    fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
+        if let Some(held) = self.forget(id) {
+            end(self.engine.upgrade(), &self.telling, held, cause);
         }
     }
 
-    /// One tick: everything that is due now, as one batch.
-    fn look(&mut self, first: ClaimId) {
-        let read = self.read();
-        let mut due = vec![first];
-        while due.len() < TICK_MAX {
-            let Some(more) = expired_now(&mut self.wheel) else { break };
-            due.push(more.into_inner());
-        }
-        let batch: Vec<_> = due.into_iter().filter_map(|id| self.look_at(id, read)).collect();
-        // A call for each part of the store: one that hangs keeps back no answers of the others.
+    /// Looks at everything that is due now, and renews it, as one batch for each part of the store.
+    fn look(&mut self) {
+        let now = self.clock.now();
+        self.pulse = self.pulse.filter(|pulse| *pulse > now);
         let mut parts: HashMap<u64, Vec<Arc<Held>>> = HashMap::new();
-        for held in batch {
-            parts.entry(self.backend.part(&held.claim)).or_default().push(held);
+        self.next_ask += 1;
+        for _ in 0..TICK_MAX {
+            let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
+            if let Some(held) = self.look_at(id, now) {
+                // Where the backend cannot tell, it goes with all others of which it cannot.
+                let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
+                parts.entry(part).or_default().push(held);
+            }
         }
         parts.into_values().for_each(|batch| self.renew(batch));
     }
 
     /// Looks at one claim whose time has come; the claim where it is to be renewed now.
-    fn look_at(&mut self, id: ClaimId, read: Reading) -> Option<Arc<Held>> {
+    fn look_at(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Held>> {
         let kept = self.kept.get_mut(&id)?;
         if let State::Lost(_) = kept.held.state() {
-            // Its key is spent: the wheel may have given it to another timer, so it must not be removed there.
-            self.end(id);
+            self.end(id, None);
             return None;
         }
-        if kept.pending > 0 {
-            // The answer is overdue: whoever holds should know before it is too late.
+        if kept.asks.is_waiting {
+            // The answer is overdue. Who holds should know before it is too late.
             kept.held.suspect();
-            kept.failures += 1;
+            kept.asks.failures += 1;
         }
-        let send = kept.pending < PENDING_MAX;
-        kept.pending += u32::from(send);
-        let pause = retry_pause(kept.held.pace(), kept.failures);
-        let next = read.now.after(pause).min(kept.held.valid_until());
-        kept.key = self.wheel.insert_at(id, read.when(next));
-        send.then(|| kept.held.clone())
+        let sends = kept.asks.may_send();
+        if sends {
+            kept.asks.send(self.next_ask);
+        }
+        let (held, pause) = (kept.held.clone(), kept.asks.pause(kept.held.pace()));
+        self.plan(id, now.after(pause).min(held.valid_until()));
+        sends.then_some(held)
     }
 
     fn renew(&self, batch: Vec<Arc<Held>>) {
         let (backend, answers, clock) = (self.backend.clone(), self.answers.clone(), self.clock.clone());
+        let number = self.next_ask;
         tokio::spawn(async move {
             let asked_at = clock.now();
-            let renews: Vec<_> =
-                batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
-            let span = tracing::debug_span!("leasehold.renew", claims = batch.len());
-            let renewals = backend.renew(&renews).instrument(span).await;
-            debug_assert_eq!(renewals.len(), batch.len(), "a backend answers every claim of a batch");
+            let renewals = ask(&*backend, &batch).await;
             let renewals = batch.iter().map(|held| held.claim.id).zip(renewals).collect();
-            drop(answers.send(Answers { asked_at, renewals }));
+            drop(answers.send(Answers { number, asked_at, renewals }));
         });
     }
 
     fn take_in(&mut self, answers: Answers) {
-        let read = self.read();
+        let now = self.clock.now();
         for (id, renewal) in answers.renewals {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
-            kept.pending = kept.pending.saturating_sub(1);
-            let confirmed = match renewal {
-                Renewal::Renewed | Renewal::Alive => kept.held.renewed(answers.asked_at),
+            let look_at = match renewal {
+                Renewal::Renewed | Renewal::Alive if kept.held.renewed(answers.asked_at) => {
+                    kept.asks.confirm(answers.number);
+                    let next = first_due(&kept.held, answers.asked_at, self.renew_at);
+                    let due = std::mem::replace(&mut kept.due, next);
+                    self.telling.tell(|| Event::Renewed {
+                        resource: &kept.held.claim.resource,
+                        lag: now.since(due),
+                        took: now.since(answers.asked_at),
+                    });
+                    next
+                }
+                // The end came before the answer: that is found by looking.
+                Renewal::Renewed | Renewal::Alive => Moment::START,
                 Renewal::Lost => {
                     kept.held.lose(LossCause::Gone);
-                    false
+                    Moment::START
                 }
                 Renewal::Unknown(failure) => {
                     self.telling.tell(|| Event::NotRenewed { resource: &kept.held.claim.resource });
-                    tracing::debug!(resource = %kept.held.claim.resource, %failure, "renewal failed");
+                    logged!(debug, resource = %kept.held.claim.resource, %failure, "renewal failed");
+                    if !kept.asks.fail(answers.number) {
+                        continue;
+                    }
                     kept.held.suspect();
-                    kept.failures += 1;
-                    let pause = retry_pause(kept.held.pace(), kept.failures);
-                    let next = read.now.after(pause).min(kept.held.valid_until());
-                    self.wheel.reset_at(&kept.key, read.when(next));
-                    continue;
+                    now.after(kept.asks.pause(kept.held.pace())).min(kept.held.valid_until())
                 }
             };
-            let due = if confirmed {
-                kept.failures = 0;
-                let held = kept.held.clone();
-                let due = std::mem::replace(&mut kept.due, Moment::NEVER);
-                self.telling.tell(|| Event::Renewed {
-                    resource: &held.claim.resource,
-                    lag: read.now.since(due),
-                    took: read.now.since(answers.asked_at),
-                });
-                first_due(&held, answers.asked_at, self.renew_at)
-            } else {
-                read.now
-            };
-            if let Some(kept) = self.kept.get_mut(&id) {
-                kept.due = due;
-                self.wheel.reset_at(&kept.key, read.when(due));
-            }
+            self.plan(id, look_at);
         }
     }
+}
 
-    /// Now, by both clocks: by the runtime's as the base has it, unless that is not right any more.
-    fn read(&self) -> Reading {
-        let mut read = Reading { now: self.clock.now(), wheel: Instant::now() };
-        if let Some(base) = self.base.get() {
-            // Others may have had the processor between the two looks, but hardly each time.
-            for _ in 0..READINGS {
-                let wheel = base.when(read.now);
-                if wheel.max(read.wheel) - wheel.min(read.wheel) <= SKEW {
-                    return Reading { wheel, ..read };
-                }
-                read = Reading { now: self.clock.now(), wheel: Instant::now() };
-            }
+impl Drop for Watchdog {
+    /// However it ends, nothing stays held that nobody renews.
+    fn drop(&mut self) {
+        let papers = self.desk.abandon();
+        let engine = self.engine.upgrade();
+        if let Some(engine) = &engine {
+            engine.end_with_its_runtime();
         }
-        // The machine slept, or somebody set a clock of his own.
-        self.base.set(Some(read));
-        read
+        let cause = match std::process::id() == self.process {
+            true => LossCause::RenewalEnded,
+            false => LossCause::Forked,
+        };
+        let kept = std::mem::take(&mut self.kept).into_values().map(|kept| kept.held);
+        for held in papers.fresh.into_values().chain(kept) {
+            end(engine.clone(), &self.telling, held, Some(cause));
+        }
     }
+}
 
-    /// After a suspend the wheel is late by all the time that the machine slept: every claim is looked at.
-    fn notice_sleep(&mut self) {
-        let offset = self.clock.now().since(Moment::START).saturating_sub(runtime_age());
-        let slept = self.offset.is_some_and(|before| offset > before + SLEEP_MIN);
-        self.offset = Some(offset);
-        if slept {
-            let ids: Vec<_> = self.kept.keys().copied().collect();
-            for id in ids {
-                if let Some(kept) = self.kept.get(&id) {
-                    self.wheel.reset(&kept.key, Duration::ZERO);
-                }
-            }
-        }
+/// Marks a claim as lost, if it is not yet, and gives it back.
+fn end(engine: Option<Arc<Engine>>, telling: &Telling, held: Arc<Held>, cause: Option<LossCause>) {
+    if let Some(cause) = cause {
+        held.lose(cause);
     }
+    if !held.retire() {
+        return;
+    }
+    telling.tell(|| Event::LetGo { resource: &held.claim.resource });
+    if let Some(engine) = engine {
+        let state = held.state();
+        drop(engine.reaper.release(&engine, held, state, None));
+    }
+}
+
+/// Asks the server to renew a batch. Each claim has an answer, whatever the backend does.
+async fn ask(backend: &dyn Backend, batch: &[Arc<Held>]) -> Vec<Renewal> {
+    let renews: Vec<_> = batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
+    let asked = answered(async {
+        let span = || tracing::debug_span!("leasehold.renew", claims = renews.len());
+        spanned(span, backend.renew(&renews)).await
+    });
+    let (mut renewals, failure) = match asked.await {
+        Ok(renewals) => {
+            (renewals, Failure::unanswered("the backend answered fewer renewals than were asked for"))
+        }
+        Err(failure) => (Vec::new(), failure),
+    };
+    renewals.resize(batch.len(), Renewal::Unknown(failure));
+    renewals
 }
 
 /// When a claim that was confirmed as of `asked_at` is to be looked at next.
@@ -392,53 +454,58 @@ fn first_due(held: &Held, asked_at: Moment, renew_at: f64) -> Moment {
     Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
 }
 
-/// Waits for that moment; for ever where there is none.
-async fn passed(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
+/// Sleeps for so long, and not longer than the clock may go unread; for ever where there is nothing to wait for.
+async fn asleep(nap: Option<Duration>) {
+    match nap {
+        Some(nap) => tokio::time::sleep(nap.min(PULSE)).await,
         None => std::future::pending().await,
     }
 }
 
-async fn next_due(wheel: &mut DelayQueue<ClaimId>) -> Option<delay_queue::Expired<ClaimId>> {
-    std::future::poll_fn(|cx| wheel.poll_expired(cx)).await
-}
-
-/// One more claim that is due already, without waiting.
-fn expired_now(wheel: &mut DelayQueue<ClaimId>) -> Option<delay_queue::Expired<ClaimId>> {
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    // The runtime ends a task's turn by saying that nothing is there, after a hundred claims or so, in the middle of a batch.
-    let mut next = std::pin::pin!(tokio::task::unconstrained(next_due(wheel)));
-    match next.as_mut().poll(&mut cx) {
-        std::task::Poll::Ready(expired) => expired,
-        std::task::Poll::Pending => None,
-    }
-}
-
-/// The pause before a renewal that was not confirmed is tried again: from a twentieth of the ttl, growing to a
-/// tenth, so that several tries fit into what is left.
-fn retry_pause(ttl: Duration, failures: u32) -> Duration {
-    let ceiling = ttl / if failures < 2 { 20 } else { 10 };
-    jittered(ceiling.clamp(RETRY_MIN, RETRY_MAX))
-}
-
-fn runtime_age() -> Duration {
-    static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    BEGAN.get_or_init(Instant::now).elapsed()
-}
-
-/// The most claims that one tick renews; what is left follows in the next.
+/// The most claims that one look renews; what is left follows in the next.
 const TICK_MAX: usize = 10_000;
-/// How often the clocks are read before they are believed to have changed.
-const READINGS: u32 = 4;
-/// How far the two clocks may be apart from what they were at the base. Part of what a signal of a loss may be late.
-const SKEW: Duration = Duration::from_micros(500);
-/// The most renewals of one claim that wait for an answer at the same time.
-const PENDING_MAX: u32 = 3;
+/// So many renewals of one claim may wait for an answer before they are spaced by the ttl alone.
+const FREE: usize = 3;
+/// The most that wait at the same time. Each comes a twentieth of the ttl or more after the one before: none of a lease that
+/// can still be kept is held back by it.
+const OPEN_MAX: usize = 24;
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often it is checked whether the machine slept, and how long what can wait may lie on the desk. Only while something is held.
+/// How often the clock is read, so that a suspend of the machine is noticed, and how long what can wait may lie on the desk. Only
+/// while something is held.
 const PULSE: Duration = Duration::from_secs(1);
-const SLEEP_MIN: Duration = Duration::from_millis(50);
-/// How far ahead the wheel is asked to think. It could do two years, and panics beyond.
-const LOOK_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_answer_confirmed_is_not_overdue() {
+        let mut asks = Asks::default();
+        for number in [4, 7, 9] {
+            asks.send(number);
+        }
+        asks.failures = 2;
+        asks.confirm(7);
+        assert_eq!((asks.open.as_slice(), asks.is_waiting, asks.failures), (&[9][..], false, 0));
+        assert!(!asks.fail(4) && !asks.fail(9), "a failure that was overtaken says nothing");
+        asks.send(12);
+        asks.send(15);
+        assert!(asks.fail(12) && asks.is_waiting, "another one is open");
+        assert!(asks.fail(15) && !asks.is_waiting, "there is nothing to wait for");
+        assert_eq!((asks.open.len(), asks.failures), (0, 2));
+    }
+
+    #[test]
+    fn the_limit_on_open_renewals_is_not_reached_within_a_lease() {
+        for ttl in [100, 3_000, 30_000, 86_400_000].map(Duration::from_millis) {
+            let (mut asks, mut passed) = (Asks::default(), Duration::ZERO);
+            while asks.may_send() {
+                asks.send(0);
+                passed += asks.pause(ttl);
+                asks.failures += 1;
+            }
+            assert!(passed >= ttl, "{ttl:?}: none is sent after {passed:?}");
+        }
+    }
+}

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Patience, Resource, Snapshot, Version};
-use tracing::Instrument;
 
 use super::Engine;
 use crate::error::{Error, Result};
+use crate::panics::spanned;
 
 impl Engine {
     /// How a resource stands; with `seen`, waits up to `limit` until that is another version.
@@ -34,17 +34,17 @@ impl Engine {
                 }
             }
         };
-        let span = tracing::debug_span!("leasehold.inspect", %resource);
-        let mut looking = self.runtime.spawn(looking.instrument(span));
-        let ended = tokio::select! {
+        let about = resource.clone();
+        let span = move || tracing::debug_span!("leasehold.inspect", resource = %about);
+        let mut looking = std::pin::pin!(self.call(spanned(span, looking)));
+        let looked = tokio::select! {
             biased;
-            ended = &mut looking => ended,
-            () = tokio::time::sleep(limit) => {
+            looked = &mut looking => looked,
+            _ = self.sleep(limit) => {
                 leaving.0.end();
                 looking.await
             }
         };
-        let looked = ended.map_err(|_| Error::closed("inspect").on(resource))?;
         looked.map_err(|failure| Error::failed("inspect", failure).on(resource))
     }
 }

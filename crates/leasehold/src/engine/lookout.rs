@@ -19,6 +19,7 @@ use super::owner::Owner;
 use super::reaper::Released;
 use super::{Deadline, Engine, Wait, Want};
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics::logged;
 
 /// Runs one acquisition of an owner; after it has waited for `after` it ends with `Deadlock` where it is the one to give up.
 pub(super) async fn watched(
@@ -59,7 +60,7 @@ struct Lookout {
 impl Lookout {
     /// Comes back with a deadlock that is for this wait to end, or with why none can be looked for.
     async fn keeps_looking(&mut self, after: Duration) -> Error {
-        tokio::time::sleep(after).await;
+        sleep(&self.engine, after).await;
         let mut pause = LOOK_FIRST;
         loop {
             match self.look().await {
@@ -67,11 +68,11 @@ impl Lookout {
                 Ok(Some(deadlock)) => return self.gives_up(&deadlock),
                 // Whoever waits is told of an outage, or of the client's end, by the wait itself.
                 Err(error) if is_passing(&error) => {
-                    tracing::debug!(resource = %self.want.resource, %error, "looking for a deadlock failed");
+                    logged!(debug, resource = %self.want.resource, %error, "looking for a deadlock failed");
                 }
                 Err(error) => return error.with_op("lock"),
             }
-            tokio::time::sleep(jittered(pause)).await;
+            sleep(&self.engine, jittered(pause)).await;
             pause = (pause * 2).min(LOOK_LAST);
         }
     }
@@ -106,7 +107,8 @@ impl Lookout {
             waits = self.engine.announced().await?;
         }
         let Some((own, _)) = &self.standing else {
-            tracing::warn!(
+            logged!(
+                warn,
                 resource = %self.want.resource,
                 "a wait is not announced, because too many others are: a deadlock that it is part of is not found"
             );
@@ -146,7 +148,7 @@ impl Lookout {
             };
             let engine = self.engine.clone();
             let asking = async move {
-                let now = Deadline::of(Wait::No, &engine.clock);
+                let now = Deadline::of(Wait::No, &engine);
                 engine.acquire_unowned(want, now, 0).await
             };
             self.coming = Some((announced, Box::pin(asking)));
@@ -181,6 +183,13 @@ impl Lookout {
             going.await;
         }
         self.going = None;
+    }
+}
+
+/// Sleeps; for ever where the client closes, which ends the wait itself.
+async fn sleep(engine: &Arc<Engine>, length: Duration) {
+    if !engine.sleep(length).await {
+        std::future::pending().await
     }
 }
 

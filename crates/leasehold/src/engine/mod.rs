@@ -16,12 +16,14 @@
 //! whoever finds it undeliverable.
 
 mod beside;
+mod calling;
 mod contender;
 mod desk;
 mod errand;
 mod graph;
 mod held;
 mod hold;
+mod job;
 mod keeper;
 mod looking;
 mod lookout;
@@ -32,6 +34,7 @@ mod queue;
 mod reaper;
 pub(crate) mod record;
 mod register;
+mod releasing;
 mod told;
 
 use std::future::Future;
@@ -44,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics::contained;
 use crate::witness::Telling;
 
 pub(crate) use held::Held;
@@ -140,6 +144,8 @@ pub(crate) struct Engine {
     tuning: Tuning,
     telling: Telling,
     runtime: Handle,
+    /// The process that opened it.
+    process: u32,
     lines: Lines,
     owners: Owners,
     keeper: Keeper,
@@ -161,6 +167,11 @@ impl Engine {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Invalid, "open", "no tokio runtime here: open the client inside one")
         })?;
+        // There is no other way to find out: without them not one lease could be renewed.
+        if contained(|| drop(tokio::time::sleep(Duration::ZERO))).is_none() {
+            let text = "this tokio runtime has no timers: build it with `enable_time` or `enable_all`";
+            return Err(Error::new(ErrorKind::Invalid, "open", text));
+        }
         Ok(Arc::new_cyclic(|engine| Engine {
             keeper: Keeper::start(
                 &runtime,
@@ -170,12 +181,13 @@ impl Engine {
                 telling.clone(),
                 engine.clone(),
             ),
-            reaper: Reaper::start(&runtime, backend.clone(), clock.clone()),
+            reaper: Reaper::start(&runtime, backend.clone(), clock.clone(), engine.clone()),
             lines: Lines::default(),
             owners: Owners::default(),
             closed: CancellationToken::new(),
             contenders: TaskTracker::new(),
             runtime,
+            process: std::process::id(),
             backend,
             clock,
             tuning,
@@ -205,15 +217,17 @@ impl Engine {
         wait: Wait,
         manner: Manner,
     ) -> Result<Option<Arc<Hold>>> {
-        if self.closed.is_cancelled() {
-            return Err(Error::closed("lock").on(&want.resource));
-        }
-        let deadline = Deadline::of(wait, &self.clock);
+        self.is_open("lock").map_err(|error| error.on(&want.resource))?;
+        let resource = want.resource.clone();
+        let deadline = Deadline::of(wait, self);
         // What few ask for is boxed: the future of all others is moved about with the caller's, and stays small.
-        match told::Asked::heard(self, &want) {
+        let hold = match told::Asked::heard(self, &want) {
             None => self.acquire_for(want, owner, deadline, manner).await,
             Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
-        }
+        }?;
+        // What was granted while the client closed is lost by now, and gives itself back here.
+        self.is_open("lock").map_err(|error| error.on(&resource))?;
+        Ok(hold)
     }
 
     async fn acquire_for(
@@ -315,7 +329,11 @@ impl Engine {
             self.contenders.wait().await;
             self.reaper.flush().await
         };
-        tokio::time::timeout(limit, answered).await.unwrap_or(false)
+        tokio::select! {
+            biased;
+            answered = answered => answered,
+            () = self.sleep_on(limit) => false,
+        }
     }
 }
 
@@ -338,14 +356,14 @@ pub(crate) fn random<const N: usize>(op: &'static str) -> Result<[u8; N]> {
 /// The end of one caller's wait.
 #[derive(Clone, Debug)]
 struct Deadline {
-    clock: Arc<dyn Clock>,
+    engine: Arc<Engine>,
     began: Moment,
     wait: Wait,
 }
 
 impl Deadline {
-    fn of(wait: Wait, clock: &Arc<dyn Clock>) -> Self {
-        Deadline { clock: clock.clone(), began: clock.now(), wait }
+    fn of(wait: Wait, engine: &Arc<Engine>) -> Self {
+        Deadline { engine: engine.clone(), began: engine.clock.now(), wait }
     }
 
     fn is_zero(&self) -> bool {
@@ -353,14 +371,18 @@ impl Deadline {
     }
 
     fn waited(&self) -> Duration {
-        self.clock.now().since(self.began)
+        self.engine.clock.now().since(self.began)
     }
 
+    /// Comes back when it has passed; not where the client closes before.
     async fn passed(&self) {
-        match self.wait {
-            Wait::No => {}
-            Wait::For(limit) => tokio::time::sleep(self.clock.now().until(self.began.after(limit))).await,
-            Wait::Forever => std::future::pending().await,
+        let left = match self.wait {
+            Wait::No => return,
+            Wait::For(limit) => self.engine.clock.now().until(self.began.after(limit)),
+            Wait::Forever => return std::future::pending().await,
+        };
+        if !self.engine.sleep(left).await {
+            std::future::pending().await
         }
     }
 }

@@ -64,7 +64,7 @@ impl Engine {
     ) -> Result<Hold> {
         let resource = resumption.want.resource.clone();
         let closed = || Error::closed("take_over").on(&resource);
-        if self.closed.is_cancelled() {
+        if self.is_open("take_over").is_err() {
             return Err(closed());
         }
         let (reply, told) = oneshot::channel();
@@ -139,7 +139,7 @@ async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
                     return Err(ended(resource));
                 }
                 let grant = Grant { fence: Some(fence), ..grant };
-                if let Some(held) = take_charge(engine, want, &claim, &grant) {
+                if let Some(held) = take_charge(engine, want, &claim, &grant)? {
                     engine.keeper.limit_hold(&held, want.max_hold);
                     return Ok(Lines::granted_directly(engine, held));
                 }

@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use leasehold_core::{ClaimId, Patience, Resource, Share};
 use tokio::sync::oneshot;
 use tokio::task;
-use tracing::Instrument;
 
 use super::contender;
 use super::errand::{Carried, Errand};
@@ -25,6 +24,7 @@ use super::hold::Hold;
 use super::reaper::Released;
 use super::{Engine, Want};
 use crate::error::{Error, Result};
+use crate::panics::{logged, spanned};
 
 /// The local lines of all resources, in shards so that unrelated resources do not meet.
 pub(crate) struct Lines {
@@ -90,7 +90,8 @@ impl Lines {
             carried.send_off();
         }
         if own {
-            tracing::warn!(
+            logged!(
+                warn,
                 resource = %resource,
                 "a task waits for a lock that it took itself; unless another part of it lets go, it waits \
                  for ever: use an Owner to re-enter"
@@ -405,7 +406,8 @@ fn start(engine: &Arc<Engine>, next: Next) {
     if let Some((want, patience)) = next {
         let work = contender::contend(engine.clone(), want, patience);
         // What it asks belongs to whoever sent it, as far as that is known here.
-        engine.spawn(work.in_current_span());
+        let span = tracing::Span::current();
+        engine.spawn(spanned(|| span, work));
     }
 }
 

@@ -3,7 +3,6 @@
 //! Ground rules: the backend's futures run in tasks of the engine and are never dropped midway. Whether a write of
 //! unknown outcome took place is found out here, once for all: each value carries the marks of those who wrote last.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use leasehold_core::{
     Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
 };
 
+use super::calling::closed;
 use super::looking::EndOnDrop;
 use super::outage::{Outage, jittered};
 use super::{Engine, random};
@@ -165,7 +165,9 @@ impl Register {
                 return Err(Error::new(ErrorKind::Timeout, self.op, text).on(&self.about));
             }
             lost += 1;
-            tokio::time::sleep(pause(lost)).await;
+            if !self.engine.sleep(pause(lost)).await {
+                return Err(Error::closed(self.op).on(&self.about));
+            }
         }
     }
 
@@ -222,13 +224,13 @@ impl Register {
         let mut asked = 0;
         loop {
             let (registers, stamp, waits) = (self.clone(), seen.clone(), patience.clone());
-            let looking = self.detached(async move { registers.wait(&stamp, &waits).await });
+            let looking = self.engine.call(async move { registers.wait(&stamp, &waits).await });
             let mut looking = std::pin::pin!(looking);
             let looked = tokio::select! {
                 biased;
                 looked = &mut looking => looked,
                 () = self.engine.closed.cancelled() => return Err(Error::closed(self.op).on(&self.about)),
-                () = tokio::time::sleep(patience.left()) => {
+                () = self.engine.sleep_on(patience.left()) => {
                     leaving.0.end();
                     looking.await
                 }
@@ -243,7 +245,8 @@ impl Register {
                 Ok(_) | Err(_) => {}
             }
             asked += 1;
-            tokio::time::sleep(pause(asked).min(patience.left())).await;
+            // Where the client closes meanwhile, the next round says so.
+            self.engine.sleep(pause(asked).min(patience.left())).await;
         }
     }
 
@@ -252,14 +255,16 @@ impl Register {
         let mut outage = Outage::none();
         loop {
             let registers = self.clone();
-            let failure = match self.detached(async move { registers.now().await }).await {
+            let failure = match self.engine.call(async move { registers.now().await }).await {
                 Ok(found) => return unframed(found),
                 Err(failure) => failure,
             };
             let Some(length) = outage.goes_on(&self.engine, &failure) else {
                 return Err(looked_only(failure));
             };
-            tokio::time::sleep(length).await;
+            if !self.engine.sleep(length).await {
+                return Err(closed());
+            }
         }
     }
 
@@ -271,7 +276,7 @@ impl Register {
             // The same write twice is one write: the state that it asks for is gone after the first.
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
             let removes = put.value.is_none();
-            match self.detached(async move { registers.swap(&stamp, &put).await }).await {
+            match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
                 Ok(None) => match doubt {
                     None => return Ok(false),
@@ -283,22 +288,16 @@ impl Register {
                 Err(failure) => {
                     let failure = outage.honest(failure);
                     let Some(length) = outage.goes_on(&self.engine, &failure) else { return Err(failure) };
+                    if !self.engine.sleep(length).await {
+                        let is_known = failure.effect == Effect::None;
+                        return Err(if is_known { closed() } else { failure });
+                    }
                     if failure.effect == Effect::Unknown {
                         doubt = Some(failure);
                     }
-                    tokio::time::sleep(length).await;
                 }
             }
         }
-    }
-
-    /// Runs a future of the backend to its end, whether or not somebody still waits for it.
-    async fn detached<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> Result<T, Failure> {
-        let ended = self.engine.contenders.spawn_on(work, &self.engine.runtime).await;
-        ended.unwrap_or_else(|_| Err(Failure::unanswered("the runtime ended while the store was asked")))
     }
 
     async fn now(&self) -> Result<Registered, Failure> {

@@ -6,11 +6,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 use leasehold_core::{Moment, Resource, Share};
-use tracing::{Instrument, Span, field};
+use tracing::{Span, field};
 
 use super::hold::Hold;
 use super::{Engine, Want};
 use crate::error::Result;
+use crate::panics::{contained, spanned};
 use crate::witness::{Event, Miss, Way};
 
 type Outcome = Result<Option<Arc<Hold>>>;
@@ -47,7 +48,7 @@ impl Asked {
         let began = engine.clock.now();
         let mut asking =
             Asking { engine: &engine, resource: &resource, span: span.clone(), began, is_told: false };
-        let outcome = acquiring.instrument(span).await;
+        let outcome = spanned(|| span, acquiring).await;
         asking.tell(&outcome, share);
         outcome
     }
@@ -93,7 +94,10 @@ impl Drop for Asking<'_> {
         if !self.is_told {
             let (resource, waited) = (self.resource, self.engine.clock.now().since(self.began));
             let event = Event::Missed { resource, waited, miss: Miss::Left };
-            self.span.record("outcome", event.outcome());
+            // It may be dropped by a panic, and a second one would end the process.
+            contained(|| {
+                self.span.record("outcome", event.outcome());
+            });
             self.engine.telling.tell(|| event);
         }
     }

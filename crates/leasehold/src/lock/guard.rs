@@ -16,15 +16,20 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Promises
 /// It is lost, by [`Guard::lost`], [`Guard::check`] and [`Guard::run`] alike, before the server could grant the lock
 /// to somebody else: by the clock of this machine, counted from before the request that was granted, whatever the
-/// network says. A process that was stopped past its lease sees the loss before anything else. Dropping the guard
-/// never blocks and never forgets: the lock is given back in the background.
+/// network says. A process that was stopped past its lease sees the loss before anything else. These three need neither the
+/// runtime of the client nor its tasks to tell of the end of a lease. Dropping the guard never blocks and never forgets: the lock
+/// is given back in the background.
 ///
 /// # Does not promise
 /// That a loss interrupts what is running outside [`Guard::run`], or a write that has left the process already. Fencing
 /// only the writes still loses updates; open the resource with the fence before the first read, see
 /// [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
 ///
-/// Dropped outside a runtime that still runs, the lock is not given back: it ends with its ttl.
+/// That a lease is renewed while nothing drives the [runtime of the client](crate::Leasehold#runtime), such as a `current_thread`
+/// runtime between two `block_on`.
+///
+/// Dropped after the runtime of its client has ended, the lock is not given back. It ends with its ttl; where the store watches a
+/// process or a connection instead, such as files, with that one or with the client.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -144,7 +149,8 @@ impl Guard {
         self.hold().held().remaining()
     }
 
-    /// Waits until it is lost; for ever where it never is.
+    /// Waits until it is lost; for ever where it never is. It works under any executor, and although nothing drives the runtime
+    /// of the client.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

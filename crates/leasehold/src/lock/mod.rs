@@ -72,6 +72,11 @@ pub struct Lock<K> {
 }
 
 impl<K> Lock<K> {
+    /// The engine that it asks.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     pub(crate) fn new(engine: Arc<Engine>, name: &str, kind: K, note: Note) -> Self {
         let ttl = match engine.profile().liveness {
             Liveness::Lease { min, max } => TTL.clamp(min, max),

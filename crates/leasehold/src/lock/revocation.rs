@@ -139,7 +139,9 @@ async fn listen(
             }
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) => {
                 drop(held);
-                tokio::time::sleep(AGAIN).await;
+                if !engine.sleep(AGAIN).await {
+                    return Err(Error::closed(HEAR));
+                }
             }
             Err(error) => return Err(error),
         }

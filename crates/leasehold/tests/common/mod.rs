@@ -64,6 +64,24 @@ pub(crate) async fn held(locks: &Leasehold, name: &str) {
     panic!("never held: {name}");
 }
 
+/// The least of an executor: no timers, no tasks, nothing of tokio.
+pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut work = std::pin::pin!(work);
+    loop {
+        match work.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

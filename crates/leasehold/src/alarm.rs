@@ -1,0 +1,203 @@
+//! Waiting for a moment of the machine's clock, on a thread of its own.
+//!
+//! The signal that a lease is over must come although nothing else of this process runs: not the runtime of the client, not the
+//! task that renews. So this needs no runtime at all, and wakes whatever executor polls it. The thread begins with the first
+//! wait and sleeps while there is none.
+//!
+//! Ground rules: the clock that counts suspend decides, and is read once a second at least. Wakers are foreign code: they are
+//! called and dropped while nothing is locked.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use leasehold_core::{Clock, Moment};
+
+use crate::clock::SystemClock;
+use crate::panics::{contained, logged};
+
+/// A future that is ready once the clock of the machine has reached a moment.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    at: Moment,
+    /// Under which number it waits in the list.
+    number: Option<u64>,
+}
+
+impl Alarm {
+    /// Rings in `left`; a wait without end never does.
+    pub(crate) fn after(left: Duration) -> Alarm {
+        // The least that is slept: a clock that is not the machine's may say that nothing is left, and stand still.
+        let left = left.max(LEAST);
+        Alarm { at: SystemClock.now().after(left), number: None }
+    }
+}
+
+impl Future for Alarm {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.at == Moment::NEVER {
+            return Poll::Pending;
+        }
+        if self.at <= SystemClock.now() {
+            return Poll::Ready(());
+        }
+        let waker = context.waker().clone();
+        let mut list = list();
+        let refused = list.see_to_the_thread().err();
+        let number = *self.number.get_or_insert_with(|| list.draw());
+        let is_first = list.waiting.first_key_value().is_none_or(|(first, _)| (self.at, number) < *first);
+        let before = list.waiting.insert((self.at, number), waker);
+        drop(list);
+        drop(before);
+        if is_first {
+            CHANGED.notify_one();
+        }
+        if let Some(error) = refused {
+            // The task that renews tells of losses as well; the next wait tries again.
+            logged!(error, %error, "the operating system gives no thread that watches the ends of leases");
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let left = list().waiting.remove(&(self.at, number));
+            drop(left);
+        }
+    }
+}
+
+/// All who wait, by their moments.
+struct List {
+    waiting: BTreeMap<(Moment, u64), Waker>,
+    next: u64,
+    /// The process whose thread sees to the list: a fork has the list, and not the thread.
+    process: u32,
+}
+
+static LIST: Mutex<List> = Mutex::new(List { waiting: BTreeMap::new(), next: 0, process: 0 });
+static CHANGED: Condvar = Condvar::new();
+
+impl List {
+    fn draw(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn see_to_the_thread(&mut self) -> std::io::Result<()> {
+        let process = std::process::id();
+        if self.process != process {
+            std::thread::Builder::new().name("leasehold-alarm".to_owned()).spawn(ring)?;
+            self.process = process;
+        }
+        Ok(())
+    }
+}
+
+fn list() -> MutexGuard<'static, List> {
+    // Every change is whole before anything can panic.
+    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread.
+fn ring() {
+    let mut list = list();
+    loop {
+        let now = SystemClock.now();
+        // Behind all that are due: no number is that large.
+        let later = list.waiting.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut list.waiting, later);
+        if due.is_empty() {
+            let first = list.waiting.first_key_value().map(|((at, _), _)| *at);
+            // In steps, since the wait of the operating system does not count suspend.
+            list = match first.map(|at| now.until(at).min(STEP)) {
+                Some(nap) => CHANGED.wait_timeout(list, nap).unwrap_or_else(PoisonError::into_inner).0,
+                None => CHANGED.wait(list).unwrap_or_else(PoisonError::into_inner),
+            };
+            continue;
+        }
+        drop(list);
+        for waker in due.into_values() {
+            contained(|| waker.wake());
+        }
+        list = self::list();
+    }
+}
+
+const LEAST: Duration = Duration::from_millis(1);
+const STEP: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use futures_util::future::{join_all, select};
+
+    /// The least of an executor: no timers, no tasks.
+    pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
+        struct Unpark(std::thread::Thread);
+        impl std::task::Wake for Unpark {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+        let mut work = std::pin::pin!(work);
+        loop {
+            match work.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+
+    #[test]
+    fn it_rings_without_a_runtime_and_not_too_early() {
+        let began = SystemClock.now();
+        let waits = [30, 10, 20].map(|millis| {
+            let wait = Duration::from_millis(millis);
+            Alarm::after(wait).map(move |()| (wait, SystemClock.now().since(began)))
+        });
+        for (wait, took) in block_on(join_all(waits)) {
+            assert!(took >= wait, "{took:?} instead of {wait:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_leaves_nothing_and_what_has_no_end_waits_nowhere() {
+        let long = Duration::from_secs(86_400);
+        let mut dropped = Alarm::after(long);
+        assert!((&mut dropped).now_or_never().is_none());
+        let place = (dropped.at, dropped.number.unwrap());
+        assert!(list().waiting.contains_key(&place));
+        drop(dropped);
+        assert!(!list().waiting.contains_key(&place));
+        let mut never = Alarm::after(Duration::MAX);
+        assert!((&mut never).now_or_never().is_none());
+        assert_eq!(never.number, None);
+        let soon = block_on(select(never, Alarm::after(Duration::from_millis(1))));
+        assert!(matches!(soon, futures_util::future::Either::Right(_)));
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_nobody_waiting() {
+        struct Spiteful;
+        impl std::task::Wake for Spiteful {
+            fn wake(self: std::sync::Arc<Self>) {
+                panic!("not now");
+            }
+        }
+        let waker = std::sync::Arc::new(Spiteful).into();
+        let mut first = Alarm::after(Duration::from_millis(5));
+        assert!(first.poll_unpin(&mut Context::from_waker(&waker)).is_pending());
+        block_on(Alarm::after(Duration::from_millis(20)));
+        block_on(first);
+    }
+}

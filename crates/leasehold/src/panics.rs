@@ -1,0 +1,119 @@
+//! Panics of code that is not ours, caught where it is called.
+//!
+//! Ground rules: the tasks of the engine serve all locks of a client, so nothing foreign that they call may end them: a witness,
+//! a subscriber of `tracing`, a clock, a backend. A panic there ends that one call. The panic hook has reported it by then.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+
+use futures_util::FutureExt;
+use leasehold_core::Failure;
+use tracing::Span;
+
+/// Calls foreign code; `None` where it panics.
+pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            discard(payload);
+            None
+        }
+    }
+}
+
+/// Runs a future of a backend; a panic is a failure of unknown effect.
+pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
+    AssertUnwindSafe(call).catch_unwind().await.map_err(|payload| {
+        let text = format!("the backend panicked: {}", text_of(&*payload));
+        discard(payload);
+        Failure::unanswered(text)
+    })
+}
+
+/// Runs a future inside of the span that is made here, whatever the subscriber does.
+///
+/// `Instrument` enters the span once more to drop the future, so there a subscriber that panics twice would end the process.
+pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Output = T>) -> T {
+    let mut span = Closing(contained(span));
+    let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
+    let outcome = poll_fn(|context| {
+        let entered = span.0.as_ref().and_then(|span| contained(|| span.enter()));
+        let polled = work.as_mut().poll(context);
+        contained(|| drop(entered));
+        polled
+    });
+    let outcome = outcome.await;
+    span.close();
+    outcome.unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// A span whose end is foreign code as well.
+struct Closing(Option<Span>);
+
+impl Closing {
+    fn close(&mut self) {
+        let span = self.0.take();
+        contained(|| drop(span));
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What a panic says of itself.
+fn text_of(payload: &(dyn Any + Send)) -> &str {
+    match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text,
+        _ => "it does not say why",
+    }
+}
+
+fn discard(payload: Box<dyn Any + Send>) {
+    // Its drop is foreign code as well.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
+/// Logs, whatever the subscriber does: `logged!(warn, ...)` is `tracing::warn!(...)`.
+macro_rules! logged {
+    ($level:ident, $($event:tt)+) => {
+        _ = $crate::panics::contained(|| tracing::$level!($($event)+))
+    };
+}
+
+pub(crate) use logged;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Spiteful;
+
+    impl Drop for Spiteful {
+        fn drop(&mut self) {
+            panic!("even this");
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_the_call_and_nothing_else() {
+        assert_eq!(contained(|| 7), Some(7));
+        assert_eq!(contained(|| -> u32 { panic!("no") }), None);
+        assert_eq!(contained(|| -> u32 { std::panic::panic_any(Spiteful) }), None);
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_panics_may_have_done_it() {
+        let failure = answered(async { panic!("row {}", 7) }).await.map(|()| ()).unwrap_err();
+        assert_eq!(failure.to_string(), "the backend panicked: row 7 (it may have taken effect)");
+        assert!(failure.is_transient());
+        assert_eq!(answered(async { 7 }).await.unwrap(), 7);
+    }
+}

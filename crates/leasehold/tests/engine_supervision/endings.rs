@@ -1,0 +1,226 @@
+//! A client that closes, or whose runtime ends, and callers that leave.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::core::LossCause;
+use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Leasehold, State};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::common::{Store, block_on, ms};
+use crate::odd::{Call, Odd, Ticks, World, pass};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn runtimes() -> [Runtime; 2] {
+    let several = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    [several, Builder::new_current_thread().enable_all().build().unwrap()]
+}
+
+/// Nothing that is asked of a client without a runtime hangs, panics or works.
+async fn is_closed(locks: Leasehold) {
+    let kind = |error: leasehold::Error| error.kind();
+    let closed = ErrorKind::Closed;
+    let (mutex, value) = (locks.mutex("next"), locks.versioned("value"));
+    assert_eq!(mutex.lock().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(mutex.try_lock().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(mutex.lock_timeout(ms(20)).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.rwlock("next").upgradable_read().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.segmented("next", 3).any_timeout(ms(20)).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.lock_all(["a", "b"]).lock().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.inspect("next").await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.list("", None, 5).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.deadlocks().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.revoke("next", "please").await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(value.read().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(value.update(|_| Some(vec![1])).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.latch("latch", 1).count_down().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.latch("latch", 1).wait_timeout(ms(20)).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.barrier("barrier", 2).arrived().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.rate_limit("rate", 1, SOON).acquire().await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(locks.election("boss").campaign("me").await.map_err(kind).unwrap_err(), closed);
+    assert!(!locks.examine(ms(1_000)).await.is_empty());
+    assert!(locks.close(ms(1_000)).await, "there is nothing left to wait for");
+}
+
+#[test]
+fn a_client_whose_runtime_ended_is_closed() {
+    for runtime in runtimes() {
+        let (locks, guard, shared) = runtime.block_on(async {
+            let (locks, _) = Store::new().client();
+            let guard = locks.mutex("held").lock().await.unwrap();
+            let shared = locks.rwlock("shared").upgradable_read().await.unwrap();
+            (locks, guard, shared)
+        });
+        // Somebody waits, on another runtime, for what is held.
+        let other = Builder::new_current_thread().enable_all().build().unwrap();
+        let mutex = locks.mutex("held");
+        let waiting = std::thread::spawn(move || {
+            let here = Builder::new_current_thread().enable_all().build().unwrap();
+            here.block_on(async { tokio::time::timeout(SOON, mutex.lock()).await })
+        });
+        std::thread::sleep(ms(50));
+        drop(runtime);
+        let waited = waiting.join().unwrap().expect("told");
+        assert_eq!(waited.unwrap_err().kind(), ErrorKind::Closed);
+        other.block_on(async {
+            tokio::time::timeout(SOON, async {
+                assert_eq!(guard.lost().await, LossCause::RenewalEnded);
+                assert!(guard.run(std::future::pending::<()>()).await.unwrap_err().is_lost());
+                assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost(LossCause::RenewalEnded));
+                assert!(guard.release().await.unwrap_err().is_lost());
+                let mut shared = shared;
+                assert!(shared.upgrade().await.is_err());
+                drop(shared);
+                is_closed(locks).await;
+            })
+            .await
+            .expect("nothing of a client without a runtime hangs");
+        });
+    }
+}
+
+#[test]
+fn lock_fails_where_nobody_was_left_to_tell_of_the_end() {
+    // Nothing was held, nobody waited: the call itself finds out.
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = runtime.block_on(async { Store::new().client().0 });
+    drop(runtime);
+    let error = block_on(locks.mutex("job").lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn a_runtime_without_timers_is_refused() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let error = runtime.block_on(Leasehold::open("mem:")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("no timers"), "{error}");
+}
+
+#[test]
+fn a_loss_comes_although_nobody_drives_the_clients_runtime() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let (locks, guard, other) = runtime.block_on(async {
+        let (locks, _) = Store::new().client();
+        let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
+        let other = locks.mutex("other").max_hold(ms(300)).lock().await.unwrap();
+        (locks, guard, other)
+    });
+    // From here on nothing renews it, and no task of the client runs.
+    assert!(block_on(guard.run(std::future::pending::<()>())).unwrap_err().is_lost());
+    assert_eq!(block_on(guard.lost()), LossCause::Expired);
+    assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost(LossCause::Expired));
+    assert_eq!(block_on(other.lost()), LossCause::MaxHold);
+    assert_eq!(block_on(other.changed(State::Valid)), State::Lost(LossCause::MaxHold));
+    drop((guard, other, locks));
+}
+
+/// What is granted while the client closes is nobody's.
+#[tokio::test]
+async fn nothing_is_granted_by_a_client_that_closed() {
+    for round in 0..3 {
+        let store = Store::new();
+        let (locks, wire) = store.client();
+        let (onlooker, _) = store.client();
+        wire.set(Verb::Contend, Mode::LateReply(ms(100)));
+        let mutex = locks.mutex("job");
+        let asking = tokio::spawn(async move {
+            match round {
+                0 => mutex.try_lock().await,
+                1 => mutex.lock_timeout(SOON).await.map(Some),
+                _ => mutex.lock().await.map(Some),
+            }
+        });
+        while onlooker.inspect("job").await.unwrap().holders.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert!(locks.close(SOON).await);
+        assert!(onlooker.inspect("job").await.unwrap().holders.is_empty(), "closed, and still held");
+        let error = asking.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "round {round}");
+    }
+}
+
+/// The calls of which the backend's future was begun, and those of which it came to its end.
+#[derive(Default)]
+struct Ends(AtomicU64);
+
+#[tokio::test]
+async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let ends = Arc::<Ends>::default();
+    let store = Odd::new(Ticks::new(), {
+        let ends = ends.clone();
+        move |call, _, _| {
+            let (mut gone, ends) = (gone.clone(), ends.clone());
+            Box::pin(async move {
+                if !matches!(call, Call::Contend | Call::Release | Call::Renew) {
+                    gone.wait_for(|gone| *gone).await.unwrap();
+                    ends.0.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(())
+            })
+        }
+    });
+    let locks = Leasehold::builder().over(store.clone()).unwrap();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let standing = leasehold::Standing {
+        id: leasehold::core::ClaimId::from_bytes([7; 16]),
+        ..standing_of(&locks, &store, &go).await
+    };
+    ends.0.store(0, Ordering::SeqCst);
+    let leaves = ms(20);
+    assert!(tokio::time::timeout(leaves, locks.inspect("job")).await.is_err());
+    assert!(tokio::time::timeout(leaves, locks.list("", None, 5)).await.is_err());
+    assert!(tokio::time::timeout(leaves, locks.break_claim("job", &standing)).await.is_err());
+    for call in [Call::Inspect, Call::List, Call::Break] {
+        assert!(store.calls(call) > 0, "{call:?} was not begun");
+    }
+    go.send_replace(true);
+    tokio::time::timeout(SOON, async {
+        while ends.0.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(ms(1)).await;
+        }
+    })
+    .await
+    .expect("all three came to their ends, although nobody waited");
+    guard.release().await.unwrap();
+}
+
+async fn standing_of(
+    locks: &Leasehold,
+    store: &Arc<Odd>,
+    go: &tokio::sync::watch::Sender<bool>,
+) -> leasehold::Standing {
+    go.send_replace(true);
+    let standing = locks.inspect("job").await.unwrap().holders.remove(0);
+    assert_eq!(store.calls(Call::Inspect), 1);
+    go.send_replace(false);
+    standing
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_ends_what_waits_for_a_store_that_is_away() {
+    let (locks, wire) = Store::new().client();
+    let value = locks.versioned("value");
+    wire.set(Verb::Read, Mode::Refuse);
+    let reading = tokio::spawn(async move { value.read().await });
+    while wire.calls(Verb::Read) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let began = tokio::time::Instant::now();
+    assert!(locks.close(SOON).await);
+    assert_eq!(reading.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert!(began.elapsed() < ms(5_000), "an outage is put up with for 15 s: {:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_of_a_closed_client_is_lost_at_once() {
+    let world = World::new(|_, _, _| pass());
+    let guard = world.locks.mutex("job").lock().await.unwrap();
+    assert!(world.locks.close(SOON).await);
+    assert_eq!(guard.state(), State::Lost(LossCause::Closed));
+}

@@ -1,0 +1,131 @@
+//! What hangs in one place keeps back nothing in another; in virtual time.
+
+use std::time::Duration;
+
+use leasehold::core::LossCause;
+use leasehold::{Guard, State};
+
+use crate::common::ms;
+use crate::odd::{Call, World, fail, hang, pass};
+
+const TTL: Duration = Duration::from_secs(5);
+
+async fn held(world: &World, prefix: &str, count: u32) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for number in 0..count {
+        guards.push(world.locks.mutex(&format!("{prefix}/{number}")).ttl(TTL).lock().await.unwrap());
+    }
+    guards
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_hangs_makes_no_other_lease_suspect() {
+    let world = World::new(|call, _, about| match call {
+        Call::Renew if about.starts_with("dead") => hang(),
+        _ => pass(),
+    });
+    let live = held(&world, "live", 1_000).await;
+    let dead = held(&world, "dead", 10).await;
+    tokio::time::sleep(TTL * 10).await;
+    assert_eq!((world.diary.count("suspected", "live"), world.diary.count("lost", "live")), (0, 0));
+    assert!(world.diary.count("renewed", "live") >= 1_000 * 10);
+    assert!(live.iter().all(|guard| guard.state() == State::Valid));
+    assert!(dead.iter().all(|guard| guard.state() == State::Lost(LossCause::Expired)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_never_answered_is_overtaken_by_the_next() {
+    let world = World::new(|call, number, _| match (call, number) {
+        (Call::Renew, 1) => hang(),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    tokio::time::sleep(TTL * 10).await;
+    assert_eq!(guard.state(), State::Valid);
+    assert_eq!(world.diary.count("suspected", "job"), 1, "when it was overdue, and not again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_comes_after_a_later_yes_says_nothing() {
+    let world = World::new(|call, number, _| match (call, number) {
+        (Call::Renew, 1) => fail(ms(1_000)),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    tokio::time::sleep(TTL * 10).await;
+    assert_eq!(guard.state(), State::Valid);
+    assert_eq!(world.diary.count("suspected", "job"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_go_on_although_several_hang() {
+    let world = World::new(|call, number, _| match (call, number) {
+        (Call::Renew, 1..=5) => hang(),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    tokio::time::sleep(TTL * 3).await;
+    assert_eq!(guard.state(), State::Valid);
+    assert_eq!(world.diary.count("lost", ""), 0);
+}
+
+/// Releases that cannot be delivered, at once or after the patience of the backend, delay none elsewhere.
+async fn releases_elsewhere_are_prompt(after: Duration) {
+    let world = World::new(move |call, _, about| match call {
+        Call::Release if about.starts_with("dead") => fail(after),
+        _ => pass(),
+    });
+    for guard in held(&world, "dead", 200).await {
+        drop(guard);
+        // Each a call of its own.
+        tokio::task::yield_now().await;
+    }
+    for round in 0..20 {
+        let guard = world.locks.mutex("live").ttl(TTL).lock().await.unwrap();
+        let began = tokio::time::Instant::now();
+        guard.release().await.unwrap();
+        assert!(began.elapsed() < ms(100), "round {round}: {:?}", began.elapsed());
+        tokio::time::sleep(ms(100)).await;
+    }
+    // They are tried for as long as their leases could last, and then their lines go on.
+    let next = world.locks.mutex("dead/7").ttl(TTL).lock_timeout(TTL * 4).await.unwrap();
+    assert_eq!(next.state(), State::Valid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_are_refused_delay_none_elsewhere() {
+    releases_elsewhere_are_prompt(ms(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_hang_for_long_delay_none_elsewhere() {
+    releases_elsewhere_are_prompt(ms(5_000)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_is_not_blamed_for_what_was_not_answered_before() {
+    let world = World::new(|call, number, _| match (call, number) {
+        (Call::Release, 1) => Box::pin(std::future::ready(Err(leasehold::core::Failure::new(
+            leasehold::core::FailureKind::Denied,
+            leasehold::core::Effect::Unknown,
+            "no (odd)",
+        )))),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    assert!(guard.release().await.unwrap_err().may_have_happened());
+    let _held = world.locks.mutex("other").ttl(TTL).lock().await.unwrap();
+    assert!(world.locks.close(TTL).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspend_is_noticed_soon_after_the_first_lock_was_taken() {
+    let world = World::new(|_, _, _| pass());
+    let guard = world.locks.mutex("job").ttl(ms(30_000)).lock().await.unwrap();
+    tokio::time::sleep(ms(300)).await;
+    world.clock.sleeps(ms(60_000));
+    // The next renewal would be ten seconds later, by a timer that slept along.
+    tokio::time::sleep(ms(1_100)).await;
+    assert_eq!(world.diary.count("lost", "job"), 1, "nobody had to ask for it");
+    assert_eq!(guard.state(), State::Lost(LossCause::Expired));
+}

@@ -1,0 +1,222 @@
+//! A memory store whose calls a test looks at first: to fail, to hang, to panic.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use leasehold::core::{
+    Backend, Broken, Claim, Clock, Failure, Moment, Patience, Profile, Registers, Release, Renew, Renewal,
+    Resource, Snapshot, Step, Summary, Version,
+};
+use leasehold::local::MemoryBackend;
+use leasehold::{Event, Leasehold, Witness};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Contend,
+    Renew,
+    Release,
+    Break,
+    Inspect,
+    List,
+    Examine,
+}
+
+/// Asked before each call: what, the how manieth of its kind, and about which resource first.
+type Hook = dyn Fn(Call, u64, &str) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
+
+pub(crate) struct Odd {
+    inner: MemoryBackend,
+    hook: Box<Hook>,
+    calls: [AtomicU64; 7],
+    /// Answers of batches are left out.
+    pub(crate) is_silent: AtomicBool,
+    /// The profile panics where it is asked for.
+    pub(crate) has_no_profile: AtomicBool,
+}
+
+impl Odd {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        hook: impl Fn(Call, u64, &str) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
+    ) -> Arc<Odd> {
+        Arc::new(Odd {
+            inner: MemoryBackend::with_clock(clock),
+            hook: Box::new(hook),
+            calls: Default::default(),
+            is_silent: AtomicBool::new(false),
+            has_no_profile: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn calls(&self, call: Call) -> u64 {
+        self.calls[call as usize].load(Ordering::SeqCst)
+    }
+
+    fn ask(&self, call: Call, about: &str) -> BoxFuture<'static, Result<(), Failure>> {
+        let number = self.calls[call as usize].fetch_add(1, Ordering::SeqCst) + 1;
+        (self.hook)(call, number, about)
+    }
+}
+
+impl fmt::Debug for Odd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Odd")
+    }
+}
+
+/// What passes.
+pub(crate) fn pass() -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(std::future::ready(Ok(())))
+}
+
+/// What is never answered.
+pub(crate) fn hang() -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(std::future::pending())
+}
+
+/// What fails after a while.
+pub(crate) fn fail(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        tokio::time::sleep(after).await;
+        Err(Failure::unanswered("no answer (odd)"))
+    })
+}
+
+#[async_trait]
+impl Backend for Odd {
+    fn profile(&self) -> &Profile {
+        assert!(!self.has_no_profile.load(Ordering::SeqCst), "no profile (odd)");
+        self.inner.profile()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.inner.registers()
+    }
+
+    fn part(&self, claim: &Claim) -> u64 {
+        u64::from(claim.resource.as_str().starts_with("dead"))
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.ask(Call::Contend, claim.resource.as_str()).await?;
+        self.inner.contend(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        if let Err(failure) = self.ask(Call::Renew, batch[0].claim.resource.as_str()).await {
+            return batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect();
+        }
+        let answers = self.inner.renew(batch).await;
+        if self.is_silent.load(Ordering::SeqCst) { Vec::new() } else { answers }
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        if let Err(failure) = self.ask(Call::Release, batch[0].resource.as_str()).await {
+            return batch.iter().map(|_| Release::Unknown(failure.clone())).collect();
+        }
+        let answers = self.inner.release(batch).await;
+        if self.is_silent.load(Ordering::SeqCst) { Vec::new() } else { answers }
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+        self.ask(Call::Break, claim.resource.as_str()).await?;
+        self.inner.break_claim(claim).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.ask(Call::Inspect, resource.as_str()).await?;
+        self.inner.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.ask(Call::List, prefix).await?;
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn examine(&self, ttl: Duration) -> Vec<leasehold::Finding> {
+        drop(self.ask(Call::Examine, "").await);
+        self.inner.examine(ttl).await
+    }
+}
+
+/// The clock of the runtime, which a test lets stand still, and which a suspend of the machine moves on.
+#[derive(Debug)]
+pub(crate) struct Ticks {
+    began: tokio::time::Instant,
+    slept: AtomicU64,
+}
+
+impl Ticks {
+    pub(crate) fn new() -> Arc<Ticks> {
+        Arc::new(Ticks { began: tokio::time::Instant::now(), slept: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn sleeps(&self, length: Duration) {
+        self.slept.fetch_add(u64::try_from(length.as_nanos()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for Ticks {
+    fn now(&self) -> Moment {
+        let slept = Duration::from_nanos(self.slept.load(Ordering::SeqCst));
+        Moment::START.after(self.began.elapsed() + slept + Duration::from_secs(1))
+    }
+}
+
+/// What happened, in words: which event, to which resource.
+#[derive(Debug, Default)]
+pub(crate) struct Diary(Mutex<Vec<(&'static str, String)>>);
+
+impl Diary {
+    /// How often that happened to resources whose names begin so.
+    pub(crate) fn count(&self, event: &str, prefix: &str) -> usize {
+        let entries = self.0.lock().unwrap();
+        entries.iter().filter(|(what, whom)| *what == event && whom.starts_with(prefix)).count()
+    }
+}
+
+impl Witness for Diary {
+    fn witness(&self, event: &Event<'_>) {
+        let entry = match event {
+            Event::Suspected { resource } => ("suspected", resource),
+            Event::Lost { resource, .. } => ("lost", resource),
+            Event::Renewed { resource, .. } => ("renewed", resource),
+            _ => return,
+        };
+        self.0.lock().unwrap().push((entry.0, entry.1.to_string()));
+    }
+}
+
+/// A client of an odd store in virtual time.
+pub(crate) struct World {
+    pub(crate) clock: Arc<Ticks>,
+    pub(crate) diary: Arc<Diary>,
+    pub(crate) store: Arc<Odd>,
+    pub(crate) locks: Leasehold,
+}
+
+impl World {
+    pub(crate) fn new(
+        hook: impl Fn(Call, u64, &str) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
+    ) -> World {
+        let (clock, diary) = (Ticks::new(), Arc::<Diary>::default());
+        let store = Odd::new(clock.clone(), hook);
+        let locks = Leasehold::builder().clock(clock.clone()).witness(diary.clone());
+        World { clock, diary, locks: locks.over(store.clone()).unwrap(), store }
+    }
+}

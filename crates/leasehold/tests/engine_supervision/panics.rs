@@ -1,0 +1,251 @@
+//! A panic of foreign code ends that one call.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::time::Duration;
+
+use leasehold::core::{Clock, LossCause, Moment};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{ErrorKind, Event, Leasehold, State, SystemClock, Witness};
+use tracing::span::{Attributes, Id, Record};
+
+use crate::common::ms;
+use crate::odd::{Call, World, pass};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A witness that cannot bear anything.
+#[derive(Debug)]
+struct Nervous;
+
+impl Witness for Nervous {
+    fn witness(&self, event: &Event<'_>) {
+        panic!("a witness panics on {event:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_witness_that_panics_costs_no_lease_and_hides_no_loss() {
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Leasehold::builder().witness(Arc::new(Nervous)).over(wire.clone()).unwrap();
+    let guard = locks.mutex("job").ttl(ms(1_500)).lock().await.unwrap();
+    let granted_until = SystemClock.now().after(guard.remaining());
+    tokio::time::timeout(SOON, async {
+        // Past the end of the lease that was granted, it is held by renewals alone.
+        while SystemClock.now() < granted_until.after(ms(500)) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    guard.check().unwrap();
+    assert!(wire.calls(Verb::Renew) > 0);
+    wire.set(Verb::Renew, Mode::Hang);
+    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.unwrap(), LossCause::Expired);
+    wire.set_all(Mode::Pass);
+    let next = tokio::time::timeout(SOON, locks.mutex("job").lock()).await.unwrap().unwrap();
+    next.release().await.unwrap();
+    assert!(locks.close(SOON).await);
+}
+
+/// A subscriber that panics at every event, and at every span while it is told to.
+#[derive(Debug, Default)]
+struct Touchy {
+    spans_too: Arc<AtomicBool>,
+    told: AtomicU64,
+}
+
+impl tracing::Subscriber for Touchy {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("leasehold")
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(self.told.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        panic!("a subscriber panics on {}", event.metadata().name());
+    }
+    fn enter(&self, _: &Id) {
+        assert!(!self.spans_too.load(Ordering::SeqCst), "a subscriber panics on a span");
+    }
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
+    let spans_too = Arc::<AtomicBool>::default();
+    let touchy = Touchy { spans_too: spans_too.clone(), ..Touchy::default() };
+    // This thread runs all of it.
+    let _told = tracing::subscriber::set_default(touchy);
+    let hangs = Arc::<AtomicBool>::default();
+    let world = World::new({
+        let hangs = hangs.clone();
+        move |call, _, _| match call {
+            Call::Renew if hangs.load(Ordering::SeqCst) => crate::odd::hang(),
+            _ => pass(),
+        }
+    });
+    let guard = world.locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
+    spans_too.store(true, Ordering::SeqCst);
+    tokio::time::sleep(ms(10_000)).await;
+    assert_eq!(guard.state(), State::Valid);
+    // Nor does it keep anybody from a lock: of two, one waits until the other lets go.
+    let mutex = world.locks.mutex("other");
+    let first = mutex.lock().await.unwrap();
+    let second = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    while world.locks.inspect("other").await.unwrap().holders.is_empty() {
+        tokio::time::sleep(ms(10)).await;
+    }
+    first.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    hangs.store(true, Ordering::SeqCst);
+    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.unwrap(), LossCause::Expired);
+    drop(guard);
+    world.locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+}
+
+/// A backend that panics at the first call of each kind.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_panics_costs_one_call() {
+    let world = World::new(|call, number, _| {
+        assert!(number > 1, "a backend panics at {call:?}");
+        pass()
+    });
+    let mutex = world.locks.mutex("job").ttl(ms(3_000));
+    let guard = mutex.lock_timeout(SOON).await.unwrap();
+    assert_eq!(world.store.calls(Call::Contend), 2);
+    tokio::time::sleep(ms(10_000)).await;
+    assert_eq!(guard.state(), State::Valid);
+    assert_eq!(world.diary.count("lost", ""), 0);
+    guard.release().await.unwrap();
+    assert_eq!(world.store.calls(Call::Release), 2);
+    // The line of this process goes on.
+    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+    let error = world.locks.list("", None, 10).await.unwrap_err();
+    assert!(error.to_string().contains("a backend panics at List"), "{error}");
+    assert!(world.locks.list("", None, 10).await.unwrap().is_empty());
+    assert!(!world.locks.examine(ms(3_000)).await.is_empty());
+    assert!(world.locks.close(SOON).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_not_answered_in_full_is_asked_again() {
+    let world = World::new(|_, _, _| pass());
+    let mutex = world.locks.mutex("job").ttl(ms(3_000));
+    let guard = mutex.lock().await.unwrap();
+    world.store.is_silent.store(true, Ordering::SeqCst);
+    tokio::time::sleep(ms(1_500)).await;
+    assert_eq!(guard.state(), State::Suspect);
+    world.store.is_silent.store(false, Ordering::SeqCst);
+    tokio::time::sleep(ms(5_000)).await;
+    assert_eq!(guard.state(), State::Valid);
+    world.store.is_silent.store(true, Ordering::SeqCst);
+    let releasing = tokio::spawn(guard.release());
+    while world.store.calls(Call::Release) < 2 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    world.store.is_silent.store(false, Ordering::SeqCst);
+    releasing.await.unwrap().unwrap();
+    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+}
+
+/// What asks for the claim dies in a place where nothing is contained.
+#[tokio::test(start_paused = true)]
+async fn a_contender_that_dies_settles_its_line() {
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let world = World::new(move |call, number, _| {
+        let mut gone = gone.clone();
+        match (call, number) {
+            (Call::Contend, 1) => Box::pin(async move {
+                gone.wait_for(|gone| *gone).await.unwrap();
+                Ok(())
+            }),
+            _ => pass(),
+        }
+    });
+    let mutex = world.locks.mutex("job");
+    let waits: Vec<_> = (0..3)
+        .map(|_| {
+            let mutex = mutex.clone();
+            tokio::spawn(async move { mutex.lock().await })
+        })
+        .collect();
+    while world.store.calls(Call::Contend) == 0 {
+        tokio::task::yield_now().await;
+    }
+    world.store.has_no_profile.store(true, Ordering::SeqCst);
+    go.send_replace(true);
+    for wait in waits {
+        let error = tokio::time::timeout(SOON, wait).await.expect("told").unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    }
+    world.store.has_no_profile.store(false, Ordering::SeqCst);
+    // What it had been granted on the server is given up.
+    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+}
+
+/// A waker that panics, as a broken executor's might: it is called in the middle of the watchdog.
+struct Spiteful;
+
+impl Wake for Spiteful {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
+    let world = World::new(|call, _, about| match (call, about) {
+        (Call::Renew, "dead") => crate::odd::hang(),
+        _ => pass(),
+    });
+    let other = world.locks.mutex("live").ttl(ms(60_000)).lock().await.unwrap();
+    let guard = world.locks.mutex("dead").ttl(ms(3_000)).lock().await.unwrap();
+    let waker = Arc::new(Spiteful).into();
+    let mut changed = Box::pin(guard.changed(State::Valid));
+    assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let lost = tokio::time::timeout(SOON, other.lost()).await.expect("told");
+    assert_eq!(lost, LossCause::RenewalEnded);
+    assert_eq!(guard.state(), State::Lost(LossCause::RenewalEnded));
+    assert_eq!(world.locks.mutex("next").lock().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(world.locks.mutex("next").try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(matches!(
+        changed.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())),
+        Poll::Ready(_)
+    ));
+    // What was held is given back all the same.
+    assert!(world.locks.close(SOON).await);
+    assert!(world.locks.inspect("live").await.unwrap().holders.is_empty());
+}
+
+/// A clock that panics while it is told to.
+#[derive(Debug, Default)]
+struct Moody(AtomicBool);
+
+impl Clock for Moody {
+    fn now(&self) -> Moment {
+        assert!(!self.0.load(Ordering::SeqCst), "a clock panics");
+        SystemClock.now()
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_panics_costs_no_lease_and_hides_no_loss() {
+    let moody = Arc::<Moody>::default();
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Leasehold::builder().clock(moody.clone()).over(wire.clone()).unwrap();
+    let guard = locks.mutex("job").ttl(ms(1_500)).lock().await.unwrap();
+    moody.0.store(true, Ordering::SeqCst);
+    let granted_until = SystemClock.now().after(guard.remaining());
+    while SystemClock.now() < granted_until.after(ms(200)) {
+        tokio::time::sleep(ms(20)).await;
+    }
+    guard.check().unwrap();
+    wire.set(Verb::Renew, Mode::Hang);
+    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.unwrap(), LossCause::Expired);
+}

@@ -1,0 +1,97 @@
+//! What threads pass in may block, and may panic, while leases are renewed.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use leasehold::State;
+use leasehold::blocking::{Guard, Leasehold};
+
+use crate::common::ms;
+
+const TTL: Duration = Duration::from_millis(600);
+
+fn renewed_meanwhile(locks: &Leasehold, work: impl FnOnce(&Leasehold)) {
+    let guard = locks.mutex("held").ttl(TTL).lock().unwrap();
+    work(locks);
+    assert_ne!(guard.state(), State::Lost(leasehold::core::LossCause::Expired));
+    guard.release().unwrap();
+}
+
+/// Blocks until the lease that is held meanwhile is over several times, and uses the library on the way.
+fn block_for_long(locks: &Leasehold) {
+    let guard: Guard = locks.mutex("inner").lock().unwrap();
+    thread::sleep(TTL * 3);
+    guard.release().unwrap();
+}
+
+#[test]
+fn an_update_may_block_and_lock() {
+    let locks = Leasehold::open("mem:").unwrap();
+    renewed_meanwhile(&locks, |locks| {
+        let (value, inner) = (locks.versioned("value"), locks.clone());
+        let done = value.update(move |old| {
+            block_for_long(&inner);
+            Some([old.unwrap_or_default(), b"+1"].concat())
+        });
+        assert_eq!(done.unwrap().value.as_deref(), Some(&b"+1"[..]));
+    });
+}
+
+#[test]
+fn several_updates_at_a_time_may_block_and_lock() {
+    let locks = Leasehold::open("mem:").unwrap();
+    renewed_meanwhile(&locks, |locks| {
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let (value, inner) = (locks.versioned(&format!("value/{number}")), locks.clone());
+                scope.spawn(move || {
+                    value.update(move |_| {
+                        block_for_long(&inner);
+                        Some(vec![1])
+                    })
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn what_is_carried_out_by_call_may_block_and_lock() {
+    let locks = Leasehold::open("mem:").unwrap();
+    renewed_meanwhile(&locks, |locks| {
+        let inner = locks.clone();
+        locks
+            .call(move |_| async move {
+                block_for_long(&inner);
+                Ok(())
+            })
+            .unwrap();
+    });
+}
+
+#[test]
+fn what_is_told_of_a_loss_may_block_and_lock() {
+    let locks = Leasehold::open("mem:").unwrap();
+    let limited = locks.mutex("limited").max_hold(ms(50)).lock().unwrap();
+    let (done, is_done) = mpsc::channel();
+    let inner = locks.clone();
+    limited
+        .on_lost(move |_| {
+            block_for_long(&inner);
+            done.send(()).unwrap();
+        })
+        .unwrap();
+    renewed_meanwhile(&locks, |_| is_done.recv_timeout(Duration::from_secs(60)).unwrap());
+}
+
+#[test]
+fn a_panic_in_an_update_is_raised_where_it_was_asked_for() {
+    let locks = Leasehold::open("mem:").unwrap();
+    let value = locks.versioned("value");
+    let panicking = std::panic::AssertUnwindSafe(|| value.update(|_| panic!("of the update")));
+    let panic = std::panic::catch_unwind(panicking).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"of the update"));
+    assert_eq!(value.read().unwrap().value(), None);
+    assert!(value.update(|_| Some(vec![1])).is_ok());
+}
