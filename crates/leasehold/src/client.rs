@@ -128,7 +128,7 @@ impl Leasehold {
     /// Everything that the backend has to say of its server.
     pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
         let backend = self.backend().clone();
-        let found = self.engine.call(async move { Ok(backend.examine(ttl).await) }).await;
+        let found = self.engine.peek(async move { Ok(backend.examine(ttl).await) }).await;
         found.map_err(|failure| Error::failed("examine", failure))
     }
 
@@ -235,7 +235,7 @@ impl Leasehold {
     pub async fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
         let (backend, prefix, after) = (self.backend().clone(), prefix.to_owned(), after.cloned());
         let listed =
-            self.engine.call(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
+            self.engine.peek(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
         listed.map_err(|failure| Error::failed("list", failure))
     }
 

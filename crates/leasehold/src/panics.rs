@@ -7,9 +7,10 @@ use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
+use std::task::Poll;
 
 use futures_util::FutureExt;
-use leasehold_core::Failure;
+use leasehold_core::{Effect, Failure, FailureKind};
 use tracing::Span;
 
 /// Calls foreign code; `None` where it panics.
@@ -24,8 +25,29 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Runs a future of a backend; a panic is a failure of unknown effect.
+///
+/// A fork of the process has a copy of it, and of its connection, on which anything that it did would be done to the parent: there
+/// it is left as it stands, neither polled nor dropped.
 pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
-    AssertUnwindSafe(call).catch_unwind().await.map_err(|payload| {
+    let process = std::process::id();
+    let mut call = Some(Box::pin(AssertUnwindSafe(call).catch_unwind()));
+    let answer = poll_fn(|context| {
+        if std::process::id() != process {
+            std::mem::forget(call.take());
+        }
+        match &mut call {
+            Some(call) => call.as_mut().poll(context).map(Some),
+            None => Poll::Ready(None),
+        }
+    });
+    let Some(answer) = answer.await else {
+        return Err(Failure::new(
+            FailureKind::Closed,
+            Effect::Unknown,
+            "this process is a fork of the one that asked",
+        ));
+    };
+    answer.map_err(|payload| {
         let text = format!("the backend panicked: {}", text_of(&*payload));
         discard(payload);
         Failure::unanswered(text)
@@ -111,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_backend_that_panics_may_have_done_it() {
-        let failure = answered(async { panic!("row {}", 7) }).await.map(|()| ()).unwrap_err();
+        let failure = answered::<()>(async { panic!("row {}", 7) }).await.unwrap_err();
         assert_eq!(failure.to_string(), "the backend panicked: row 7 (it may have taken effect)");
         assert!(failure.is_transient());
         assert_eq!(answered(async { 7 }).await.unwrap(), 7);

@@ -62,13 +62,16 @@ fn the_parent() {
         false => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime.enable_all().build().unwrap();
-    let (locks, mut guards) = runtime.block_on(async {
+    let (locks, mut guards, waiting) = runtime.block_on(async {
         let locks = Leasehold::open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
             guards.push(locks.mutex(&format!("job/{number}")).ttl(TTL).lock().await.unwrap());
         }
-        (locks, guards)
+        let other = Leasehold::open(&url).await.unwrap();
+        let waiting = tokio::spawn(async move { other.mutex("job/0").ttl(TTL).lock().await });
+        common::waiting(&locks, "job/0", 1).await;
+        (locks, guards, waiting)
     });
     let parent = std::process::id();
     // In both of them this comes back.
@@ -88,10 +91,12 @@ fn the_parent() {
     let child = waitpid(None::<Pid>, WaitOptions::empty()).unwrap().unwrap().1;
     assert_eq!(child.exit_status(), Some(0), "the child failed");
     runtime.block_on(async {
+        assert_eq!(locks.inspect("job/0").await.unwrap().waiting.len(), 1, "the child left the line");
         for guard in guards.drain(..) {
             guard.check().unwrap();
             guard.release().await.expect("it is held until its own process lets go");
         }
+        waiting.await.unwrap().unwrap().release().await.unwrap();
         locks.mutex("job/0").lock().await.unwrap().release().await.unwrap();
     });
 }

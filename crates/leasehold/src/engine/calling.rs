@@ -15,18 +15,33 @@ use crate::error::Error;
 use crate::panics::{answered, contained};
 
 impl Engine {
-    /// Runs a question to the store to its end, whether or not the caller waits for it.
+    /// Runs a change of the store to its end, whether or not the caller waits for it. Closing waits for it.
     ///
-    /// Cancel safe: a dropped future leaves the question to its end.
+    /// Cancel safe: a dropped future leaves the change to its end.
     pub(crate) fn call<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        let task = (!self.is_forked()).then(|| {
-            let work = async move { answered(work).await.flatten() };
-            self.contenders.spawn_on(work, &self.runtime)
-        });
+        self.carry_out(self.contenders.track_future(work))
+    }
+
+    /// The same for a question that changes nothing, for whose answer closing does not wait.
+    pub(crate) fn peek<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        self.carry_out(work)
+    }
+
+    fn carry_out<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let open = !self.is_forked();
+        let task = open.then(|| self.runtime.spawn(async move { answered(work).await.flatten() }));
         async move {
             match task {
                 Some(task) => task.await.unwrap_or_else(|_| Err(closed())),

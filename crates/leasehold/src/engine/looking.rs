@@ -36,7 +36,7 @@ impl Engine {
         };
         let about = resource.clone();
         let span = move || tracing::debug_span!("leasehold.inspect", resource = %about);
-        let mut looking = std::pin::pin!(self.call(spanned(span, looking)));
+        let mut looking = std::pin::pin!(self.peek(spanned(span, looking)));
         let looked = tokio::select! {
             biased;
             looked = &mut looking => looked,
