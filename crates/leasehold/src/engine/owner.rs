@@ -4,6 +4,7 @@
 //! cost and without the server; the lock is given back when the last of its guards is.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -53,9 +54,33 @@ impl Owner {
 /// What the owners of one client hold.
 #[derive(Default)]
 pub(super) struct Owners {
-    slots: Mutex<HashMap<(u64, Resource), Arc<Slot>>>,
+    slots: Mutex<Table<(u64, Resource), Arc<Slot>>>,
     /// The same by owner. A slot cannot be asked without being in the way of one who tries it.
-    held: Mutex<HashMap<u64, Vec<Weak<Hold>>>>,
+    held: Mutex<Table<u64, Vec<Weak<Hold>>>>,
+}
+
+/// Entries, of which those that nobody uses are removed now and then.
+struct Table<K, V> {
+    entries: HashMap<K, V>,
+    /// At so many it is looked for what nobody uses.
+    sweep_at: usize,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Table { entries: HashMap::new(), sweep_at: SWEEP_AT }
+    }
+}
+
+impl<K: Eq + Hash, V> Table<K, V> {
+    /// Removes what nobody uses, once it has grown to twice what was in use the last time: each entry is looked at a few times
+    /// on average, however many there are.
+    fn sweep(&mut self, is_used: impl Fn(&V) -> bool) {
+        if self.entries.len() >= self.sweep_at {
+            self.entries.retain(|_, value| is_used(value));
+            self.sweep_at = (self.entries.len() * 2).max(SWEEP_AT);
+        }
+    }
 }
 
 /// What one owner holds of one resource; locked while he asks for it, so that two of his tasks share one claim.
@@ -102,10 +127,8 @@ impl Owners {
     fn note(&self, owner: &Owner, hold: &Arc<Hold>) {
         let is_there = |hold: &Weak<Hold>| hold.strong_count() > 0;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.len() >= SWEEP_AT && held.len().is_power_of_two() {
-            held.retain(|_, holds| holds.iter().any(is_there));
-        }
-        let holds = held.entry(*owner.0).or_default();
+        held.sweep(|holds| holds.iter().any(is_there));
+        let holds = held.entries.entry(*owner.0).or_default();
         holds.retain(is_there);
         holds.push(Arc::downgrade(hold));
     }
@@ -114,7 +137,7 @@ impl Owners {
     pub(super) fn holds(&self, owner: &Owner) -> Vec<Tag> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let holds: Vec<Arc<Hold>> =
-            held.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
+            held.entries.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
         // A hold whose last handle is dropped here gives itself back, and must not find the lock taken.
         drop(held);
         let is_held = |hold: &&Arc<Hold>| !matches!(hold.held().state(), State::Lost(_));
@@ -127,12 +150,10 @@ impl Owners {
 
     fn slot(&self, owner: &Owner, resource: &Resource) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if slots.len() >= SWEEP_AT && slots.len().is_power_of_two() {
-            slots.retain(|_, slot| {
-                Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
-            });
-        }
-        slots.entry((*owner.0, resource.clone())).or_default().clone()
+        slots.sweep(|slot| {
+            Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
+        });
+        slots.entries.entry((*owner.0, resource.clone())).or_default().clone()
     }
 }
 
@@ -148,3 +169,28 @@ fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {
 
 /// So many owned resources make it worth looking for slots that nobody uses.
 const SWEEP_AT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_sweep_costs_little_however_many_are_in_use() {
+        for in_use in [SWEEP_AT, SWEEP_AT + 1, 3 * SWEEP_AT] {
+            let (mut table, looks) = (Table::<usize, bool>::default(), Cell::new(0));
+            let mut most = 0;
+            for number in 0..10 * SWEEP_AT {
+                // So many are in use for good, and each of the others for a moment.
+                table.sweep(|is_used| {
+                    looks.set(looks.get() + 1);
+                    *is_used
+                });
+                table.entries.insert(number, number < in_use);
+                most = most.max(table.entries.len());
+            }
+            assert!(looks.get() <= 30 * SWEEP_AT, "{in_use} in use: {} looks", looks.get());
+            assert!(most <= 2 * in_use.max(SWEEP_AT), "{in_use} in use: {most} entries");
+        }
+    }
+}
