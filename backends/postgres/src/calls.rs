@@ -24,19 +24,19 @@ pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
     Ok(format!("leasehold_{}", &digest[..32]))
 }
 
-/// What is told to those who listen: the resource, and who is called, `*` for all, or `-` where something became free.
+/// What is told to those who listen: the resource, and who is called, behind `+` and one that has answered where one has;
+/// `*` for all, or `-` where something became free.
 pub(crate) fn called(at: &Resource, call: &Call) -> String {
-    let mut text = match call {
+    let (mut text, addresses) = match call {
         Call::Nobody => return String::new(),
-        Call::Everyone => "*".to_owned(),
-        Call::Freed => "-".to_owned(),
-        Call::These(_) => String::new(),
+        Call::Everyone => ("*".to_owned(), &Vec::new()),
+        Call::Freed => ("-".to_owned(), &Vec::new()),
+        Call::These(called) => (String::new(), called),
+        Call::Answered(answered, called) => (format!("+{answered:08x}"), called),
     };
-    if let Call::These(addresses) = call {
-        for address in addresses {
-            // Writing into a String does not fail.
-            let _ = write!(text, "{address:08x}");
-        }
+    for address in addresses {
+        // Writing into a String does not fail.
+        let _ = write!(text, "{address:08x}");
     }
     format!("{text} {}", at.as_str())
 }
@@ -50,11 +50,19 @@ pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
         "-" => return Some((resource, Call::Freed)),
         _ => {}
     }
-    let digits = call
+    let (answers, digits) = call.strip_prefix('+').map_or((false, call), |digits| (true, digits));
+    let addresses = digits
         .as_bytes()
         .chunks(8)
         .map(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-    Some((resource, Call::These(digits.collect::<Option<Vec<u32>>>()?)))
+    let mut addresses = addresses.collect::<Option<Vec<u32>>>()?;
+    if answers && addresses.is_empty() {
+        return None;
+    }
+    Some((
+        resource,
+        if answers { Call::Answered(addresses.remove(0), addresses) } else { Call::These(addresses) },
+    ))
 }
 
 #[cfg(test)]
@@ -64,11 +72,13 @@ mod tests {
     #[test]
     fn a_call_is_read_as_it_was_written() {
         let at = Resource::new("a b* é").unwrap();
-        for call in [Call::Everyone, Call::Freed, Call::These(vec![0, 7, u32::MAX])] {
+        let these = Call::These(vec![0, 7, u32::MAX]);
+        let answered = [Call::Answered(9, vec![]), Call::Answered(0, vec![7, 8])];
+        for call in [Call::Everyone, Call::Freed, these].into_iter().chain(answered) {
             assert_eq!(read_call(&called(&at, &call)), Some((at.clone(), call)));
         }
         assert_eq!(called(&at, &Call::Nobody), "");
-        for bad in ["", "x", "zz a", "0000000g a", "0 "] {
+        for bad in ["", "x", "zz a", "0000000g a", "0 ", "+ a"] {
             assert_eq!(read_call(bad), None, "{bad}");
         }
     }

@@ -153,7 +153,7 @@ impl RedisBackend {
         let keys = Keys::of(&self.config.prefix, &claim.resource);
         Request {
             script: &scripts::RELEASE,
-            keys: keys.line().into(),
+            keys: keys.all().into(),
             args: vec![reply::member(claim), self.told_on(&keys)],
             confirm: None,
         }

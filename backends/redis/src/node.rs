@@ -245,7 +245,7 @@ impl Ear for NodeEar {
         match self.0.hear().await {
             subscriber::News::Freed => News::Freed,
             // Here one is called who has come to hold.
-            subscriber::News::Called(_) => News::Taken,
+            subscriber::News::Called { .. } => News::Taken,
             subscriber::News::Everyone => News::Unknown,
         }
     }

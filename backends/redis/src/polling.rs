@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::ClaimId;
+use leasehold_core::{ClaimId, SILENT_AFTER};
 
 /// Which claims of this client have asked how often, where they ask again and again.
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ pub(crate) fn address(id: ClaimId) -> u32 {
 /// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
 
-/// The longest pause. It is shorter than the grace of a call.
-pub(crate) const LAST_POLL: Duration = Duration::from_millis(500);
+/// The longest pause. One that lives answers a call within it.
+pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
 const FIRST_POLL: Duration = Duration::from_millis(25);
 

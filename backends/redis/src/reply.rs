@@ -16,8 +16,10 @@ pub(crate) enum Look {
     Busy {
         ahead: u32,
         first_end: Duration,
-        /// When to look again after one that waits, too, and alone keeps this claim from what is free.
+        /// When another look challenges one of those ahead, or calls more of the line.
         look_in: Option<Duration>,
+        /// How many of those ahead wait, too.
+        behind: u32,
     },
     Full,
 }
@@ -39,10 +41,11 @@ pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
     let numbers: Option<Vec<u64>> = numbers.into_iter().map(|number| u64::try_from(number).ok()).collect();
     match numbers.unwrap_or_default()[..] {
         [1, seq, epoch] => Ok(Look::Granted(Fence::new(epoch, seq, 0))),
-        [0, ahead, first_end, look_in] => Ok(Look::Busy {
+        [0, ahead, first_end, look_in, behind] => Ok(Look::Busy {
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
             first_end: Duration::from_millis(first_end),
             look_in: (look_in > 0).then(|| Duration::from_millis(look_in)),
+            behind: u32::try_from(behind).unwrap_or(u32::MAX),
         }),
         [2] => Ok(Look::Full),
         _ => Err(not_understood()),
@@ -172,9 +175,10 @@ mod tests {
     fn answers_of_contend_are_read() {
         let granted = Look::Granted(Fence::new(3, 1_800_000_000_000_000, 0));
         assert_eq!(look(ints(&[1, 1_800_000_000_000_000, 3])).unwrap(), granted);
-        let busy = |look_in| Look::Busy { ahead: 3, first_end: Duration::from_millis(70), look_in };
-        assert_eq!(look(ints(&[0, 3, 70, 0])).unwrap(), busy(None));
-        assert_eq!(look(ints(&[0, 3, 70, 9])).unwrap(), busy(Some(Duration::from_millis(9))));
+        let busy =
+            |look_in| Look::Busy { ahead: 3, first_end: Duration::from_millis(70), look_in, behind: 2 };
+        assert_eq!(look(ints(&[0, 3, 70, 0, 2])).unwrap(), busy(None));
+        assert_eq!(look(ints(&[0, 3, 70, 9, 2])).unwrap(), busy(Some(Duration::from_millis(9))));
         assert_eq!(look(ints(&[2])).unwrap(), Look::Full);
         for bad in
             [ints(&[]), ints(&[1]), ints(&[9, 9]), ints(&[1, -4, 0]), ints(&[1, 4]), Value::Nil, Value::Okay]

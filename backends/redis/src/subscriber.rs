@@ -35,8 +35,13 @@ pub(crate) enum News {
     Everyone,
     /// Something became free, and nobody in the line was called for it.
     Freed,
-    /// The turn of these claims has come.
-    Called(Arc<[u32]>),
+    /// These claims have to answer, and one may have answered.
+    Called {
+        /// Those whose turn has come, or whose silence keeps others waiting.
+        called: Arc<[u32]>,
+        /// One that was called before, and asks again now.
+        answered: Option<u32>,
+    },
 }
 
 /// The end of one listener. Dropping it ends the listening.
@@ -450,10 +455,24 @@ fn read(payload: &[u8]) -> News {
     match payload {
         b"-" => News::Freed,
         _ => {
-            let read_one = |word: &[u8]| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok();
-            let called: Option<Arc<[u32]>> = payload.split(|byte| *byte == b' ').map(read_one).collect();
+            let mut answered = None;
+            let mut read_one = |word: &[u8]| {
+                let word = std::str::from_utf8(word).ok()?;
+                // The number reader takes a sign, too.
+                let address = u32::from_str_radix(word.trim_start_matches('+'), 16).ok()?;
+                if word.starts_with('+') {
+                    answered = Some(address);
+                    return Some(None);
+                }
+                Some(Some(address))
+            };
+            let words: Option<Vec<Option<u32>>> =
+                payload.split(|byte| *byte == b' ').map(&mut read_one).collect();
             // Also for what is not understood: looking is always right.
-            called.map_or(News::Everyone, News::Called)
+            words.map_or(News::Everyone, |words| News::Called {
+                called: words.into_iter().flatten().collect(),
+                answered,
+            })
         }
     }
 }
@@ -521,6 +540,9 @@ mod tests {
         assert_eq!(read(b""), News::Everyone);
         assert_eq!(read(b"0000000g"), News::Everyone);
         assert_eq!(read(&[0xff; 9]), News::Everyone);
-        assert_eq!(read(b"0000000a ffffffff"), News::Called([10, u32::MAX].into()));
+        let news = |called: &[u32], answered| News::Called { called: called.into(), answered };
+        assert_eq!(read(b"0000000a ffffffff"), news(&[10, u32::MAX], None));
+        assert_eq!(read(b"+0000000a"), news(&[], Some(10)));
+        assert_eq!(read(b"+0000000a 00000003"), news(&[3], Some(10)));
     }
 }

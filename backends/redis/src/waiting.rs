@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, CHALLENGE_AFTER, Claim, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof,
-    Step,
+    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Moment, Order, Patience, Proof, Step,
+    stagger,
 };
+use tokio::time::Instant;
 
 use crate::backend::RedisBackend;
 use crate::config::Wait;
@@ -45,13 +46,6 @@ impl RedisBackend {
 /// Longest time between two looks of a waiter: a third of what its place is kept, so that two may fail.
 const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 
-/// By how much later each waiter looks than the one before it, where several look because of one moment. The first
-/// that finds something calls whoever's turn it is, so the others seldom need to look at all.
-const STAGGER: Duration = Duration::from_millis(100);
-
-/// From this place in the line on, waiters look at the same time.
-const MAX_STAGGERED: u32 = 100;
-
 /// What the server does with a claim that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -78,8 +72,10 @@ enum Seen {
 struct Line {
     ahead: u32,
     first_end: Duration,
-    /// When to look again after one that waits, too, and alone keeps the claim from what is free.
+    /// When another look challenges one of those ahead, or calls more of the line.
     look_in: Option<Duration>,
+    /// How many of those ahead wait, too. Those who hold do not look, so nobody leaves them time for it.
+    behind: u32,
 }
 
 impl Asking<'_> {
@@ -104,7 +100,9 @@ impl Asking<'_> {
         let channel = self.keys.channel(self.backend.reach);
         let mut heard = self.backend.listening.overhear(&channel);
         let mut last_ahead = None;
+        let (begun, mut calls) = (Instant::now(), CallWatch::default());
         for round in 0.. {
+            calls.look();
             let line = match self.look(patience, Place::Kept).await? {
                 Seen::Granted(grant) => return Ok(Step::Granted(grant)),
                 Seen::Busy(line) => line,
@@ -126,7 +124,7 @@ impl Asking<'_> {
                 continue;
             };
             tokio::select! {
-                () = self.until_worth_a_look(ear, line, round) => {}
+                () = self.until_worth_a_look(ear, line, (begun, &mut calls), round) => {}
                 () = ended(patience) => break,
             }
             if !self.backend.listening.is_right(ear, &channel) {
@@ -137,24 +135,28 @@ impl Asking<'_> {
     }
 
     /// Comes back when something may have changed for this claim.
-    async fn until_worth_a_look(&self, ear: &mut Ear, line: Line, round: u32) {
+    async fn until_worth_a_look(
+        &self,
+        ear: &mut Ear,
+        line: Line,
+        (begun, calls): (Instant, &mut CallWatch),
+        round: u32,
+    ) {
         let in_line = self.backend.config.order == Order::Fifo;
-        // Holders are ahead as well, so with many holders the first in line is a little late. It is bounded.
-        let stagger = |behind: u32| STAGGER.saturating_mul(behind.min(MAX_STAGGERED));
-        let mut behind = line.ahead.saturating_sub(1);
+        let stagger = stagger(line.behind);
         let watched = Watched {
             keys: self.keys.line(),
             member: reply::member(self.claim),
             place: if in_line { PLACE_TTL } else { Duration::ZERO },
             at_least_every: self.jittered(REFRESH, round),
-            stagger: stagger(behind),
+            stagger,
         };
         let watch = self.backend.lookout.watch(watched, line.first_end);
-        let silent = line.look_in.map(|look_in| timer::after(look_in + TICK + stagger(behind)));
-        let (mut unanswered, mut unused) = (None, None);
+        let silent = line.look_in.map(|look_in| timer::after(look_in + TICK + stagger));
         loop {
             let deaf = (!ear.is_hearing()).then(|| timer::after(self.jittered(LAST_POLL, round)));
-            let look_at = [deaf, silent, unanswered, unused].into_iter().flatten().min();
+            let unanswered = calls.look_at().map(|at| begun + Moment::START.until(at) + TICK + stagger);
+            let look_at = [deaf, silent, unanswered].into_iter().flatten().min();
             let timer = async {
                 match look_at {
                     Some(look_at) => tokio::time::sleep_until(look_at).await,
@@ -169,16 +171,12 @@ impl Asking<'_> {
             match news {
                 News::Everyone => return,
                 _ if !in_line => return,
-                News::Called(called) if called.contains(&self.address()) => return,
-                News::Called(called) => {
-                    // Others go first. Should they be dead, those next to them look after the line.
-                    behind = behind.saturating_sub(u32::try_from(called.len()).unwrap_or(u32::MAX));
-                    unanswered = Some(timer::after(CALL_GRACE + TICK + stagger(behind)));
+                News::Called { called, .. } if called.contains(&self.address()) => return,
+                // Others go first. Should they be dead, whoever waits calls more of the line.
+                News::Called { called, answered } => {
+                    calls.hear(&called, answered, Moment::START.after(begun.elapsed()));
                 }
-                // Whoever is in front and cannot use it may be dead. By then it can be challenged.
-                News::Freed if behind > 0 => {
-                    unused.get_or_insert_with(|| timer::after(CHALLENGE_AFTER + TICK + stagger(behind)));
-                }
+                News::Freed if line.behind > 0 => calls.freed(Moment::START.after(begun.elapsed())),
                 News::Freed => {}
             }
         }
@@ -216,7 +214,9 @@ impl Asking<'_> {
             Look::Granted(fence) => {
                 Ok(Seen::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
             }
-            Look::Busy { ahead, first_end, look_in } => Ok(Seen::Busy(Line { ahead, first_end, look_in })),
+            Look::Busy { ahead, first_end, look_in, behind } => {
+                Ok(Seen::Busy(Line { ahead, first_end, look_in, behind }))
+            }
             Look::Full => Err(Failure::unavailable(format!(
                 "{} claims wait for {} already: no more may stand in line",
                 leasehold_core::MAX_LINE,

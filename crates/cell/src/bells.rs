@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leasehold_core::{ClaimId, Resource};
+use leasehold_core::{CallWatch, ClaimId, Moment, Resource};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::Call;
 
@@ -26,6 +27,7 @@ pub struct Bells(Arc<Inner>);
 struct Inner {
     ears: Mutex<HashMap<Resource, HashMap<u64, Arc<Ear>>>>,
     next: AtomicU64,
+    begun: Instant,
     hearing: watch::Sender<bool>,
     wanted: watch::Sender<usize>,
 }
@@ -36,6 +38,7 @@ impl Bells {
         Bells(Arc::new(Inner {
             ears: Mutex::default(),
             next: AtomicU64::new(0),
+            begun: Instant::now(),
             hearing: watch::Sender::new(false),
             wanted: watch::Sender::new(0),
         }))
@@ -79,24 +82,40 @@ impl Bells {
     pub fn ring(&self, resource: &Resource, call: &Call) {
         let ears = self.ears();
         let Some(ears) = ears.get(resource) else { return };
+        let now = self.now();
         for ear in ears.values() {
-            let for_it = match (call, ear.address) {
+            let (called, answered) = match (call, ear.address) {
                 (Call::Nobody, _) => continue,
                 (Call::Freed, Some(_)) => {
-                    ear.freed.notify_one();
+                    ear.calls().freed(now);
+                    ear.others.notify_one();
                     continue;
                 }
-                (Call::Everyone | Call::Freed, _) | (_, None) => true,
-                (Call::These(called), Some(address)) => called.contains(&address),
+                (Call::Everyone | Call::Freed, _) | (_, None) => {
+                    ear.called.notify_one();
+                    continue;
+                }
+                (Call::These(called), Some(_)) => (called, None),
+                (Call::Answered(answered, called), Some(_)) => (called, Some(*answered)),
             };
-            if for_it { ear.called.notify_one() } else { ear.others.notify_one() }
+            if ear.address.is_some_and(|address| called.contains(&address)) {
+                ear.called.notify_one();
+            } else {
+                ear.calls().hear(called, answered, now);
+                ear.others.notify_one();
+            }
         }
+    }
+
+    /// The present moment, counted from the beginning of these bells.
+    fn now(&self) -> Moment {
+        Moment::START.after(self.0.begun.elapsed())
     }
 
     /// Begins to listen: to the calls of one claim, or to all of a resource.
     pub(crate) fn hang(&self, resource: &Resource, address: Option<u32>) -> Bell {
-        let (called, others, freed) = (Notify::new(), Notify::new(), Notify::new());
-        let ear = Arc::new(Ear { address, called, others, freed });
+        let (called, others, calls) = (Notify::new(), Notify::new(), Mutex::default());
+        let ear = Arc::new(Ear { address, called, others, calls });
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.ears().entry(resource.clone()).or_default().insert(number, Arc::clone(&ear));
         self.0.wanted.send_modify(|count| *count += 1);
@@ -125,7 +144,14 @@ struct Ear {
     address: Option<u32>,
     called: Notify,
     others: Notify,
-    freed: Notify,
+    /// What was heard of others since the last look.
+    calls: Mutex<CallWatch>,
+}
+
+impl Ear {
+    fn calls(&self) -> MutexGuard<'_, CallWatch> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One that listens, until it is dropped.
@@ -142,10 +168,8 @@ pub(crate) struct Bell {
 pub(crate) enum News {
     /// It concerns whoever listens.
     Called,
-    /// Others were called.
+    /// Others were called or have answered, or there is more room than before for which nobody was called.
     Others,
-    /// Nobody was called, but there is more room than before.
-    Freed,
 }
 
 impl Bell {
@@ -155,8 +179,18 @@ impl Bell {
             biased;
             () = self.ear.called.notified() => News::Called,
             () = self.ear.others.notified() => News::Others,
-            () = self.ear.freed.notified() => News::Freed,
         }
+    }
+
+    /// Forgets what was heard of others, for one that looks now.
+    pub(crate) fn look(&self) {
+        self.ear.calls().look();
+    }
+
+    /// When to look because of what was heard of others.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        let at = self.ear.calls().look_at()?;
+        Some(self.bells.0.begun + Moment::START.until(at))
     }
 
     /// Whether word arrives at present.
@@ -198,9 +232,17 @@ mod tests {
         bells.ring(&resource(), &Call::These(vec![2]));
         assert_eq!(two.hear().await, News::Called);
         assert_eq!(one.hear().await, News::Others);
+        assert!(one.look_at().is_some(), "the other may not answer");
+        assert_eq!(all.hear().await, News::Called);
+        bells.ring(&resource(), &Call::Answered(2, Vec::new()));
+        assert_eq!(one.hear().await, News::Others);
+        assert_eq!(one.look_at(), None);
         assert_eq!(all.hear().await, News::Called);
         bells.ring(&resource(), &Call::Freed);
-        assert_eq!(one.hear().await, News::Freed);
+        assert_eq!(one.hear().await, News::Others);
+        assert!(one.look_at().is_some(), "one in front may keep it from what is free");
+        one.look();
+        assert_eq!(one.look_at(), None);
         assert_eq!(all.hear().await, News::Called, "an onlooker looks whatever it is");
     }
 

@@ -175,6 +175,8 @@ pub enum Call {
     /// These claims have to answer: their turn has come, or others have waited long for them. See
     /// [`address`](crate::address).
     These(Vec<u32>),
+    /// The first of these was called, and has answered: nobody needs to look after it. The others have to answer now.
+    Answered(u32, Vec<u32>),
     /// Nobody's turn has come, but something became free, from which one that waits may keep another.
     Freed,
     /// More than can be named.

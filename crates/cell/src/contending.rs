@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CALL_GRACE, CHALLENGE_AFTER, Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order,
-    Patience, Proof, Release, Step, Verdict, Wait, Waiting,
+    Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Order, Patience, Proof, Release,
+    Step, Verdict, Wait, Waiting, stagger,
 };
+use tokio::time::Instant;
 
 use crate::backend::CellBackend;
 use crate::bells::{Bell, News, address};
 use crate::cells::{Amend, Basis, Cell, Cells, Put, Seized, Swap, Timekeeping, Way};
 use crate::mine::Alone;
-use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered, stagger};
+use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered};
 use crate::page::{self, BY_STORE, Page};
 use crate::pollers;
 
@@ -55,6 +56,7 @@ impl<C: Cells> CellBackend<C> {
         let mut first = First::Seize;
         let mut last_ahead = None;
         for round in 0.. {
+            bell.look();
             let (ahead, before, first_end) = match self.look(claim, patience, self.place(), first).await? {
                 Seen::Granted(grant) => return Ok(Step::Granted(grant)),
                 Seen::Busy { ahead, before, first_end } => (ahead, before, first_end),
@@ -235,29 +237,22 @@ impl<C: Cells> CellBackend<C> {
 
 /// Comes back when something may have changed for this claim.
 async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: Duration, round: u32) {
-    let mut behind = before;
-    let now = tokio::time::Instant::now();
-    let at_end = first_end.saturating_add(TICK + stagger(behind)).min(jittered(claim, REFRESH, round));
-    let mut look_at = now + at_end;
+    let stagger = stagger(before);
+    let at_end = first_end.saturating_add(TICK + stagger).min(jittered(claim, REFRESH, round));
+    let mut look_at = Instant::now() + at_end;
     loop {
         if !bell.is_hearing() {
-            look_at = look_at.min(tokio::time::Instant::now() + jittered(claim, LAST_POLL, round));
+            look_at = look_at.min(Instant::now() + jittered(claim, LAST_POLL, round));
         }
-        let news = tokio::select! {
-            news = bell.hear() => news,
-            () = tokio::time::sleep_until(look_at) => return,
-        };
-        let silence = match news {
-            News::Called => return,
-            // Others go first. Should they be dead, those next to them look after the line.
-            News::Others => {
-                behind = behind.saturating_sub(1);
-                CALL_GRACE
-            }
-            // Whoever is in front and cannot use it may be dead. By then it can be challenged.
-            News::Freed => CHALLENGE_AFTER,
-        };
-        look_at = look_at.min(tokio::time::Instant::now() + silence + TICK + stagger(behind));
+        // Others go first. Should they be dead, whoever waits calls more of the line.
+        let after_others = bell.look_at().map(|at| at + TICK + stagger);
+        tokio::select! {
+            news = bell.hear() => match news {
+                News::Called => return,
+                News::Others => {}
+            },
+            () = tokio::time::sleep_until(after_others.map_or(look_at, |at| at.min(look_at))) => return,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, Share};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, SILENT_AFTER, Share};
 
 use crate::bells::address;
 
@@ -19,21 +19,14 @@ pub const PLACE_TTL: Duration = Duration::from_secs(60);
 /// Longest time between two looks of one that waits for word: a third of what its place is kept, so that two may fail.
 pub(crate) const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 
-/// By how much later each waiter looks than the one before it, where several look because of one moment. The first
-/// that finds something calls whoever's turn it is, so the others seldom need to look at all.
-pub(crate) const STAGGER: Duration = Duration::from_millis(100);
-
-/// From this place in the line on, waiters look at the same time.
-const MAX_STAGGERED: u32 = 100;
-
 /// A look in the very instant of an end is one too early.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
 
-/// Pauses of one that asks again and again. The longest is shorter than the grace of a call.
+/// Pauses of one that asks again and again. Within the longest, one that lives answers a call.
 pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
 /// The longest pause of whoever is next in line; those behind it have as many times as long.
 pub(crate) const HEAD_POLL: Duration = Duration::from_millis(100);
-pub(crate) const LAST_POLL: Duration = Duration::from_millis(500);
+pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
 /// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.
 pub(crate) const MAX_TRIES: u32 = 50;
@@ -48,11 +41,6 @@ pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
     // The id is random, so spreading it is all that there is to do.
     let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
     pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
-}
-
-/// By how much one with so many others before it looks later than the first.
-pub(crate) fn stagger(before: u32) -> Duration {
-    STAGGER.saturating_mul(before.min(MAX_STAGGERED))
 }
 
 /// A random pause before another try against other writers, longer each time.

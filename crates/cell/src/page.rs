@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use leasehold_core::{
-    Ask, Claim, Effect, Entry, Failure, FailureKind, Fence, Ledger, Moment, Resource, Verdict, Wait,
+    Ask, CALL_GRACE, Claim, Effect, Entry, Failure, FailureKind, Fence, Ledger, Moment, Resource, Verdict,
+    Wait,
 };
 
 use crate::bells::address;
@@ -130,15 +131,26 @@ impl Page {
             is_new || is_shortened(entry)
         });
         let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
-        match called.len() {
-            0 if self.has_left(ledger) && ledger.is_mixed() => Call::Freed,
-            0 => Call::Nobody,
-            1..=MAX_CALLED => {
-                called.sort_unstable();
-                Call::These(called)
-            }
-            _ => Call::Everyone,
+        called.sort_unstable();
+        match (self.answered(ledger), called.len()) {
+            (_, count) if count > MAX_CALLED => Call::Everyone,
+            (Some(answered), _) => Call::Answered(answered, called),
+            (None, 0) if self.has_left(ledger) && ledger.is_mixed() => Call::Freed,
+            (None, 0) => Call::Nobody,
+            (None, _) => Call::These(called),
         }
+    }
+
+    /// Whether one that was called has asked again.
+    fn answered(&self, ledger: &Ledger) -> Option<u32> {
+        let by = self.now.after(CALL_GRACE);
+        let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
+        let mut called = waited.filter(|old| old.until > self.now && old.until <= by);
+        let answers = |old: &&Entry| {
+            let new = ledger.entries().iter().find(|new| new.id == old.id);
+            new.is_some_and(|new| new.granted.is_some() || new.until > old.until)
+        };
+        called.find(answers).map(|entry| address(entry.id))
     }
 
     /// Whether any claim is in this ledger no more.
@@ -205,7 +217,7 @@ fn read_text(
 pub(crate) const BY_STORE: Fence = Fence { epoch: 0, seq: 0, sub: 0 };
 
 /// More than these are not called by name.
-const MAX_CALLED: usize = 64;
+const MAX_CALLED: usize = 512;
 
 #[cfg(test)]
 mod tests {

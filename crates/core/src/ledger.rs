@@ -20,11 +20,28 @@ pub use text::DamagedLedger;
 /// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than this.
 pub const CALL_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a claim that waits may be silent while it keeps another from what is free.
+/// How long a called claim may leave its call unanswered before others in the line are called as well.
+///
+/// Where one waiter died, others may have died with it. They are called while the grace of the first is still running, so
+/// that all who do not answer are passed over together.
+pub const PROBE_AFTER: Duration = Duration::from_millis(250);
+
+/// How long a call is unanswered before its claim counts as silent, and lets the line call further.
+///
+/// No waiter that polls leaves more time between two looks than this.
+pub const SILENT_AFTER: Duration = Duration::from_millis(400);
+
+/// How far from its head the line calls for each claim that is silent; all of it where as many are.
+///
+/// One dead waiter costs those that live no more than so many looks, and all that died are called in the second step.
+pub const PROBED_PER_SILENT: usize = 32;
+
+/// How long those who wait for word leave a claim alone that keeps them from what is free.
 ///
 /// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long as its place is
-/// kept. After this it is *challenged*: it answers within [`CALL_GRACE`], or is passed over. Long enough that a waiter
-/// that lives, behind whom others wait for hours, has to answer only now and then.
+/// kept. One of them looks after this time, and *challenges* it: it answers within [`CALL_GRACE`], or is passed over. Long
+/// enough that a waiter that lives, behind whom others wait for hours, has to answer only now and then. One that looks for
+/// another reason challenges a claim that was silent for as long as [`CALL_GRACE`].
 pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 
 /// The most claims that may stand in one line.
@@ -99,7 +116,8 @@ pub enum Verdict {
     Busy {
         /// How many claims are ahead of it, holders included.
         ahead: u32,
-        /// When the earliest of those ahead leaves unless it is heard of again, or is to be challenged by another ask.
+        /// When the earliest of those ahead leaves unless it is heard of again, or when another ask is of use: to challenge
+        /// one of them, or to call more of the line.
         earliest: Moment,
     },
     /// The line has [`MAX_LINE`] claims already.
@@ -183,14 +201,16 @@ impl Ledger {
                 }
             }
         }
-        let to_be_challenged = match ask.wait {
-            Wait::InLine(place) => self.challenge(index, place, now),
+        let look_again = match ask.wait {
+            Wait::InLine(place) => {
+                self.challenge(index, known.is_none(), place, now).min(self.probe(place, now))
+            }
             Wait::No | Wait::Barging => Moment::NEVER,
         };
         let ahead = &self.entries[..index.min(self.entries.len())];
         Verdict::Busy {
             ahead: u32::try_from(ahead.len()).unwrap_or(u32::MAX),
-            earliest: ahead.iter().map(|entry| entry.until).min().unwrap_or(now).min(to_be_challenged),
+            earliest: ahead.iter().map(|entry| entry.until).min().unwrap_or(now).min(look_again),
         }
     }
 
@@ -262,11 +282,54 @@ impl Ledger {
         }
     }
 
+    /// Calls more of the line where calls go unanswered: for each claim that is silent, so many from the head that were
+    /// not heard of since the first of these calls. Answers when another ask calls more, never where none will.
+    ///
+    /// Whoever is called this way answers by asking again, which gives it its place back for the whole time. Those who do not
+    /// leave the line together, however many they are.
+    fn probe(&mut self, place: Duration, now: Moment) -> Moment {
+        // Places that are no longer than a call do not show who was called; those of sessions end without a timer.
+        if place <= CALL_GRACE || place == Duration::MAX {
+            return Moment::NEVER;
+        }
+        let grace_ends = now.after(CALL_GRACE);
+        let unanswered = |entry: &&Entry| entry.granted.is_none() && entry.until <= grace_ends;
+        let Some(first) = self.entries.iter().filter(unanswered).map(|entry| entry.until).min() else {
+            return Moment::NEVER;
+        };
+        let unanswered_for = |until: Moment| CALL_GRACE.saturating_sub(now.until(until));
+        if unanswered_for(first) < PROBE_AFTER {
+            return now.after(PROBE_AFTER - unanswered_for(first));
+        }
+        let called_since = now.before(unanswered_for(first));
+        let ends: Vec<Duration> =
+            self.entries.iter().filter(unanswered).map(|entry| unanswered_for(entry.until)).collect();
+        let silent = ends.iter().filter(|time| **time >= SILENT_AFTER).count().max(1);
+        let is_unheard = |entry: &Entry| {
+            let ends = entry.granted.is_none() && entry.until != Moment::NEVER;
+            ends && entry.until > grace_ends && entry.until < called_since.after(place)
+        };
+        let waiting = self.entries.iter_mut().filter(|entry| entry.granted.is_none());
+        let reach = if silent < PROBED_PER_SILENT { silent * PROBED_PER_SILENT } else { MAX_LINE };
+        for entry in waiting.take(reach) {
+            if is_unheard(entry) {
+                entry.until = grace_ends;
+            }
+        }
+        if !self.entries.iter().any(is_unheard) {
+            return Moment::NEVER;
+        }
+        // Those called just now are silent after the whole time.
+        let next = ends.iter().filter(|time| **time < SILENT_AFTER).max().copied().unwrap_or_default();
+        now.after(SILENT_AFTER - next)
+    }
+
     /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index` from what is free
-    /// and was not heard of for long. Answers when it will not have been; never where it is in nobody's way.
+    /// and was not heard of for as long as a call may take. Answers when another ask is of use, which is soon for a
+    /// claim that is new in the line; never where it is in nobody's way.
     ///
     /// The ends of places tell when their claims were heard of, as all of a line keep them for as long, which is `place`.
-    fn challenge(&mut self, index: usize, place: Duration, now: Moment) -> Moment {
+    fn challenge(&mut self, index: usize, is_new: bool, place: Duration, now: Moment) -> Moment {
         let share = self.entries[index].share;
         let first = self.called_up_to();
         if first >= index || !self.admits(first, share) {
@@ -278,8 +341,8 @@ impl Ledger {
             return Moment::NEVER;
         }
         let silent = place.saturating_sub(now.until(blocker.until));
-        if silent < CHALLENGE_AFTER {
-            return now.after(CHALLENGE_AFTER - silent);
+        if silent < CALL_GRACE {
+            return now.after(if is_new { CALL_GRACE - silent } else { CHALLENGE_AFTER - silent });
         }
         blocker.until = blocker.until.min(now.after(CALL_GRACE));
         blocker.until
@@ -327,5 +390,7 @@ impl Ledger {
     }
 }
 
+#[cfg(test)]
+mod deaths;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod calls;
 mod claim;
 mod clock;
 pub mod deadlock;
@@ -29,13 +30,17 @@ mod share;
 mod snapshot;
 
 pub use backend::{Backend, Broken, Hint, Release, Renew, Renewal, Step};
+pub use calls::{CallWatch, stagger};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};
 pub use failure::{Effect, Failure, FailureKind};
 pub use fence::{Fence, Grade, ParseFenceError};
 pub use finding::{Finding, Severity};
 pub use grant::{Grant, Listening, LossCause, LossSignal, LossTrigger, Proof};
-pub use ledger::{Ask, CALL_GRACE, CHALLENGE_AFTER, DamagedLedger, Entry, Ledger, MAX_LINE, Verdict, Wait};
+pub use ledger::{
+    Ask, CALL_GRACE, CHALLENGE_AFTER, DamagedLedger, Entry, Ledger, MAX_LINE, PROBE_AFTER, PROBED_PER_SILENT,
+    SILENT_AFTER, Verdict, Wait,
+};
 pub use note::{Note, NoteTooLong};
 pub use patience::Patience;
 pub use profile::{Admission, Liveness, Order, Profile, Safety, Unmet, Waiting};

@@ -6,8 +6,8 @@
 --   name     of the resource where its keys carry only a hash, else empty
 --   channel  where to tell whom this calls; empty where nothing is to be published
 --   epoch    in which the client believes that this server decides; 0 where nobody elects
--- Answers {1, seq, epoch} | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, and until
--- another look at the one that alone keeps this claim from what is free, 0 where none does}.
+-- Answers {1, seq, epoch} | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, milliseconds
+-- until another look challenges one of them or calls more of the line, 0 where none will, and those ahead that wait, too}.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local epoch = tonumber(ARGV[7])
@@ -46,7 +46,7 @@ local function next_fence(record)
 end
 
 -- `latest` is the latest end of everything else that the keys hold.
-local function grant(member, record, known, latest)
+local function grant(member, record, known, latest, state)
   local seq, text, stored = next_fence(record)
   local stop = now + ttl
   if known then
@@ -58,6 +58,10 @@ local function grant(member, record, known, latest)
   write_claim(text, member)
   redis.call('SET', fence, name == '' and stored or stored .. ' ' .. name)
   redis.call('ZADD', held, stop, member)
+  if state.count >= MAX_READ or state.was_written then
+    add_held(state, member, 1)
+    write_load(state, claims, stored)
+  end
   latest = math.max(stop, latest)
   keep(held, latest)
   keep(claims, latest)
@@ -73,7 +77,10 @@ local function grant_again(state, record)
   local stored = redis.call('HGET', claims, id) or ''
   local known_epoch, known = parse_fence(stored)
   latest = math.max(latest, last_place(places))
-  if not known or known == 0 then return grant(state.own, record, nil, latest) end
+  if not known or known == 0 then
+    add_held(state, state.own, -1)
+    return grant(state.own, record, nil, latest, state)
+  end
   -- It may be another client that goes on with the claim: then it is that one who is seen.
   local head, seen = string.match(stored, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
   if head and seen ~= note then redis.call('HSET', claims, id, head .. note) end
@@ -107,12 +114,12 @@ local function stand_in_line(rank, state)
   keep(claims, math.max(latest, state.latest))
 end
 
--- Challenges a claim that was silent for long. The ends of places tell when that was, as all are kept for as long. Answers the
--- milliseconds until another look at it is of use.
-local function challenge(state, member)
+-- Challenges a claim that was silent for longer than a call may take. The ends of places tell when it was heard of, as all are kept
+-- for as long. Answers the milliseconds until another look at it is of use, which is soon for a claim that is new in the line.
+local function challenge(state, member, is_new)
   local stop = tonumber(redis.call('ZSCORE', places, member) or now + CALL_GRACE)
   local silent = math.max(wait - math.max(stop - now, 0), 0)
-  if silent < CHALLENGE_AFTER then return CHALLENGE_AFTER - silent end
+  if silent < CALL_GRACE then return (is_new and CALL_GRACE or CHALLENGE_AFTER) - silent end
   if stop > now + CALL_GRACE then
     stop = now + CALL_GRACE
     summon(state, places, member)
@@ -120,9 +127,41 @@ local function challenge(state, member)
   return math.max(stop - now, 1)
 end
 
-local state = read_held(held, claims, id)
+-- Calls more of the line where calls go unanswered: for each claim that is silent, so many from the head that were not heard of
+-- since the first of these calls. Answers the milliseconds until another look calls more, nothing where none will.
+local function probe(state)
+  if wait <= CALL_GRACE then return nil end
+  local grace_ends = now + CALL_GRACE
+  local first = tonumber(redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2])
+  if first > grace_ends then return nil end
+  local unanswered = grace_ends - first
+  if unanswered < PROBE_AFTER then return PROBE_AFTER - unanswered end
+  local silent_by = grace_ends - SILENT_AFTER
+  local silent = math.max(redis.call('ZCOUNT', places, '-inf', silent_by), 1)
+  local reach = silent < PROBED_PER_SILENT and silent * PROBED_PER_SILENT or MAX_LINE
+  local next_end = tonumber(redis.call('ZRANGEBYSCORE', places, '(' .. silent_by, grace_ends, 'WITHSCORES', 'LIMIT', 0, 1)[2])
+  -- Those that were not heard of since the first call that is not answered.
+  local least, most = '(' .. grace_ends, '(' .. (now - unanswered + wait)
+  local unheard = redis.call('ZCOUNT', places, least, most)
+  if unheard == 0 then return nil end
+  if reach >= redis.call('ZCARD', line) then
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', places, least, most)) do summon(state, places, member) end
+    return nil
+  end
+  for _, member in ipairs(redis.call('ZRANGE', line, 0, reach - 1)) do
+    local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
+    if stop and stop > grace_ends and stop < now - unanswered + wait then
+      summon(state, places, member)
+      unheard = unheard - 1
+    end
+  end
+  if unheard == 0 then return nil end
+  return next_end and next_end - silent_by or SILENT_AFTER
+end
+
 local record, foreign = read_fence(fence, name)
 if foreign then return foreign end
+local state = read_held(held, claims, own, record.text)
 if epoch < record.epoch then
   local code = epoch == 0 and 'NEEDS_EPOCH' or 'STALE_EPOCH'
   return redis.error_reply(code .. ' ' .. fence .. ' was granted in epoch ' .. record.epoch .. ', this is epoch ' .. epoch)
@@ -130,7 +169,7 @@ end
 if state.own then return grant_again(state, record) end
 
 local waited = redis.call('EXISTS', places) == 1
-if state.count == 0 and not waited then return grant(own, record, nil, 0) end
+if state.count == 0 and not waited then return grant(own, record, nil, 0, state) end
 
 local rank, met, load, capacity, blocker
 if waited then
@@ -151,28 +190,36 @@ else
   admitted = fits(state.load, state.capacity)
 end
 
+-- Whether the claim was called, so that others watch whether it answers.
+state.called = state.called or {}
+if rank and tonumber(redis.call('ZSCORE', places, own) or now) <= now + CALL_GRACE then
+  state.called[#state.called + 1] = '+' .. string.sub(own, 1, 8)
+end
+
 if admitted then
-  local answer = grant(own, record, rank, math.max(state.latest, waited and last_place(places) or 0))
-  tell(channel, state.called or {})
+  local answer = grant(own, record, rank, math.max(state.latest, waited and last_place(places) or 0), state)
+  tell(channel, state.called)
   return answer
 end
 
-local look_in = 0
+local look_in
 if wait > 0 then
   if not rank and waited and redis.call('ZCARD', line) >= MAX_LINE then
-    tell(channel, state.called or {})
+    tell(channel, state.called)
     return { 2 }
   end
   stand_in_line(rank, state)
-  if blocker and blocker ~= own and fits(load, capacity) then look_in = challenge(state, blocker) end
+  if blocker and blocker ~= own and fits(load, capacity) then look_in = challenge(state, blocker, not rank) end
+  local probe_in = probe(state)
+  look_in = math.min(look_in or probe_in or 0, probe_in or look_in or 0)
 elseif rank then
   forget({ own }, claims, line, places)
   walk(state, line, places, claims, nil)
 end
-tell(channel, state.called or {})
+tell(channel, state.called)
 
-local ahead = state.count
-if wait >= 0 then ahead = ahead + (rank or redis.call('ZCARD', line) - (wait > 0 and 1 or 0)) end
+local behind = 0
+if wait >= 0 then behind = rank or redis.call('ZCARD', line) - (wait > 0 and 1 or 0) end
 local earliest = tonumber(redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2])
 earliest = math.min(state.earliest or earliest or now, earliest or state.earliest or now)
-return { 0, ahead, math.max(earliest - now, 0), look_in }
+return { 0, state.count + behind, math.max(earliest - now, 0), look_in or 0, behind }

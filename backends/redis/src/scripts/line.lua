@@ -8,7 +8,8 @@
 --   held    sorted set: member -> end of its lease
 --   line    sorted set: member -> its place, rising with each arrival
 --   places  sorted set: member -> when it leaves the line unless it is heard of again
---   claims  hash: claim id -> `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`
+--   claims  hash: claim id -> `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`; and, where many hold, `load` ->
+--           `<the last fence> <number of holders>`, and for each of their shares ` :<weight>:<capacity>=<number>`
 --   fence   string: the last fence granted, followed by the resource's name where the keys carry only its hash
 --
 -- A fence is written `<seq>`, and `<epoch>.<seq>` where the server is elected. The last one then has `@` and the
@@ -16,16 +17,25 @@
 
 -- How long a claim whose turn has come may stay silent before the line passes it over.
 local CALL_GRACE = 1000
--- How long a claim that waits may be silent while it alone keeps another from what is free.
+-- How long a called claim may leave its call unanswered before others in the line are called as well.
+local PROBE_AFTER = 250
+-- How long a call is unanswered before its claim counts as silent.
+local SILENT_AFTER = 400
+-- How far from its head the line calls for each claim that is silent; all of it where as many are.
+local PROBED_PER_SILENT = 32
+-- How long those who wait for word leave a claim alone that keeps them from what is free.
 local CHALLENGE_AFTER = 4000
 -- The most claims that may wait on one resource.
 local MAX_LINE = 10000
 -- Keys outlive the last end that they hold by this, so that whoever looks then still sees whose end it was and tidies up.
 local SLACK = 1000
--- A message names at most this many claims; beyond, it calls everybody.
+-- A message names at most this many claims, and at most so many messages do; beyond, one calls everybody.
 local MAX_CALLED = 64
+local MAX_MESSAGES = 16
 -- `unpack` must stay below the interpreter's stack.
 local CHUNK = 1000
+-- What stands in `claims` beside claims.
+local LOAD = 'load'
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -66,28 +76,98 @@ local function forget(members, claims, ...)
   end
 end
 
--- What is held now: how many claims, their load, the smallest capacity among them, their earliest and their latest end,
--- and the member of `id` with its end where that claim is among them. Leases that have ended are removed.
-local function read_held(held, claims, id)
-  local found = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
-  local state = { count = 0, load = 0, capacity = 4294967295, latest = 0 }
-  local dead = {}
-  -- Ends rise: whoever follows one that lives, lives.
-  for i = 1, #found, 2 do
-    local member = found[i]
-    if not state.earliest then
-      local stop = tonumber(found[i + 1])
-      if stop > now then state.earliest = stop else dead[#dead + 1] = member end
-    end
-    if state.earliest then
-      local weight, capacity = share_of(member)
-      state.count, state.load = state.count + 1, state.load + weight
-      if capacity < state.capacity then state.capacity = capacity end
-      if id_of(member) == id then state.own, state.own_end = member, tonumber(found[i + 1]) end
-    end
+-- Beyond this number of holders they are counted, not read.
+local MAX_READ = 16
+
+-- Adds `count` holders with the share of `member` to what is held.
+local function add_held(state, member, count)
+  local share = string.sub(member, 33)
+  local weight = share_of(member)
+  local left = (state.shares[share] or 0) + count
+  state.shares[share] = left > 0 and left or nil
+  state.count, state.load = state.count + count, state.load + weight * count
+end
+
+local function read_shares(state, found)
+  for i = 1, #found do add_held(state, found[i], 1) end
+end
+
+-- The load that was written down, as shares with their numbers. It holds only if it was written at the last grant, and as many
+-- are held as then: whoever grants without writing it down, as an older client does, makes it void.
+local function parse_load(state, text, fence, count)
+  local at, total, shares = string.match(text or '', '^([^ ]*) (%d+)(.*)$')
+  if at ~= fence or tonumber(total) ~= count then return false end
+  for share, number in string.gmatch(shares, ' (:%d+:%d+)=(%d+)') do
+    add_held(state, string.rep('0', 32) .. share, tonumber(number))
   end
-  if state.earliest then state.latest = tonumber(found[#found]) end
-  if #dead > 0 then forget(dead, claims, held) end
+  return state.count == count
+end
+
+-- Writes down what is held, where it is more than can be read each time. What is refused (no memory) is read once more by whoever
+-- comes next.
+local function write_load(state, claims, fence)
+  if state.count <= MAX_READ then
+    if state.was_written then redis.call('HDEL', claims, LOAD) end
+    return
+  end
+  local text = { fence .. ' ' .. string.format('%.0f', state.count) }
+  for share, number in pairs(state.shares) do text[#text + 1] = share .. '=' .. string.format('%.0f', number) end
+  redis.pcall('HSET', claims, LOAD, table.concat(text, ' '))
+end
+
+-- What is held now: how many claims, their load, the smallest capacity among them, their earliest and their latest end,
+-- and the member of `own` with its end where that claim is among them. Leases that have ended are removed.
+--
+-- `fence` is the last one granted, as it is stored. With many holders the numbers of their shares are kept beside what is
+-- written about the claims, so that none of them has to be read.
+local function read_held(held, claims, own, fence)
+  local found = redis.call('ZRANGE', held, 0, MAX_READ, 'WITHSCORES')
+  local state = { count = 0, load = 0, capacity = 4294967295, latest = 0, shares = {} }
+  local dead, members = {}, {}
+  if found[2] and tonumber(found[2]) <= now then
+    dead = redis.call('ZRANGEBYSCORE', held, '-inf', now)
+    forget(dead, claims, held)
+  end
+  if #found <= 2 * MAX_READ then
+    for i = 2 * #dead + 1, #found, 2 do
+      members[#members + 1] = found[i]
+      state.earliest = state.earliest or tonumber(found[i + 1])
+      state.latest = tonumber(found[i + 1])
+    end
+    read_shares(state, members)
+  else
+    local count = redis.call('ZCARD', held)
+    local text = redis.call('HGET', claims, LOAD)
+    state.was_written = text and true
+    local is_known = parse_load(state, text, fence, count + #dead)
+    if is_known then
+      for _, member in ipairs(dead) do add_held(state, member, -1) end
+    else
+      state.count, state.load, state.shares = 0, 0, {}
+      read_shares(state, redis.call('ZRANGE', held, 0, -1))
+    end
+    if count > 0 then
+      state.earliest = tonumber(redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')[2])
+      state.latest = tonumber(redis.call('ZRANGE', held, -1, -1, 'WITHSCORES')[2])
+    end
+    -- Also where nothing is granted, so that what was read once need not be read again.
+    if #dead > 0 or not is_known then write_load(state, claims, fence) end
+  end
+  for share in pairs(state.shares) do
+    local _, capacity = share_of(string.rep('0', 32) .. share)
+    if capacity < state.capacity then state.capacity = capacity end
+  end
+  if own then
+    for _, member in ipairs(members) do
+      if id_of(member) == id_of(own) then state.own = member end
+    end
+    if #members == 0 and state.count > 0 then
+      local share = redis.call('ZSCORE', held, own) and string.sub(own, 33)
+        or string.match(redis.call('HGET', claims, id_of(own)) or '', '^[%d.]+:%d+(:%d+:%d+):')
+      if share and redis.call('ZSCORE', held, id_of(own) .. share) then state.own = id_of(own) .. share end
+    end
+    if state.own then state.own_end = tonumber(redis.call('ZSCORE', held, state.own)) end
+  end
   return state
 end
 
@@ -146,16 +226,23 @@ local function last_place(places)
 end
 
 -- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
+-- One that answers its call stands in `called` with `+` before it: whoever watches it has nothing to wait for.
+--
+-- What is told comes after the writes. A server that refuses it has done the rest, so the refusal is of no use to the caller: those
+-- who wait look for themselves. Whether the channel may be used is found out when a connection is opened.
 local function tell(channel, called, otherwise)
-  local message = otherwise
-  if #called > MAX_CALLED then
-    message = '*'
-  elseif #called > 0 then
-    message = table.concat(called, ' ')
-  end
-  if channel == '' or not message then return end
+  if channel == '' then return end
   -- A channel that ends so is of its slot, and only the servers of that slot carry it.
-  redis.call(string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH', channel, message)
+  local publish = string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH'
+  if #called > MAX_CALLED * MAX_MESSAGES then
+    redis.pcall(publish, channel, '*')
+  elseif #called > 0 then
+    for first = 1, #called, MAX_CALLED do
+      redis.pcall(publish, channel, table.concat(called, ' ', first, math.min(first + MAX_CALLED - 1, #called)))
+    end
+  elseif otherwise then
+    redis.pcall(publish, channel, otherwise)
+  end
 end
 
 -- The fence at the beginning of a text: its epoch, 0 where there is none, its counter, and what follows.
@@ -171,12 +258,12 @@ end
 -- The fence that was stored and by whom, and an error where it is not ours or belongs to a resource of another name.
 local function read_fence(fence, name)
   local stored = redis.call('GET', fence)
-  if not stored then return { epoch = 0, seq = 0, by = '' } end
+  if not stored then return { epoch = 0, seq = 0, by = '', text = '' } end
   local epoch, seq, rest = parse_fence(stored)
   local by, whose = string.match(rest or '', '^@?(%x*) ?(.*)$')
   if not seq then return nil, redis.error_reply('FOREIGN no fence of leasehold is stored in ' .. fence) end
   if whose ~= name then return nil, redis.error_reply('FOREIGN ' .. fence .. ' belongs to a resource of another name') end
-  return { epoch = epoch, seq = seq, by = by }
+  return { epoch = epoch, seq = seq, by = by, text = string.match(stored, '^[^ ]*') }
 end
 
 -- Lets a replica refuse, which would otherwise answer from a copy that lags behind: whoever says that something is gone

@@ -1,11 +1,25 @@
 -- Ends one claim, granted or waiting, and calls whoever's turn comes through it.
 --
--- KEYS  held line places claims
+-- KEYS  held line places claims fence
 -- ARGV  member channel
 --   channel  where to tell whom this calls; empty where nothing is to be published
 -- Answers 1 where the claim was there, 0 where it was gone.
-local held, line, places, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, channel = ARGV[1], ARGV[2]
+
+local function stored_fence() return string.match(redis.call('GET', fence) or '', '^[^ ]*') end
+
+-- Counts one holder less, where they are counted.
+local function take_from_load(member)
+  local left = redis.call('ZCARD', held)
+  if left < MAX_READ then return end
+  local text, state = redis.call('HGET', claims, LOAD), { count = 0, load = 0, shares = {}, was_written = true }
+  local last = stored_fence()
+  if text and parse_load(state, text, last, left + 1) then
+    add_held(state, member, -1)
+    write_load(state, claims, last)
+  end
+end
 
 -- Whether the claim was there as this member. One whose time has passed is tidied away, and was not there.
 local function take_out(member)
@@ -13,6 +27,7 @@ local function take_out(member)
   if stop then
     redis.call('ZREM', held, member)
     redis.call('HDEL', claims, id_of(member))
+    take_from_load(member)
     return tonumber(stop) > now
   end
   stop = redis.call('ZSCORE', places, member)
@@ -36,7 +51,7 @@ if redis.call('EXISTS', places) == 1 then
   local weight, capacity = share_of(head or '')
   -- Each holder weighs one at least: where that alone keeps the head waiting, the holders need not be read one by one.
   if head and redis.call('ZCOUNT', held, '(' .. now, '+inf') + weight <= capacity then
-    local state = read_held(held, claims, '')
+    local state = read_held(held, claims, nil, stored_fence())
     walk(state, line, places, claims, nil)
     called = state.called
   end

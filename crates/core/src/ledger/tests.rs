@@ -179,7 +179,7 @@ fn a_waiter_that_does_not_answer_its_call_is_passed_over() {
     assert!(matches!(ledger.contend(&ask(3, Share::MUTEX, long), start), Verdict::Busy { ahead: 2, .. }));
     assert!(ledger.release(id(1), start));
     let verdict = ledger.contend(&ask(3, Share::MUTEX, long), start);
-    assert_eq!(verdict, Verdict::Busy { ahead: 1, earliest: start.after(CALL_GRACE) });
+    assert_eq!(verdict, Verdict::Busy { ahead: 1, earliest: start.after(PROBE_AFTER) });
     let later = start.after(CALL_GRACE);
     assert!(matches!(ledger.contend(&ask(3, Share::MUTEX, long), later), Verdict::Granted(_)));
 }
@@ -194,7 +194,7 @@ fn a_reader_behind_a_writer(now: Moment) -> Ledger {
     let busy = ledger.contend(&ask(2, Share::WRITER, Wait::InLine(LONG)), now);
     assert_eq!(busy, Verdict::Busy { ahead: 1, earliest: now.after(LONG) });
     let busy = ledger.contend(&ask(3, Share::READER, Wait::InLine(LONG)), now);
-    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: now.after(CHALLENGE_AFTER) });
+    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: now.after(CALL_GRACE) });
     ledger
 }
 
@@ -203,13 +203,14 @@ fn a_waiter_that_was_silent_for_long_is_passed_over_for_one_that_has_room() {
     let start = Moment::from_millis(1);
     let mut ledger = a_reader_behind_a_writer(start);
     let reader = ask(3, Share::READER, Wait::InLine(LONG));
-    let early = start.after(CHALLENGE_AFTER / 2);
+    let early = start.after(CALL_GRACE / 2);
     let busy = ledger.contend(&reader, early);
     assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: start.after(CHALLENGE_AFTER) });
     assert_eq!(ledger.entries()[1].until, start.after(LONG), "it was heard of not long ago");
-    let challenged = start.after(CHALLENGE_AFTER);
+    let challenged = start.after(CALL_GRACE);
     let over = challenged.after(CALL_GRACE);
-    assert_eq!(ledger.contend(&reader, challenged), Verdict::Busy { ahead: 2, earliest: over });
+    let probed = challenged.after(PROBE_AFTER);
+    assert_eq!(ledger.contend(&reader, challenged), Verdict::Busy { ahead: 2, earliest: probed });
     // Another look does not give it more time.
     let soon = challenged.after(CALL_GRACE / 2);
     assert_eq!(ledger.contend(&reader, soon), Verdict::Busy { ahead: 2, earliest: over });
@@ -222,13 +223,13 @@ fn a_waiter_that_answers_a_challenge_keeps_its_place() {
     let mut ledger = a_reader_behind_a_writer(start);
     let (writer, reader) =
         (ask(2, Share::WRITER, Wait::InLine(LONG)), ask(3, Share::READER, Wait::InLine(LONG)));
-    let challenged = start.after(CHALLENGE_AFTER);
+    let challenged = start.after(CALL_GRACE);
     ledger.contend(&reader, challenged);
     let answered = challenged.after(CALL_GRACE / 2);
     ledger.contend(&writer, answered);
     let later = challenged.after(CALL_GRACE);
     let busy = ledger.contend(&reader, later);
-    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: answered.after(CHALLENGE_AFTER) });
+    assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: answered.after(CHALLENGE_AFTER) }, "it lives");
     assert!(ledger.release(id(1), later));
     assert!(matches!(ledger.contend(&writer, later), Verdict::Granted(_)));
 }
