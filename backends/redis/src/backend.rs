@@ -62,6 +62,11 @@ impl RedisBackend {
     /// it refuses the login or the commands that are needed, `Unsupported` where it is older than Redis 6.2. The text
     /// says what to do.
     pub async fn connect(config: RedisConfig) -> Result<RedisBackend, Failure> {
+        RedisBackend::dial(config).await?.checked().await
+    }
+
+    /// Connects, for locks of whatever form.
+    pub(crate) async fn dial(config: RedisConfig) -> Result<RedisBackend, Failure> {
         config.must_be_native()?;
         if config.exposes_password() {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
@@ -100,6 +105,20 @@ impl RedisBackend {
         let dialer = Arc::new(Dialer::new(config.clone(), cluster.any()));
         let listening = Listening::One(Subscriber::new(dialer, Reach::Everywhere));
         Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, Reach::Everywhere, server))
+    }
+
+    /// Refuses a user who may not tell others of a release. The scripts tell last, and then a refusal is too late.
+    pub(crate) async fn checked(self) -> Result<RedisBackend, Failure> {
+        // Whoever waits for a lock of this name passes over such word.
+        let nobody = Resource::new("channel").map_err(|error| Failure::unavailable(error.to_string()))?;
+        let keys = Keys::of(&self.config.prefix, &nobody);
+        let channel = self.told_on(&keys);
+        if !channel.is_empty() {
+            let (script, keys) = (&scripts::CHANNEL, vec![keys.held()]);
+            let request = Request { script, keys, args: vec![channel], confirm: None };
+            self.wire.run(&request, self.config.timeout).await?;
+        }
+        Ok(self)
     }
 
     fn of(

@@ -33,10 +33,10 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     let rules = config.acl_rules();
     let dialect = std::mem::take(&mut config.dialect);
     let key_prefix = config.key_prefix.clone();
-    let native = RedisBackend::connect(config).await?;
+    let native = RedisBackend::dial(config).await?;
     let reach = native.reach;
     Ok(match dialect {
-        Dialect::Native => Arc::new(native),
+        Dialect::Native => Arc::new(native.checked().await?),
         Dialect::Plain => Arc::new(speaker::Speaker::new(native, text::Text::plain(key_prefix), rules)),
         Dialect::PythonRedisLock => {
             Arc::new(speaker::Speaker::new(native, text::Text::python_redis_lock(key_prefix), rules))

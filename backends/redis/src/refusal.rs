@@ -1,7 +1,8 @@
 //! What the server's and the network's refusals mean, and what a person can do about them.
 //!
-//! An answer is known to have changed nothing when the server refused it: scripts read before they write, and what they
-//! write first is what may be refused. What was sent and not answered is of unknown effect.
+//! An answer is known to have changed nothing when the server refused it: scripts read before they write, what they
+//! write first is what may be refused, and a refusal to tell others at the end is passed over. What was sent and not answered
+//! is of unknown effect.
 
 use std::io;
 

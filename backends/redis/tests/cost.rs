@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use leasehold_core::{Backend, Proof, Release, Renew, Renewal, Share};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, Reply};
 use tokio::task::JoinSet;
 
 #[tokio::test]
@@ -121,4 +121,78 @@ async fn a_thousand_readers_can_be_taken_and_let_go() {
     println!("1,000 readers taken in {taken:?}, released in {:?}", begun.elapsed() - taken);
     assert!(begun.elapsed() < Duration::from_secs(10));
     assert!(try_take(&backend, &claim_of("page", Share::WRITER, TTL)).await.is_some());
+}
+
+/// Many who hold are counted, not read: one of them can be exchanged without anybody noticing. Older clients do not count, and
+/// what they do is noticed.
+#[tokio::test]
+async fn many_holders_are_counted_and_not_read() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let readers: Vec<_> = (0..40).map(|_| claim_of("page", Share::READER, TTL)).collect();
+    for reader in &readers {
+        try_take(&backend, reader).await.unwrap();
+    }
+    let held = "{lh:page}:held";
+    let member = |claim: &leasehold_core::Claim| {
+        format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
+    };
+    let exclusive = claim_of("page", Share::WRITER, TTL);
+    let Reply::Bytes(end) = server.command(&["ZSCORE", held, &member(&readers[0])]).await.unwrap() else {
+        panic!()
+    };
+    let end = String::from_utf8(end).unwrap();
+    server.command(&["ZREM", held, &member(&readers[0])]).await.unwrap();
+    server.command(&["ZADD", held, &end, &member(&exclusive)]).await.unwrap();
+    let newcomer = claim_of("page", Share::READER, TTL);
+    assert!(try_take(&backend, &newcomer).await.is_some(), "it read those who hold");
+    // A release leaves one holder less than was written down.
+    assert!(freed(&backend, &newcomer).await);
+    assert!(try_take(&backend, &newcomer).await.is_some());
+    // An older client lets a reader go, and does not count it.
+    server.command(&["ZREM", held, &member(&readers[1])]).await.unwrap();
+    assert!(
+        try_take(&backend, &claim_of("page", Share::READER, TTL)).await.is_none(),
+        "it counted what is not so"
+    );
+    server.command(&["ZREM", held, &member(&exclusive)]).await.unwrap();
+    assert!(try_take(&backend, &claim_of("page", Share::READER, TTL)).await.is_some());
+    // An older client lets one go and grants to another: as many hold, but the last fence is another.
+    server.command(&["ZREM", held, &member(&readers[2])]).await.unwrap();
+    server.command(&["ZADD", held, &end, &member(&exclusive)]).await.unwrap();
+    server.command(&["SET", "{lh:page}:fence", "4000000000000000"]).await.unwrap();
+    assert!(
+        try_take(&backend, &claim_of("page", Share::READER, TTL)).await.is_none(),
+        "it trusted an older number"
+    );
+}
+
+#[tokio::test]
+async fn counted_holders_leave_and_expire_one_by_one() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let (short, pool) = (Duration::from_millis(1_500), Share::permits(1, 50).unwrap());
+    let permits: Vec<_> =
+        (0..50).map(|n| claim_of("pool", pool, if n % 2 == 0 { TTL } else { short })).collect();
+    for permit in &permits {
+        assert!(try_take(&backend, permit).await.is_some());
+    }
+    let more = || claim_of("pool", pool, TTL);
+    let full = more();
+    let begun = Instant::now();
+    assert!(try_take(&backend, &full).await.is_none() || begun.elapsed() > short);
+    assert!(freed(&backend, &permits[0]).await);
+    assert!(try_take(&backend, &more()).await.is_some());
+    // Those that are left to run out make room for as many.
+    tokio::time::sleep(short).await;
+    for n in 0..25 {
+        assert!(try_take(&backend, &more()).await.is_some(), "{n}");
+    }
+    assert!(try_take(&backend, &more()).await.is_none());
+    let seen = backend.inspect(&full.resource, None, &no_patience()).await.unwrap();
+    assert_eq!(seen.holders.len(), 50);
+    let held: Vec<_> = permits.iter().step_by(2).skip(1).collect();
+    backend.release(&held).await;
+    assert!(try_take(&backend, &claim_of("pool", Share::permits(24, 50).unwrap(), TTL)).await.is_some());
+    assert!(try_take(&backend, &more()).await.is_none());
 }

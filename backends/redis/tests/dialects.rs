@@ -115,6 +115,20 @@ async fn a_key_of_another_type_is_told_and_never_destroyed() {
 }
 
 #[tokio::test]
+async fn a_damaged_count_of_redisson_is_refused() {
+    let Some((server, backend)) = speaking("redisson").await else { return };
+    // Each of these holds would be asked for, in one script that nothing ends.
+    server.command(&["HSET", "job", "mode", "read", "one:1", "1000000000"]).await.unwrap();
+    let claim = mutex("job");
+    let failure = refused(&*backend, &claim).await;
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
+    assert!(backend.inspect(&claim.resource, None, &no_patience()).await.is_err());
+    assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
+    server.command(&["HSET", "job", "one:1", "2"]).await.unwrap();
+    assert!(got(&*backend, &claim).await, "a reader whose holds have ended");
+}
+
+#[tokio::test]
 async fn a_release_in_the_form_of_python_redis_lock_leaves_a_word_for_one_who_blocks() {
     let Some((server, backend)) = speaking("python-redis-lock").await else { return };
     let claim = mutex("job");

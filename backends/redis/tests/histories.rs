@@ -24,9 +24,11 @@ enum Call {
     Contend(u8, Share, Way),
     Renew(u8, Share),
     Release(u8, Share),
-    /// Longer than a lease of this test and than the grace of a call. Two of them are longer than what is followed by a
-    /// challenge, and one with a stretch before and behind it is not.
+    /// Longer than a lease of this test and than the grace of a call, which is also what is followed by a challenge.
     Pass,
+    /// Longer than a call may be unanswered before more are called, and with a stretch before and behind it shorter than the
+    /// grace of a call. Two of them are longer.
+    Breathe,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +39,13 @@ enum Way {
 }
 
 const PASS: Duration = Duration::from_millis(2_100);
-const SHORT_LEASE: Duration = Duration::from_millis(900);
+const BREATH: Duration = Duration::from_millis(600);
+/// It neither ends in a breath with a stretch before and behind it, nor lasts for two.
+const SHORT_LEASE: Duration = Duration::from_millis(1_000);
 /// Time must not decide anything between two passes: a history that is slower than this says nothing.
-const STRETCH: Duration = Duration::from_millis(700);
+const STRETCH: Duration = Duration::from_millis(180);
+/// The server counts in milliseconds. What comes first must do so for it, too.
+const APART: Duration = Duration::from_millis(2);
 
 fn shares() -> impl Strategy<Value = Share> {
     prop_oneof![
@@ -57,6 +63,7 @@ fn histories(passes: u32, length: usize) -> impl Strategy<Value = Vec<Call>> {
         5 => (0u8..7, shares()).prop_map(|(n, share)| Call::Renew(n, share)),
         12 => (0u8..7, shares()).prop_map(|(n, share)| Call::Release(n, share)),
         passes => Just(Call::Pass),
+        passes => Just(Call::Breathe),
     ];
     proptest::collection::vec(call, 1..length)
 }
@@ -132,14 +139,22 @@ impl Run<'_> {
                 self.agree(&format!("{call:?}"), &actual, &expected);
             }
             Call::Release(n, share) => self.release(n, share).await,
-            Call::Pass => {
-                tokio::time::sleep(PASS).await;
-                self.stretch = Instant::now();
-                // Both sides notice what time has ended when somebody asks.
-                self.contend(99, Share::WRITER, Way::Look).await;
-                self.release(99, Share::WRITER).await;
-            }
+            Call::Pass => self.pass(PASS).await,
+            Call::Breathe => self.pass(BREATH).await,
         }
+        if self.lease == SHORT_LEASE {
+            tokio::time::sleep(APART).await;
+        }
+    }
+
+    async fn pass(&mut self, time: Duration) {
+        let begun = Instant::now();
+        tokio::time::sleep(time).await;
+        self.is_slow |= begun.elapsed() > time + APART * 10;
+        self.stretch = Instant::now();
+        // Both sides notice what time has ended when somebody asks.
+        self.contend(99, Share::WRITER, Way::Look).await;
+        self.release(99, Share::WRITER).await;
     }
 
     async fn release(&mut self, n: u8, share: Share) {
@@ -227,14 +242,15 @@ async fn ends_of_leases_and_places_are_those_of_the_rule() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let (fifo, unordered) = backends(&server).await;
     let mut runner = TestRunner::default();
-    let strategy = histories(8, 30);
+    let strategy = histories(6, 16);
     let histories: Vec<Vec<Call>> =
-        (0..24).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
+        (0..48).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
     // They sleep most of the time, so they run side by side.
     let runs = histories.iter().enumerate().map(async |(n, history)| {
         let name = format!("history {n}");
         run(&fifo, &unordered, &name, SHORT_LEASE, history).await
     });
     let kept = join_all(runs).await.into_iter().filter(|kept| *kept).count();
-    assert!(kept >= 8, "the machine was too slow for all but {kept} of 24 histories");
+    println!("{kept} of 48 histories were fast enough");
+    assert!(kept >= 4, "the machine was too slow for all but {kept} of 48 histories");
 }

@@ -124,6 +124,32 @@ async fn a_missing_right_is_told_with_the_line_of_the_dialect() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_channels_a_user_is_refused_at_the_door() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let url = format!("redis://jobs:secret@{}", server.addr());
+    let config = || RedisConfig::parse(&url).unwrap();
+    let rules = config().acl_rules();
+    let deaf = rules.replace(" &{lh:*", "");
+    assert_ne!(deaf, rules);
+    allow(&server, &deaf).await;
+    let refused = leasehold_redis::connect(config()).await.err().unwrap();
+    assert_eq!(refused.kind, FailureKind::Denied, "{refused}");
+    assert!(refused.detail().contains("&{lh:*"), "{refused}");
+    // Taken away later: what was done is reported as done.
+    allow(&server, &rules).await;
+    let backend = leasehold_redis::connect(config()).await.unwrap();
+    let (holder, waiter) = (
+        claim_of("job", Share::MUTEX, Duration::from_secs(10)),
+        claim_of("job", Share::MUTEX, Duration::from_secs(10)),
+    );
+    assert!(got(&*backend, &holder).await);
+    server.command(&["ACL", "SETUSER", "jobs", "resetchannels"]).await.unwrap();
+    assert!(freed(&*backend, &holder).await);
+    assert!(got(&*backend, &waiter).await);
+    assert!(freed(&*backend, &waiter).await);
+}
+
 /// twemproxy in front of two servers: it knows few commands, and ends the connection at others.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_proxy_that_refuses_and_shards() {

@@ -191,6 +191,7 @@ macro_rules! __each_law {
                 a_killed_holder_is_succeeded: "a killed holder frees at once (Session) or after its time",
                 a_killed_waiter_blocks_nobody: "a waiter that is killed in the middle of the line holds nobody up",
                 a_killed_waiter_keeps_nobody_from_what_is_free: "SharedExclusive: nor one that wanted more than there is",
+                killed_waiters_are_passed_over_together: "Fifo: nor do many that are killed together, longer than one",
                 a_kill_at_any_instant_leaves_order: "a process killed at any instant leaves nothing damaged",
                 a_stopped_holder_loses_its_lease: "Lease, Heartbeat: a holder stopped past its time learns that it has lost",
                 a_stopped_holder_keeps_its_session: "Session: a holder that is only stopped keeps its claim",

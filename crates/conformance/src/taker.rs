@@ -22,6 +22,7 @@
 //! | order | answers |
 //! |---|---|
 //! | `contend ID NAME SHARE TTL PATIENCE` | `granted FENCE` (`-` without one), `busy` |
+//! | `stand ID NAME SHARE TTL` | `stands`, and takes the claim for as long as the process lives |
 //! | `renew ID NAME SHARE TTL` | `renewed`, `alive`, `lost` |
 //! | `release ID NAME SHARE TTL` | `freed`, `gone` |
 //! | `inspect NAME` | `seen HOLDERS WAITING` |
@@ -116,6 +117,15 @@ impl Clerk {
                 self.proofs.insert(claim.id, taken.grant.proof);
                 let fence = taken.grant.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
                 Ok(format!("granted {fence}"))
+            }
+            Order::Stand(claim) => {
+                let client = self.client.clone();
+                // It ends with the process, whatever comes of it.
+                tokio::spawn(async move {
+                    let endless = Patience::unlimited(client.clock.clone());
+                    client.take(&claim, &endless).await.map(drop)
+                });
+                Ok("stands".to_owned())
             }
             Order::Renew(claim) => {
                 let proof = self.proofs.get(&claim.id).cloned().unwrap_or_default();

@@ -140,7 +140,7 @@ faults! {
         NeverLooksAgain in strong breaks "wake::the_end_of_a_lease_wakes_a_waiter";
         PlaceIsForEver in polling breaks
             "wake::a_place_that_is_never_asked_for_again_blocks_nobody", "crash::a_killed_waiter_blocks_nobody",
-            "crash::a_killed_waiter_keeps_nobody_from_what_is_free";
+            "crash::a_killed_waiter_keeps_nobody_from_what_is_free", "crash::killed_waiters_are_passed_over_together";
     }
     view {
         HidesTheNote in strong breaks "view::holders_and_line_are_shown_as_they_are";

@@ -10,6 +10,8 @@
 
 -- How long what is written about claims outlives them.
 local SLACK = 1000
+-- More holds than one reader is believed to have.
+local MAX_HOLDS = 10000
 
 -- What the hash says: {mode, owners: owner -> {kind, count}, count of owners}; nil where there is another type.
 local function read(lock)
@@ -32,6 +34,10 @@ local function read(lock)
     -- A writer may read as well; it is shown, renewed and ended as a writer.
     if known.kind ~= 'w' then known.kind = kind end
     if kind == 'r' then known.holds = count end
+    -- Each hold of a reader has a key that is asked for. A number that nobody can have counted up to would keep the server busy.
+    if known.holds > MAX_HOLDS or known.holds ~= known.holds then
+      return nil, redis.error_reply('FOREIGN ' .. lock .. ' has a reader with ' .. tostring(count) .. ' holds: its count is damaged')
+    end
   end
   return seen
 end

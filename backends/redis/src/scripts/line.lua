@@ -225,6 +225,9 @@ local function last_place(places)
   return tonumber(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]) or 0
 end
 
+-- A channel that ends so is of its slot, and only the servers of that slot carry it.
+local function publish_on(channel) return string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH' end
+
 -- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
 -- One that answers its call stands in `called` with `+` before it: whoever watches it has nothing to wait for.
 --
@@ -232,8 +235,7 @@ end
 -- who wait look for themselves. Whether the channel may be used is found out when a connection is opened.
 local function tell(channel, called, otherwise)
   if channel == '' then return end
-  -- A channel that ends so is of its slot, and only the servers of that slot carry it.
-  local publish = string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH'
+  local publish = publish_on(channel)
   if #called > MAX_CALLED * MAX_MESSAGES then
     redis.pcall(publish, channel, '*')
   elseif #called > 0 then

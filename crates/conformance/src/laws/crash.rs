@@ -208,6 +208,42 @@ pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
     nobody_at_last(trial, &resource, "long after a waiter was killed").await
 }
 
+/// Waiters that died together cost those that live the silence of one, not of each.
+pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Checked {
+    trial.needs_fifo()?;
+    let command = trial.taker()?;
+    if ONE_BY_ONE.contains(&trial.profile().name) {
+        return Err(Stop::OptedOut("it passes over waiters that died one by one".to_owned()));
+    }
+    let resource = trial.resource("dead")?;
+    let holder = trial.claim(&resource, Share::MUTEX)?;
+    trial.client(0).hold(&holder).await?;
+    let mut takers = [Taker::start(&command).await?, Taker::start(&command).await?];
+    for n in 0..DEAD {
+        // Their own leases and places are long: only that they do not answer shows that they died.
+        takers[n % 2].stand(&trial.claim(&resource, Share::MUTEX)?).await?;
+        trial.client(1).stand(&resource, n + 1).await?;
+    }
+    let lives = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
+    trial.client(1).stand(&resource, DEAD + 1).await?;
+    for taker in takers {
+        taker.kill().await?;
+    }
+    let free_at = trial.clock.now();
+    trial.client(0).free(&holder).await?;
+    let claim = lives.claim.clone();
+    let limit = TOGETHER + if trial.is_session() { silence(trial) } else { trial.profile().overrun };
+    let taken = lives.granted(limit + HANG, "behind many that were killed").await?;
+    let delay = taken.at.since(free_at);
+    if delay > limit {
+        return Err(Stop::late(format!(
+            "{DEAD} waiters were killed, and the next was granted {delay:?} later"
+        )));
+    }
+    trial.client(1).free(&claim).await?;
+    trial.client(0).nobody(&resource, "after those that were killed were passed over").await
+}
+
 /// The turn of one that wants more than there is has not come when it dies. Whoever wants less gets it all the same.
 pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial) -> Checked {
     let command = trial.taker()?;
@@ -367,3 +403,10 @@ const TURNS: usize = 8;
 const STORM: Duration = Duration::from_millis(1200);
 const ASLEEP: Duration = Duration::from_millis(30);
 const KILLS: usize = 8;
+
+/// So many waiters die together. One by one they would cost a second each.
+const DEAD: usize = 16;
+/// Two seconds are promised. No machine is so busy that it takes four times as long, and one by one they take twice that.
+const TOGETHER: Duration = Duration::from_secs(8);
+/// The stores that do not keep this yet.
+const ONE_BY_ONE: [&str; 1] = ["etcd"];

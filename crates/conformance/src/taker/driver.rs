@@ -75,6 +75,16 @@ impl Taker {
         }
     }
 
+    /// Lets the claim stand in line for as long as the process lives.
+    pub(crate) async fn stand(&mut self, claim: &Claim) -> Checked {
+        self.tell(&Order::Stand(claim.clone())).await?;
+        let answer = self.answer(AT_ONCE).await?;
+        if answer == "stands" {
+            return Ok(());
+        }
+        Err(Stop::broken(format!("a taker answered {answer:?} to an order to stand in line")))
+    }
+
     /// What the renewal of the claim answered.
     pub(crate) async fn renew(&mut self, claim: &Claim) -> Checked<String> {
         self.tell(&Order::Renew(claim.clone())).await?;

@@ -13,6 +13,8 @@ use super::word;
 pub(super) enum Order {
     /// Take the claim, with patience for this long.
     Contend(Claim, Duration),
+    /// Stand in line with the claim, and answer at once.
+    Stand(Claim),
     Renew(Claim),
     Release(Claim),
     Inspect(Resource),
@@ -27,11 +29,14 @@ impl Order {
         let mut words = line.split_ascii_whitespace();
         let order = match words.next() {
             Some("contend") => Order::Contend(claim(&mut words)?, millis(&mut words)?),
+            Some("stand") => Order::Stand(claim(&mut words)?),
             Some("renew") => Order::Renew(claim(&mut words)?),
             Some("release") => Order::Release(claim(&mut words)?),
             Some("inspect") => Order::Inspect(resource(&mut words)?),
             _ => {
-                return Err(format!("no order begins like {line:?}: contend, renew, release and inspect do"));
+                return Err(format!(
+                    "no order begins like {line:?}: contend, stand, renew, release and inspect do"
+                ));
             }
         };
         match words.next() {
@@ -45,6 +50,7 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, claim) = match self {
             Order::Contend(claim, _) => ("contend", claim),
+            Order::Stand(claim) => ("stand", claim),
             Order::Renew(claim) => ("renew", claim),
             Order::Release(claim) => ("release", claim),
             Order::Inspect(resource) => return write!(f, "inspect {}", word(resource)),
@@ -95,6 +101,7 @@ mod tests {
         };
         let orders = [
             Order::Contend(claim.clone(), Duration::from_millis(20)),
+            Order::Stand(claim.clone()),
             Order::Renew(claim.clone()),
             Order::Release(claim.clone()),
             Order::Inspect(claim.resource.clone()),
