@@ -167,14 +167,25 @@ impl<C: Cells> CellBackend<C> {
             return Err(line_is_full(claim, ledger.entries().len().saturating_sub(1)));
         }
         let (version, last) = (put.version, put.fence);
+        let written = self.own_sight(cell, &put);
         if !self.write(&page, claim, put).await? {
             return Ok(None);
+        }
+        if let Some(written) = written {
+            self.open(&claim.resource, &written)?;
         }
         let Verdict::Granted(fence) = verdict else { return Ok(busy) };
         if matches!(ledger.entries(), [only] if only.id == claim.id) {
             self.remember(asking, version, fence, last);
         }
         Ok(Some(Seen::Granted(asking.granted(fence))))
+    }
+
+    /// The cell as it is after the write, where each observer counts by itself since when it has seen what. Whom it calls has the
+    /// grace of a call from then on, and not from the next look.
+    fn own_sight(&self, cell: &Cell, put: &Put) -> Option<Cell> {
+        let text = (self.cells.timekeeping() == Timekeeping::Observer).then(|| put.text.clone())?;
+        Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
     /// Where the order is free one asks past the line first, and stands in it only as one of those to be called.
