@@ -24,7 +24,7 @@ pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
     Ok(format!("leasehold_{}", &digest[..32]))
 }
 
-/// What is told to those who listen: the resource, and who is called, behind `+` and one that has answered where one has;
+/// Writes what is sent to those who listen: the resource, and who is called, behind `+` and one that has answered where one has;
 /// `*` for all, or `-` where something became free.
 pub(crate) fn called(at: &Resource, call: &Call) -> String {
     let (mut text, addresses) = match call {

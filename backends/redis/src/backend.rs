@@ -107,9 +107,9 @@ impl RedisBackend {
         Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, Reach::Everywhere, server))
     }
 
-    /// Refuses a user who may not tell others of a release. The scripts tell last, and then a refusal is too late.
+    /// Refuses a user without rights to the channels. The scripts publish last, and then a refusal is too late.
     pub(crate) async fn checked(self) -> Result<RedisBackend, Failure> {
-        // Whoever waits for a lock of this name passes over such word.
+        // A waiter for a lock of this name ignores such a message.
         let nobody = Resource::new("channel").map_err(|error| Failure::unavailable(error.to_string()))?;
         let keys = Keys::of(&self.config.prefix, &nobody);
         let channel = self.told_on(&keys);

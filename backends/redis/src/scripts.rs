@@ -43,7 +43,7 @@ script!(CONTEND, "scripts/contend.lua", Epoch, "One step towards holding a claim
 script!(RENEW, "scripts/renew.lua", None, "Extends a batch of claims.");
 script!(RELEASE, "scripts/release.lua", None, "Ends one claim.");
 script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of waiting claims.");
-script!(CHANNEL, "scripts/channel.lua", None, "Finds out whether others may be told.");
+script!(CHANNEL, "scripts/channel.lua", None, "Finds out whether messages may be published.");
 script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");
 script!(READ_REGISTER, "scripts/register.lua" "scripts/read_register.lua", None, "What stands in a register.");

@@ -172,7 +172,7 @@ impl Asking<'_> {
                 News::Everyone => return,
                 _ if !in_line => return,
                 News::Called { called, .. } if called.contains(&self.address()) => return,
-                // Others go first. Should they be dead, whoever waits calls more of the line.
+                // Others go first. Should they be dead, those who wait call more of the line.
                 News::Called { called, answered } => {
                     calls.hear(&called, answered, Moment::START.after(begun.elapsed()));
                 }

@@ -255,7 +255,7 @@ async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: 
         if !bell.is_hearing() {
             look_at = look_at.min(Instant::now() + jittered(claim, LAST_POLL, round));
         }
-        // Others go first. Should they be dead, whoever waits calls more of the line.
+        // Others go first. Should they be dead, those who wait call more of the line.
         let after_others = bell.look_at().map(|at| at + TICK + stagger);
         tokio::select! {
             news = bell.hear() => match news {

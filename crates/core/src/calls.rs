@@ -78,9 +78,9 @@ impl CallWatch {
     }
 }
 
-/// By how much later one looks, behind which so many wait, where several look because of one moment.
+/// Delays a look of one that has so many waiters before it, where several look because of one moment.
 ///
-/// Whoever looks first tells the others what it found. So few look at once, whoever of them lives, and the last of a long line is
+/// The others hear what the first look found. So few look at once, whichever of them live, and the last of a long line is
 /// late by a fraction of what a call may take.
 pub fn stagger(behind: u32) -> Duration {
     STEP.mul_f64(f64::from(behind).ln_1p() / std::f64::consts::LN_2)

@@ -285,7 +285,7 @@ impl Ledger {
     /// Calls more of the line where calls go unanswered: for each claim that is silent, so many from the head that were
     /// not heard of since the first of these calls. Answers when another ask calls more, never where none will.
     ///
-    /// Whoever is called this way answers by asking again, which gives it its place back for the whole time. Those who do not
+    /// A claim that is called this way answers by asking again, which gives it its place back for the whole time. Those who do not
     /// leave the line together, however many they are.
     fn probe(&mut self, place: Duration, now: Moment) -> Moment {
         // Places that are no longer than a call do not show who was called; those of sessions end without a timer.

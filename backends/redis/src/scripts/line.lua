@@ -93,7 +93,7 @@ local function read_shares(state, found)
 end
 
 -- The load that was written down, as shares with their numbers. It holds only if it was written at the last grant, and as many
--- are held as then: whoever grants without writing it down, as an older client does, makes it void.
+-- are held as then: a client that grants without writing it down, as an older one does, makes it void.
 local function parse_load(state, text, fence, count)
   local at, total, shares = string.match(text or '', '^([^ ]*) (%d+)(.*)$')
   if at ~= fence or tonumber(total) ~= count then return false end
@@ -103,8 +103,8 @@ local function parse_load(state, text, fence, count)
   return state.count == count
 end
 
--- Writes down what is held, where it is more than can be read each time. What is refused (no memory) is read once more by whoever
--- comes next.
+-- Writes down what is held, where it is more than can be read each time. What is refused (no memory) is read once more by the
+-- next script.
 local function write_load(state, claims, fence)
   if state.count <= MAX_READ then
     if state.was_written then redis.call('HDEL', claims, LOAD) end
@@ -229,9 +229,9 @@ end
 local function publish_on(channel) return string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH' end
 
 -- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
--- One that answers its call stands in `called` with `+` before it: whoever watches it has nothing to wait for.
+-- A claim that answers its call is in `called` with `+` before it: nobody needs to look after it.
 --
--- What is told comes after the writes. A server that refuses it has done the rest, so the refusal is of no use to the caller: those
+-- Messages come after the writes. A server that refuses it has done the rest, so the refusal is of no use to the caller: those
 -- who wait look for themselves. Whether the channel may be used is found out when a connection is opened.
 local function tell(channel, called, otherwise)
   if channel == '' then return end
