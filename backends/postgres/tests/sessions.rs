@@ -382,6 +382,24 @@ async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
     assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none());
 }
 
+/// A statement that waits for a row in the server, behind a transaction of somebody else, must not take a lock for nobody later.
+#[tokio::test]
+async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, 4).await else { return };
+    let url = format!("{}?timeout=1s", server.url_at(pooler.addr()));
+    let (one, two) = (open(&url).await, open(&url).await);
+    let held = claim("job", LONG);
+    hold(&*one, &held).await;
+    assert!(matches!(release(&*one, &held).await, Release::Freed));
+    let stranger = connect_plainly(&server).await;
+    stranger.batch_execute("BEGIN; SELECT * FROM leasehold WHERE name = 'job' FOR UPDATE").await.unwrap();
+    assert!(look_once(&*two, &claim("job", LONG)).await.is_err());
+    comes_to_zero(&server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await;
+    stranger.batch_execute("COMMIT").await.unwrap();
+    hold(&*one, &claim("job", LONG)).await;
+}
+
 /// The words of a server's messages are in its language. One statement that fails says nothing about the others.
 #[tokio::test]
 async fn an_error_in_another_language_is_no_more_than_an_error() {
