@@ -29,11 +29,6 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it runs on blocking threads only, and a wait in the kernel could not be ended with patience",
     },
     Exception {
-        path: "crates/leasehold/src/engine/keeper.rs",
-        rule: RULE,
-        why: "that it stands still in suspend, while the client's clock does not, is how a suspend is noticed",
-    },
-    Exception {
         path: "crates/leasehold/src/layer/quorum/timer.rs",
         rule: RULE,
         why: "it says when to go on without the rest, or to try again; whether a lock is held is not decided by it",
