@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{ErrorKind, Leasehold};
 
 async fn memory() -> Leasehold {
     Leasehold::open("mem:").await.unwrap()
@@ -17,14 +19,58 @@ async fn memory() -> Leasehold {
 #[tokio::test]
 async fn one_segment_alone_works_as_a_mutex() {
     let locks = memory().await;
-    let stock = locks.segmented("stock", 0);
-    assert_eq!(stock.count(), 1);
+    let stock = locks.segmented("stock", 1);
     let guard = stock.any().await.unwrap();
     assert!(stock.try_any().await.unwrap().is_none());
     let waiter = stock.any();
     let freed = async { guard.release().await };
     let (next, freed) = tokio::join!(waiter, freed);
     assert!(next.is_ok() && freed.is_ok());
+}
+
+#[tokio::test]
+async fn a_count_that_cannot_be_is_refused_by_each_call() {
+    let locks = memory().await;
+    for count in [0, 65_537] {
+        let stock = locks.segmented("stock", count);
+        let refused = [
+            stock.any().await.err(),
+            stock.try_any().await.err(),
+            stock.any_timeout(Duration::from_secs(60)).await.err(),
+            stock.of("key").lock().await.err(),
+            stock.segment(7).try_lock().await.err(),
+            stock.all().lock().await.err(),
+        ];
+        for error in refused {
+            let error = error.unwrap();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("between 1 and 65536"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_short_outage_at_the_first_look_is_waited_out() {
+    let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Leasehold::builder().over(fault.clone()).unwrap();
+    let stock = locks.segmented("stock", 3);
+    for wait in ["any", "segment"] {
+        fault.set(Verb::Contend, Mode::Refuse);
+        let before = fault.calls(Verb::Contend);
+        let (stock, asked) = (stock.clone(), fault.clone());
+        let waiting = tokio::spawn(async move {
+            match wait {
+                "any" => stock.any().await,
+                _ => stock.of("key").lock().await,
+            }
+        });
+        // The first look has failed by now, and somebody asks again.
+        while asked.calls(Verb::Contend) < before + 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fault.set(Verb::Contend, Mode::Pass);
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

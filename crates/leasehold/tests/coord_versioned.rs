@@ -51,6 +51,25 @@ async fn no_update_is_lost_among_many_and_each_tells_its_conflicts() {
     assert!(conflicts > 0, "eight writers never met");
 }
 
+/// The ticket is taken once: a removal that never arrived must not count as made because somebody else removed the value.
+#[tokio::test]
+async fn two_removals_of_one_value_are_not_both_made() {
+    let store = Store::new();
+    let (locks, fault) = store.client();
+    let (others, _) = store.client();
+    add_one(&locks.versioned("ticket")).await.unwrap();
+    fault.set(Verb::Swap, Mode::LoseRequest);
+    let before = fault.calls(Verb::Swap);
+    let late = tokio::spawn(async move { locks.versioned("ticket").update(|_| None).await });
+    while fault.calls(Verb::Swap) == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    others.versioned("ticket").update(|_| None).await.unwrap();
+    fault.set(Verb::Swap, Mode::Pass);
+    let outcome = soon(late).await.unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
 #[tokio::test]
 async fn an_update_whose_answer_is_lost_is_made_once() {
     let store = Store::new();

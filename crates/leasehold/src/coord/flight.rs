@@ -90,13 +90,13 @@ pub struct Loaded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// It was kept, or another loaded it, and it is fresh.
+    /// It was kept, or another caller's loader brought it, and it is fresh.
     Kept,
     /// It was kept, is older than its ttl, and is being loaded anew.
     Stale,
     /// The caller's loader brought it, and it is kept for the others.
     Loaded,
-    /// The caller's loader brought it, and it is not kept: it was overtaken, or is not to be.
+    /// A loader brought it, and it is not kept: it was overtaken, took too long, or is not to be.
     NotKept,
 }
 
@@ -178,7 +178,8 @@ impl SingleFlight {
         self
     }
 
-    /// How long a loader may take: one minute unless set. What takes longer is given to its caller and not kept.
+    /// How long a loader may take: one minute unless set. What takes longer is given to its caller and not kept, and the next in
+    /// line loads meanwhile.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = limit;
@@ -229,12 +230,15 @@ impl SingleFlight {
         let seat = self.seat()?;
         let turn = match seat.board().await {
             Boarded::Turn(turn) => turn,
-            Boarded::Brought(value) => return Ok(Loaded { value, origin: Origin::Kept }),
+            Boarded::Brought(loaded) => return Ok(loaded),
         };
-        let loaded = self.fly(&register, ttl, load).await?;
-        // Before the turn is over, so that nobody who waits for it goes as well.
-        seat.bring(&loaded.value);
-        drop(turn);
+        let mut turn = Some(turn);
+        let loaded = self.fly(&register, ttl, load, || drop(turn.take())).await?;
+        // Before the turn is over, so that nobody who waits for it goes as well. One who took too long has no turn any more, and
+        // another may have brought a later value.
+        if turn.is_some() {
+            seat.bring(&loaded);
+        }
         Ok(loaded)
     }
 
@@ -268,8 +272,14 @@ impl SingleFlight {
         removing.await
     }
 
-    /// Finds, waits for, or loads the value, alone in this process.
-    async fn fly<L, F, E>(&self, register: &Register, ttl: Duration, load: L) -> Result<Loaded, LoadError<E>>
+    /// Finds, waits for, or loads the value, alone in this process; `overdue` is called when others are to go on without it.
+    async fn fly<L, F, E>(
+        &self,
+        register: &Register,
+        ttl: Duration,
+        load: L,
+        overdue: impl FnOnce(),
+    ) -> Result<Loaded, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
@@ -292,10 +302,10 @@ impl SingleFlight {
                 let value = pin!(appeared(register, seen));
                 let guard = tokio::select! {
                     biased;
-                    value = value => return Ok(Loaded { value: value?, origin: Origin::Kept }),
+                    loaded = value => return Ok(loaded?),
                     guard = turn => guard?,
                 };
-                self.load(register, guard, ttl, load, None).await
+                self.load(register, guard, ttl, load, None, overdue).await
             }
         }
     }
@@ -316,12 +326,16 @@ impl SingleFlight {
             let renewing = Renewing(seat);
             let renewed = async {
                 match flight.turn.try_lock().await? {
-                    Some(guard) => flight.load(&register, guard, ttl, load, Some(&seen)).await.map(drop),
+                    Some(guard) => {
+                        flight.load(&register, guard, ttl, load, Some(&seen), || {}).await.map(drop)
+                    }
                     None => Ok(()),
                 }
             };
             tokio::select! {
                 () = engine.closing() => {}
+                // What takes longer is not kept, and nobody else wants it.
+                _ = engine.sleep(flight.within) => {}
                 renewed = renewed => if let Err(error) = renewed {
                     tracing::debug!(%error, "a value was not loaded anew; the old one is good for now");
                 }
@@ -331,7 +345,8 @@ impl SingleFlight {
         Ok(())
     }
 
-    /// Loads, with the turn to do so.
+    /// Loads, with the turn to do so. A loader that takes longer than it may, or whose lock is lost, goes on for its own caller,
+    /// and holds up nobody else.
     async fn load<L, F, E>(
         &self,
         register: &Register,
@@ -339,6 +354,7 @@ impl SingleFlight {
         ttl: Duration,
         load: L,
         renews: Option<&Stamp>,
+        overdue: impl FnOnce(),
     ) -> Result<Loaded, LoadError<E>>
     where
         L: FnOnce() -> F,
@@ -350,7 +366,20 @@ impl SingleFlight {
         }
         let clock = self.engine.clock();
         let began = clock.now();
-        let value = load().await.map_err(LoadError::Loader)?;
+        let mut loading = pin!(load());
+        let in_time = tokio::select! {
+            biased;
+            value = &mut loading => Some(value),
+            _ = guard.lost() => None,
+            _ = self.engine.sleep(self.within) => None,
+        };
+        let Some(value) = in_time else {
+            drop(guard);
+            overdue();
+            let value = loading.await.map_err(LoadError::Loader)?;
+            return Ok(Loaded { value, origin: Origin::NotKept });
+        };
+        let value = value.map_err(LoadError::Loader)?;
         let took = clock.now().since(began);
         let room = register.room().saturating_sub(entry::HEADER);
         if let Some(long) = value.as_ref().map(Vec::len).filter(|length| *length > room) {
@@ -454,11 +483,12 @@ impl Drop for Renewing {
 }
 
 /// Waits until somebody has brought the value.
-async fn appeared(register: &Register, mut seen: Seen) -> Result<Option<Vec<u8>>> {
+async fn appeared(register: &Register, mut seen: Seen) -> Result<Loaded> {
     loop {
         seen = register.changed(&seen.stamp, LOOK).await?;
         match Entry::read(register, &seen)?.r#use() {
-            Use::Fresh { value, .. } | Use::Stale(value) => return Ok(value),
+            Use::Fresh { value, .. } => return Ok(Loaded { value, origin: Origin::Kept }),
+            Use::Stale(value) => return Ok(Loaded { value, origin: Origin::Stale }),
             Use::Nothing => {}
         }
     }

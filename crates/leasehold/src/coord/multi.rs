@@ -5,9 +5,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::select_all;
-use leasehold_core::{Clock, Fence, LossCause, Resource};
+use leasehold_core::{Fence, LossCause, Resource};
 
-use crate::clock::SystemClock;
 use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Part, while_held};
@@ -98,12 +97,16 @@ impl MultiLock {
     }
 
     async fn hold(&self, limit: Option<Duration>) -> Result<MultiGuard> {
-        let began = SystemClock.now();
+        let parts = self.ordered()?;
+        // The parts may be of several clients; the wait as a whole is measured by the clock of the first.
+        let Some(clock) = parts.first().map(|part| part.clock().clone()) else {
+            return Ok(MultiGuard { guards: Vec::new() });
+        };
+        let began = clock.now();
         let mut guard = MultiGuard { guards: Vec::new() };
-        for part in self.ordered()? {
-            let wait = limit.map_or(Wait::Forever, |limit| {
-                Wait::For(limit.saturating_sub(SystemClock.now().since(began)))
-            });
+        for part in parts {
+            let wait = limit
+                .map_or(Wait::Forever, |limit| Wait::For(limit.saturating_sub(clock.now().since(began))));
             // What is held already may be lost meanwhile: then there is no point in waiting on.
             let waiting = part.try_hold(wait);
             let held = while_held(|| guard.loss(), guard.lost(), waiting)
@@ -111,7 +114,7 @@ impl MultiLock {
                 .map_err(|loss| loss.error("lock"))??;
             match held {
                 Some(held) => guard.guards.push(held),
-                None => return Err(Error::timeout(SystemClock.now().since(began), part.resource()?)),
+                None => return Err(Error::timeout(clock.now().since(began), part.resource()?)),
             }
         }
         guard.check()?;

@@ -70,7 +70,7 @@ impl RateLimit {
     ///
     /// # Errors
     /// `Unsupported` on a store whose claims end with their process, before anything is sent, and where it does not count
-    /// permits; `Invalid` for a period that is no ttl of this store, or a limit of none or of more than ten thousand; else
+    /// permits; `Invalid` for a period that is no ttl of this store, or a limit of none or of more than nine thousand; else
     /// as [`Semaphore::acquire`](crate::Semaphore::acquire).
     pub async fn acquire(&self) -> Result<()> {
         self.acquire_many(1).await
@@ -151,11 +151,14 @@ impl RateLimit {
             );
             return Err(Error::new(ErrorKind::Unsupported, "rate limit", text));
         }
-        if usize::try_from(self.count).is_ok_and(|count| count > MAX_LINE) {
+        if usize::try_from(self.count).is_ok_and(|count| count > MAX_LIMIT) {
             let text =
-                format!("a limit of {} is too many: {MAX_LINE} at most; take a shorter period", self.count);
+                format!("a limit of {} is too many: {MAX_LIMIT} at most; take a shorter period", self.count);
             return Err(Error::new(ErrorKind::Invalid, "rate limit", text));
         }
         Ok(())
     }
 }
+
+/// Each grant of the last period stands in the line of claims. Places for a thousand that wait are left.
+const MAX_LIMIT: usize = MAX_LINE - 1_000;

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, FutureExt, select};
-use leasehold_core::Clock;
+use leasehold_core::Moment;
 
 use super::MultiLock;
-use crate::clock::SystemClock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex};
 
@@ -67,9 +66,17 @@ pub struct Segment {
 impl Segmented {
     /// `part` makes the lock of a segment from its name.
     pub(crate) fn new(name: &str, count: u32, part: impl Fn(&str) -> Mutex) -> Segmented {
-        let count = count.clamp(1, MAX_SEGMENTS);
+        let refusal = (!(1..=MAX_SEGMENTS).contains(&count)).then(|| {
+            let text = format!("{name} cannot have {count} segments: choose between 1 and {MAX_SEGMENTS}");
+            Error::new(ErrorKind::Invalid, "lock", text)
+        });
+        // One that refuses everything, so that each way to take it says why.
+        let count = if refusal.is_some() { 1 } else { count };
         let counted = |number| Counted {
-            mutex: part(&format!("{name}#{number}")),
+            mutex: match &refusal {
+                Some(refusal) => part(name).refusing(refusal.clone()),
+                None => part(&format!("{name}#{number}")),
+            },
             taken: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             wait_nanos: AtomicU64::new(0),
@@ -77,7 +84,7 @@ impl Segmented {
         Segmented { name: name.to_owned(), segments: (0..count).map(counted).collect() }
     }
 
-    /// How many segments there are: what was asked for, within 1 and 65,536.
+    /// How many segments there are. One that refuses everything with `Invalid` where 0 or more than 65,536 were asked for.
     pub fn count(&self) -> u32 {
         // Invariant: `new` makes no more than fit.
         u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
@@ -123,9 +130,9 @@ impl Segmented {
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn any(&self) -> Result<Guard> {
-        let began = SystemClock.now();
+        let began = self.now();
         let start = random_below(self.count())?;
-        if let Some(guard) = self.try_some(start, self.count()).await? {
+        if let Some(guard) = self.look_at_some(start, self.count()).await? {
             return Ok(guard);
         }
         let (one, other) = (self.segment(start), self.segment(start + self.count() / 2));
@@ -151,7 +158,7 @@ impl Segmented {
             // Where the client closes meanwhile, the look says so.
             self.segment(start).mutex().engine().sleep(LOOK_AGAIN).await;
             next = next.wrapping_add(LOOKS);
-            if let Some(guard) = self.try_some(next, LOOKS.min(self.count())).await? {
+            if let Some(guard) = self.look_at_some(next, LOOKS.min(self.count())).await? {
                 return Ok(guard);
             }
         }
@@ -197,11 +204,23 @@ impl Segmented {
         SegmentReport { name: self.name.clone(), segments: uses.collect() }
     }
 
+    /// The same for one who waits afterwards: what an outage hides counts as taken, since the wait outlasts it.
+    async fn look_at_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
+        match self.try_some(start, count).await {
+            Err(error) if is_outage(&error) => Ok(None),
+            looked => looked,
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.segments[0].mutex.engine().clock().now()
+    }
+
     /// The first that is free of so many, beginning at `start`.
     async fn try_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         for step in 0..count {
             let segment = self.segment(start.wrapping_add(step));
-            let began = SystemClock.now();
+            let began = self.now();
             if let Some(guard) = segment.mutex().try_lock().await? {
                 return segment.finish(began, Ok(guard)).map(Some);
             }
@@ -229,7 +248,7 @@ impl Segment {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        let began = SystemClock.now();
+        let began = self.now();
         match self.mutex().try_lock().await? {
             Some(guard) => self.finish(began, Ok(guard)).map(Some),
             None => {
@@ -254,18 +273,25 @@ impl Segment {
 
     /// Whether somebody else was in the way is found by looking first: that is what the report is about.
     async fn counted(&self, waiting: impl Future<Output = Result<Guard>>) -> Result<Guard> {
-        let began = SystemClock.now();
-        if let Some(guard) = self.mutex().try_lock().await? {
-            return self.finish(began, Ok(guard));
+        let began = self.now();
+        match self.mutex().try_lock().await {
+            Ok(Some(guard)) => return self.finish(began, Ok(guard)),
+            Err(error) if !is_outage(&error) => return Err(error),
+            // The wait gives a store time to come back.
+            Ok(None) | Err(_) => {}
         }
         let counted = &self.segments[self.number];
         counted.waited.fetch_add(1, Ordering::Relaxed);
         self.finish(began, waiting.await)
     }
 
-    fn finish(&self, began: leasehold_core::Moment, outcome: Result<Guard>) -> Result<Guard> {
+    fn now(&self) -> Moment {
+        self.mutex().engine().clock().now()
+    }
+
+    fn finish(&self, began: Moment, outcome: Result<Guard>) -> Result<Guard> {
         let counted = &self.segments[self.number];
-        let nanos = u64::try_from(SystemClock.now().since(began).as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(self.now().since(began).as_nanos()).unwrap_or(u64::MAX);
         counted.wait_nanos.fetch_add(nanos, Ordering::Relaxed);
         if outcome.is_ok() {
             counted.taken.fetch_add(1, Ordering::Relaxed);
@@ -375,6 +401,11 @@ pub(super) fn hashed(key: &[u8]) -> u64 {
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ (mixed >> 33)
+}
+
+/// Whether the store did not answer, so that nobody knows whether the lock is free.
+fn is_outage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
 }
 
 fn random_below(count: u32) -> Result<u32> {

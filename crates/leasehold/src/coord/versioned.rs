@@ -112,7 +112,8 @@ impl Versioned {
     ///
     /// # Errors
     /// `Unsupported` where the store keeps no values; `Invalid` for a value that is too long for it; `OutcomeUnknown`
-    /// where it cannot be told whether it was written; `Timeout` after ten thousand conflicts behind the lock, with nothing
+    /// where it cannot be told whether it was written, or whether a removal whose answer was lost is this one or that of somebody
+    /// else; `Timeout` after ten thousand conflicts behind the lock, with nothing
     /// written; else as the store, or [`Mutex::lock`](crate::Mutex::lock), failed.
     pub async fn update(&self, mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Update> {
         let register = self.register("update")?;

@@ -122,16 +122,16 @@ impl Register {
 
     /// Changes what stands there, although up to `conflicts` others do so first.
     ///
-    /// `change` is asked again each time that somebody else was first, so it must have no effect of its own. A removal counts
-    /// as made where nothing is there any more, whoever took it away: what one of several may have must be written, not removed.
+    /// `change` is asked again each time that somebody else was first, so it must have no effect of its own. A removal leaves no
+    /// mark: where its answer was lost and nothing is there any more, nobody can tell who removed it.
     ///
     /// # Cancel safety
     /// Of a dropped future the change may be made or not.
     ///
     /// # Errors
     /// `Timeout` after too many conflicts, and what `change` refuses: nothing was changed. `OutcomeUnknown` where the
-    /// store did not answer in time, or where so many have written since that it can no longer be told. Else as the
-    /// store failed.
+    /// store did not answer in time, and what is found there later does not tell whether the change was made: so many have
+    /// written since, or it was a removal. Else as the store failed.
     pub(crate) async fn update<T>(
         &self,
         conflicts: u32,
@@ -275,14 +275,13 @@ impl Register {
         loop {
             // The same write twice is one write: the state that it asks for is gone after the first.
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
-            let removes = put.value.is_none();
             match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
                 Ok(None) => match doubt {
                     None => return Ok(false),
                     Some(doubt) => {
                         let found = self.find().await.map_err(|_| Failure::clone(&doubt))?;
-                        return took_place(seen, mark, removes, &found).ok_or(doubt);
+                        return took_place(seen, mark, &found).ok_or(doubt);
                     }
                 },
                 Err(failure) => {
@@ -332,8 +331,8 @@ fn looked_only(mut failure: Failure) -> Failure {
 }
 
 /// Whether a write that was not answered took place, by what stands there now; `None` where that does not tell.
-fn took_place(seen: &Seen, mark: Mark, removes: bool, found: &Seen) -> Option<bool> {
-    if found.marks.contains(&mark) || (removes && found.value.is_none()) {
+fn took_place(seen: &Seen, mark: Mark, found: &Seen) -> Option<bool> {
+    if found.marks.contains(&mark) {
         return Some(true);
     }
     // Where the last one that was seen is still listed, all who wrote since are.
@@ -417,12 +416,12 @@ mod tests {
     #[test]
     fn whether_a_write_took_place_is_told_only_where_it_is_known() {
         let before = seen(&[3, 2, 1]);
-        assert_eq!(took_place(&before, [9; 8], false, &seen(&[9, 3, 2, 1])), Some(true));
-        assert_eq!(took_place(&before, [9; 8], false, &seen(&[5, 9, 3, 2])), Some(true));
-        assert_eq!(took_place(&before, [9; 8], false, &seen(&[6, 5, 3, 2])), Some(false));
-        assert_eq!(took_place(&before, [9; 8], false, &seen(&[7, 6, 5])), None, "too many wrote since");
+        assert_eq!(took_place(&before, [9; 8], &seen(&[9, 3, 2, 1])), Some(true));
+        assert_eq!(took_place(&before, [9; 8], &seen(&[5, 9, 3, 2])), Some(true));
+        assert_eq!(took_place(&before, [9; 8], &seen(&[6, 5, 3, 2])), Some(false));
+        assert_eq!(took_place(&before, [9; 8], &seen(&[7, 6, 5])), None, "too many wrote since");
         let gone = Seen { value: None, ..seen(&[]) };
-        assert_eq!(took_place(&gone, [9; 8], false, &seen(&[7])), None, "it may have been removed since");
-        assert_eq!(took_place(&before, [9; 8], true, &gone), Some(true));
+        assert_eq!(took_place(&gone, [9; 8], &seen(&[7])), None, "it may have been removed since");
+        assert_eq!(took_place(&before, [9; 8], &gone), None, "and so it may if this was to remove it");
     }
 }

@@ -77,6 +77,11 @@ impl<K> Lock<K> {
         &self.engine
     }
 
+    /// Makes every call on it fail with this error.
+    pub(crate) fn refusing(self, error: crate::error::Error) -> Self {
+        Lock { name: Err(error), ..self }
+    }
+
     pub(crate) fn new(engine: Arc<Engine>, name: &str, kind: K, note: Note) -> Self {
         let ttl = match engine.profile().liveness {
             Liveness::Lease { min, max } => TTL.clamp(min, max),

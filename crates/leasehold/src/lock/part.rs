@@ -1,6 +1,8 @@
 //! One lock with what is asked of it, so that locks of different kinds go into one list.
 
-use leasehold_core::{Resource, Share};
+use std::sync::Arc;
+
+use leasehold_core::{Clock, Resource, Share};
 
 use super::kind::{Counted, Exclusive, Shared};
 use super::{Guard, Lock};
@@ -49,6 +51,11 @@ impl Part {
     /// `Invalid` for a share that cannot be.
     pub fn share(&self) -> Result<Share> {
         self.share.clone()
+    }
+
+    /// The clock of its client.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        self.lock.engine.clock()
     }
 
     /// The name of the store's kind.

@@ -62,6 +62,32 @@ fn version(loaded: &Loaded) -> u64 {
     String::from_utf8(loaded.value.clone().unwrap()).unwrap().parse().unwrap()
 }
 
+/// A loader that never ends costs others the time that a loader may take, and no more, in its own process and in others.
+#[tokio::test(start_paused = true)]
+async fn a_loader_that_hangs_holds_up_nobody_for_ever() {
+    let store = Arc::new(leasehold::local::MemoryBackend::new());
+    let client = || Leasehold::builder().over(store.clone()).unwrap();
+    let (one, two) = (client(), client());
+    let flight = |locks: &Leasehold| locks.single_flight("page").within(Duration::from_secs(2));
+    let hung = {
+        let flight = flight(&one);
+        tokio::spawn(async move {
+            flight.get_or_load(LONG, std::future::pending::<Result<Option<Vec<u8>>, String>>).await
+        })
+    };
+    while one.inspect("page!loading").await.unwrap().holders.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    for locks in [&one, &two] {
+        let load = || async { Ok::<_, String>(Some(b"value".to_vec())) };
+        let flight = flight(locks);
+        let loaded = tokio::time::timeout(Duration::from_secs(600), flight.get_or_load(LONG, load));
+        assert_eq!(loaded.await.unwrap().unwrap().value, Some(b"value".to_vec()));
+    }
+    assert!(!hung.is_finished());
+    hung.abort();
+}
+
 /// Callers come, fail, are cancelled and die; the source changes and is invalidated. At no time do two load, no load is made
 /// without a reason, and nobody who begins after an invalidation gets what was loaded before it.
 #[test]

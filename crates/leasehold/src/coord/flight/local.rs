@@ -10,10 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use leasehold_core::Resource;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
 
+use super::{Loaded, Origin};
+
 /// All flights of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    slots: Mutex<HashMap<Key, Arc<Slot>>>,
+    /// Each with the number of its seats.
+    slots: Mutex<HashMap<Key, (usize, Arc<Slot>)>>,
 }
 
 /// A key, and which cache it is in: zero is the store of the client.
@@ -23,7 +26,7 @@ type Key = (Resource, usize);
 #[derive(Debug)]
 pub(super) struct Slot {
     turn: AsyncMutex<()>,
-    brought: watch::Sender<Option<Option<Vec<u8>>>>,
+    brought: watch::Sender<Option<Loaded>>,
     /// Somebody of this process has it loaded behind the callers' backs.
     pub(super) renewing: AtomicBool,
 }
@@ -41,7 +44,7 @@ pub(super) enum Boarded<'a> {
     /// It is his turn to go.
     Turn(MutexGuard<'a, ()>),
     /// Another brought it.
-    Brought(Option<Vec<u8>>),
+    Brought(Loaded),
 }
 
 impl Flights {
@@ -51,7 +54,9 @@ impl Flights {
             let brought = watch::Sender::new(None);
             Arc::new(Slot { turn: AsyncMutex::default(), brought, renewing: AtomicBool::default() })
         };
-        let slot = slots.entry(key.clone()).or_insert_with(fresh).clone();
+        let (seats, slot) = slots.entry(key.clone()).or_insert_with(|| (0, fresh()));
+        *seats += 1;
+        let slot = slot.clone();
         drop(slots);
         Seat { flights: self.clone(), key, slot }
     }
@@ -67,24 +72,57 @@ impl Seat {
             turn = self.slot.turn.lock() => return Boarded::Turn(turn),
         };
         match told {
-            Some(value) => Boarded::Brought(value),
+            Some(loaded) => Boarded::Brought(loaded),
             // Nobody ever comes back without having brought something; a turn is what is left.
             None => Boarded::Turn(self.slot.turn.lock().await),
         }
     }
 
-    /// Gives the value to all who wait for it in this process.
-    pub(super) fn bring(&self, value: &Option<Vec<u8>>) {
-        self.slot.brought.send_replace(Some(value.clone()));
+    /// Gives what was loaded to all who wait for it in this process. To them it was brought by another.
+    pub(super) fn bring(&self, loaded: &Loaded) {
+        let origin = match loaded.origin {
+            Origin::Loaded => Origin::Kept,
+            origin => origin,
+        };
+        self.slot.brought.send_replace(Some(Loaded { value: loaded.value.clone(), origin }));
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map has one and this seat the other: nobody else is here, and nobody can come while the map is locked.
-        if Arc::strong_count(&self.slot) == 2 {
-            slots.remove(&self.key);
+        // Counted, and not read from the slot's own count: that falls only after the map is unlocked, and two callers that leave
+        // together would each see the other.
+        if let Some((seats, _)) = slots.get_mut(&self.key) {
+            *seats -= 1;
+            if *seats == 0 {
+                slots.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_that_leave_together_leave_no_slot() {
+        let flights = Arc::new(Flights::default());
+        let key = (Resource::new("a").unwrap(), 0);
+        for _ in 0..2_000 {
+            let seats = [flights.seat(key.clone()), flights.seat(key.clone())];
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                for seat in seats {
+                    let start = &start;
+                    scope.spawn(move || {
+                        start.wait();
+                        drop(seat);
+                    });
+                }
+            });
+            assert!(flights.slots.lock().unwrap().is_empty());
         }
     }
 }
