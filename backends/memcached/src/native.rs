@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_cell::{BATCH_MAX, Cell, Cells, MAX_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping};
 use leasehold_core::{
-    Admission, Effect, Failure, FailureKind, Fence, Finding, Grade, Ledger, Liveness, Order, Profile,
+    Admission, Claim, Effect, Failure, FailureKind, Fence, Finding, Grade, Ledger, Liveness, Order, Profile,
     Registers, Resource, Safety, Waiting,
 };
 
@@ -75,6 +75,10 @@ impl Cells for Items {
 
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
+    }
+
+    fn part(&self, claim: &Claim) -> u64 {
+        self.wire.part(&claim.resource)
     }
 
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {

@@ -288,6 +288,10 @@ impl Backend for PlainBackend {
         &self.profile
     }
 
+    fn part(&self, claim: &Claim) -> u64 {
+        self.wire.part(&claim.resource)
+    }
+
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         check(&self.profile, claim)?;
         for _ in 0..MAX_TRIES {

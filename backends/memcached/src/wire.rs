@@ -63,6 +63,11 @@ impl Wire {
         &self.nodes[self.ring.place(resource)]
     }
 
+    /// Numbers the server that has a resource, whose answers have nothing to do with those of the others.
+    pub(crate) fn part(&self, resource: &Resource) -> u64 {
+        self.ring.place(resource) as u64
+    }
+
     /// The key of a resource. Two names never share one, but for a collision of their hashes.
     pub(crate) fn key(&self, resource: &Resource) -> Result<Key, Failure> {
         let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), MAX_KEY - self.prefix.len());

@@ -4,10 +4,11 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Effect, FailureKind, Release, Renewal, Share, Step};
+use leasehold_core::{Claim, Effect, FailureKind, Proof, Release, Renew, Renewal, Share, Step};
 use leasehold_testkit::{MemcachedServer, Proxy};
 
 const DIALECTS: [&str; 2] = ["native", "plain"];
@@ -228,6 +229,47 @@ async fn what_lives_on_a_dead_server_is_unavailable_and_the_rest_goes_on() {
         for claim in &claims {
             take(&*late, &mutex(claim.resource.as_str())).await;
         }
+    }
+}
+
+/// The engine asks the parts of a store apart from each other. Here a request waits for minutes, so that one which concerns the
+/// hung server is never answered in time.
+#[tokio::test]
+async fn a_hung_server_keeps_no_lease_of_the_others_from_renewal() {
+    for dialect in DIALECTS {
+        let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
+        let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+        let backend = connect(&format!("memcached://{}?dialect={dialect}&timeout=5m", hosts.join(","))).await;
+        let mut parts: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
+        for n in 0..1_000 {
+            let claim = Claim { ttl: Duration::from_secs(600), ..mutex(&format!("job {n}")) };
+            hold(&*backend, &claim).await;
+            parts.entry(backend.part(&claim)).or_default().push(claim);
+        }
+        let hung = servers[0].stat("curr_items").await.unwrap();
+        servers[0].stop().unwrap();
+        let mut renewing = tokio::task::JoinSet::new();
+        for claims in parts.into_values() {
+            let backend = backend.clone();
+            renewing.spawn(async move {
+                let proof = Proof::none();
+                let batch: Vec<Renew<'_>> =
+                    claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+                backend.renew(&batch).await
+            });
+        }
+        assert_eq!(renewing.len(), 3, "{dialect}: a part is a server");
+        let mut renewed = 0;
+        for _ in 0..2 {
+            let answers = tokio::time::timeout(Duration::from_secs(60), renewing.join_next()).await;
+            let answers = answers.expect("it waits for the hung server").unwrap().unwrap();
+            assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)), "{dialect}");
+            renewed += answers.len() as u64;
+        }
+        assert_eq!(renewed, 1_000 - hung, "{dialect}");
+        servers[0].resume().unwrap();
+        let answers = renewing.join_next().await.unwrap().unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)), "{dialect}");
     }
 }
 

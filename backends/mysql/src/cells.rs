@@ -10,7 +10,7 @@ use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profil
 use mysql_async::{Params, Row, Value};
 
 use crate::config::{Create, MySqlConfig};
-use crate::dial::{Done, read};
+use crate::dial::{Done, lock_wait, read};
 use crate::examine::examine;
 use crate::pool::Pool;
 use crate::refusal::Refusal;
@@ -97,17 +97,16 @@ impl MySqlCells {
     }
 
     async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
-        let done = match self.pool.run_each(&self.statements.amend_many(amends)).await {
-            // A table that is gone is made anew by whoever looks next, as those do whose change was not made.
-            Err(Refusal::LostRace | Refusal::NoTable(_)) => return Ok(vec![None; amends.len()]),
+        let seconds = lock_wait(self.pool.config.sql.timeout);
+        let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
+            // A table that is gone is made anew by whoever looks next, as those do whose change was not made. So they do where
+            // a transaction of somebody else keeps the row of one of them: it keeps no other one.
+            Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::Occupied(_)) => {
+                return Ok(vec![None; amends.len()]);
+            }
             answer => answer.map_err(Refusal::into_failure)?,
         };
-        if done.len() != amends.len() + 2 {
-            let text = format!("{} statements were answered, of {}", done.len(), amends.len() + 2);
-            return Err(Failure::unanswered(text));
-        }
-        // The first one begins the transaction.
-        Ok(amends.iter().zip(&done[1..]).map(|(amend, done)| amended(amend, done)).collect())
+        Ok(amends.iter().zip(&done).map(|(amend, done)| amended(amend, done)).collect())
     }
 
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
@@ -131,18 +130,48 @@ impl MySqlCells {
         Ok(done.changed == 1)
     }
 
-    async fn swap_many(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        let Some(first) = swaps.first() else { return Vec::new() };
-        let rows = match self.run(&self.statements.swap_many(first.basis, swaps)).await {
-            Ok(rows) => rows,
-            Err(Refusal::LostRace) => return swaps.iter().map(|_| Ok(false)).collect(),
-            Err(refusal) => return all(swaps.len(), &refusal.into_failure()),
-        };
-        let done: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
-        match done {
-            Ok(done) => swaps.iter().map(|swap| Ok(done.contains(swap.at.as_str()))).collect(),
-            Err(failure) => all(swaps.len(), &failure),
+    /// Makes those of these changes whose rows nobody keeps locked. Only a look can leave out locked rows, and a row may be
+    /// locked after it, so a change that comes upon one looks again.
+    async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Refusal> {
+        let mut done = vec![false; swaps.len()];
+        for tries in 1.. {
+            let names = swaps.iter().map(|swap| swap.at.as_str());
+            let rows = match self.run(&self.statements.unlocked(names)).await {
+                Err(Refusal::LostRace) => break,
+                rows => rows?,
+            };
+            let free: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
+            let free = free.map_err(Refusal::Failed)?;
+            let places: Vec<usize> =
+                (0..swaps.len()).filter(|at| free.contains(swaps[*at].at.as_str())).collect();
+            if places.is_empty() {
+                break;
+            }
+            let chosen: Vec<&Swap> = places.iter().map(|at| &swaps[*at]).collect();
+            let seconds = lock_wait(self.pool.config.sql.timeout);
+            match self.transact(&self.statements.swap_many(&chosen, seconds), chosen.len()).await {
+                Err(Refusal::Occupied(_)) if tries < MAX_LOOKS => {}
+                Err(Refusal::LostRace) => break,
+                answer => {
+                    for (place, change) in places.iter().zip(answer?) {
+                        done[*place] = change.changed == 1;
+                    }
+                    break;
+                }
+            }
         }
+        Ok(done)
+    }
+
+    /// Sends statements that change so many rows, one each, and answers what became of each.
+    async fn transact(&self, statements: &str, count: usize) -> Result<Vec<Done>, Refusal> {
+        let mut done = self.pool.run_each(statements).await?;
+        // The first two set the limit and begin the transaction, the last two end it and set the limit back.
+        if done.len() != count + 4 {
+            let text = format!("{} statements were answered, of {}", done.len(), count + 4);
+            return Err(Refusal::Failed(Failure::unanswered(text)));
+        }
+        Ok(done.drain(2..count + 2).collect())
     }
 }
 
@@ -188,8 +217,7 @@ impl Cells for MySqlCells {
             return vec![self.amend_one(one).await];
         }
         let mut answers = Vec::with_capacity(amends.len());
-        for some in parts(amends, |amend| length(&amend.at, &amend.put), |_, _| true, self.server.max_text())
-        {
+        for some in parts(amends, |amend| length(&amend.at, &amend.put), self.server.max_text()) {
             match self.amend_many(some).await {
                 Ok(done) => answers.extend(done.into_iter().map(Ok)),
                 Err(failure) => answers.extend(all(some.len(), &failure)),
@@ -213,13 +241,19 @@ impl Cells for MySqlCells {
     }
 
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        if let [swap] = swaps {
-            return vec![self.swap_one(swap).await];
+        match swaps {
+            [swap] => vec![self.swap_one(swap).await],
+            many => self.swap_unlocked(many).await,
         }
+    }
+
+    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         let mut answers = Vec::with_capacity(swaps.len());
-        let alike = |one: &Swap, other: &Swap| one.basis == other.basis;
-        for some in parts(swaps, |swap| length(&swap.at, &swap.put), alike, self.server.max_text()) {
-            answers.extend(self.swap_many(some).await);
+        for some in parts(swaps, |swap| length(&swap.at, &swap.put), self.server.max_text()) {
+            match self.swap_many(some).await {
+                Ok(done) => answers.extend(done.into_iter().map(Ok)),
+                Err(refusal) => answers.extend(all(some.len(), &refusal.into_failure())),
+            }
         }
         answers
     }
@@ -296,21 +330,16 @@ fn cell(row: &Row) -> Result<Cell, Failure> {
     })
 }
 
-/// Cuts where two are not alike, and where a request would become too long: one change alone always fits, since its text
+/// Cuts where a request would become too long: one change alone always fits, since its text
 /// does.
-fn parts<T>(
-    changes: &[T],
-    length: impl Fn(&T) -> usize,
-    alike: impl Fn(&T, &T) -> bool,
-    most: usize,
-) -> Vec<&[T]> {
+fn parts<T>(changes: &[T], length: impl Fn(&T) -> usize, most: usize) -> Vec<&[T]> {
     let mut bytes = 0;
     let mut parts = Vec::new();
     let mut first = 0;
     for (at, change) in changes.iter().enumerate() {
         let own = length(change);
         bytes += own;
-        if at > first && (bytes > most || !alike(change, &changes[first])) {
+        if at > first && bytes > most {
             parts.push(&changes[first..at]);
             (first, bytes) = (at, own);
         }
@@ -319,9 +348,9 @@ fn parts<T>(
     parts
 }
 
-/// What one change takes in a request. The name is written three times at most, and each number some times.
+/// What one change takes in a request. What else is in its statement has a length of its own.
 fn length(at: &Resource, put: &Put) -> usize {
-    put.text.len() + 3 * at.as_str().len() + NUMBERS
+    put.text.len() + 2 * at.as_str().len() + NUMBERS
 }
 
 fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
@@ -339,6 +368,8 @@ pub(crate) fn micros(span: Duration) -> i64 {
 
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts have two digits a byte.
 const NUMBERS: usize = 250;
+/// How often a change looks which of its rows are locked.
+const MAX_LOOKS: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -359,16 +390,12 @@ mod tests {
                 call: Call::Nobody,
             },
         };
-        let (kept, renewed) = (Basis::Kept, Basis::Renewed);
-        let swaps = [swap(10, kept), swap(10, kept), swap(80, kept), swap(200, kept), swap(1, kept)];
+        let swaps = [10, 10, 80, 200, 1].map(|kilobytes| swap(kilobytes, Basis::Kept));
         let sizes = |swaps: &[Swap], most| {
-            let alike = |one: &Swap, other: &Swap| one.basis == other.basis;
-            let parts = parts(swaps, |swap| length(&swap.at, &swap.put), alike, most);
+            let parts = parts(swaps, |swap| length(&swap.at, &swap.put), most);
             parts.iter().map(|part| part.len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(&swaps, 99_000), [2, 1, 1, 1]);
         assert_eq!(sizes(&swaps, 1_000_000), [5]);
-        let swaps = [swap(1, kept), swap(1, renewed), swap(1, renewed), swap(1, kept)];
-        assert_eq!(sizes(&swaps, 1_000_000), [1, 2, 1]);
     }
 }

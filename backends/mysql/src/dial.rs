@@ -103,7 +103,7 @@ impl Link {
             )));
         }
         // A statement whose answer nobody waits for any more must not take effect much later.
-        let seconds = self.timeout.as_secs_f64().ceil().max(1.0);
+        let seconds = lock_wait(self.timeout);
         let mut settings = format!(
             "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
              lock_wait_timeout = {seconds}"
@@ -317,6 +317,11 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const STATEMENTS: usize = 16;
 /// The longest answer that is read.
 const PACKET_MAX: usize = 64 << 20;
+
+/// Calculates for how many seconds a statement waits for a lock, on a connection with this limit.
+pub(crate) fn lock_wait(timeout: Duration) -> f64 {
+    timeout.as_secs_f64().ceil().max(1.0)
+}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 //!
 //! Ground rules: each request is a transaction of its own. Time is that at which the statement began, never that at which
 //! a transaction did: a statement that had to wait for a row is late, so that it finds less dead than there is, and never
-//! more. A statement waits for nothing but the row that another statement of this kind is writing.
+//! more. A statement waits for nothing but its row. A request that changes several rows waits for none of them for long.
 
 use std::fmt::Write;
 
@@ -57,9 +57,9 @@ impl Statements {
 
     /// Makes these changes whose conditions hold, each by a statement of its own between the first and the last, in one
     /// transaction. Few are sent in this way; one statement for all of them, as for renewals, would have to ask afterwards what
-    /// it did.
-    pub(crate) fn amend_many(&self, amends: &[&Amend]) -> String {
-        let mut statements = String::from("START TRANSACTION");
+    /// it did. A row that somebody keeps locked is waited for as shortly as both servers can, and for `seconds` from then on.
+    pub(crate) fn amend_many(&self, amends: &[&Amend], seconds: f64) -> String {
+        let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
         for Amend { at, seen, way, put } in amends {
             let (claims, name) = (literal(&put.text), literal(at.as_str()));
             let numbers = [signed(put.version), micros(put.keep), signed(*seen)];
@@ -71,48 +71,43 @@ impl Statements {
                 Way::Keep => self::keep(&self.table, &put),
             };
         }
-        statements + "; COMMIT"
+        statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
     }
 
-    /// Makes all these changes whose conditions hold, and answers the names of those that were made. They are of one
-    /// basis.
-    ///
-    /// A version belongs to one state of one cell, so it is what tells the changes apart. Neither server can answer what an
-    /// UPDATE changed: within the transaction the rows that have our new versions are those that it changed, because nobody
-    /// else can change them before its end. A join with a table of the changes would be shorter, and would be kept on
-    /// MariaDB's disk while it is carried out.
-    pub(crate) fn swap_many(&self, basis: Basis, swaps: &[Swap]) -> String {
-        let by_version = |value: fn(&Swap) -> String| {
-            let mut choice = String::from("CASE version");
-            for swap in swaps {
-                // Writing into a String does not fail.
-                let _ = write!(choice, " WHEN {} THEN {}", signed(swap.seen), value(swap));
-            }
-            choice + " END"
-        };
-        let name = |swap: &Swap| literal(swap.at.as_str());
-        let version = |swap: &Swap| signed(swap.put.version).to_string();
-        let listed = |value: fn(&Swap) -> String| swaps.iter().map(value).collect::<Vec<String>>().join(",");
-        let (names, drawn) = (listed(name), listed(version));
-        let (origin, alive) = match basis {
-            Basis::Renewed => (format!("origin = {NOW}, "), format!(" AND lapses > {NOW}")),
-            Basis::Kept => (String::new(), String::new()),
-        };
-        let table = &self.table;
-        // The version is assigned last, because the others are chosen by it. The index is named, because a table of few rows
-        // would be read, and so locked, as a whole.
+    /// Reads which of these rows no transaction keeps locked. A lock of its own ends with the statement.
+    pub(crate) fn unlocked<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
+        let names: Vec<String> = names.map(literal).collect();
+        let (table, names) = (&self.table, names.join(", "));
         format!(
-            "START TRANSACTION; \
-             UPDATE {table} FORCE INDEX (PRIMARY) SET claims = {}, seq = {}, {origin}lapses = origin + {}, version = {} \
-             WHERE name IN ({names}) AND name = {}{alive}; \
-             SELECT name FROM {table} FORCE INDEX (PRIMARY) WHERE name IN ({names}) AND version IN ({drawn}); \
-             COMMIT",
-            by_version(|swap| literal(&swap.put.text)),
-            by_version(|swap| signed(swap.put.fence.seq).to_string()),
-            by_version(|swap| micros(swap.put.keep).to_string()),
-            by_version(version),
-            by_version(name),
+            "SELECT name FROM {table} FORCE INDEX (PRIMARY) WHERE name IN ({names}) FOR UPDATE SKIP LOCKED"
         )
+    }
+
+    /// Makes these changes whose conditions hold, each by a statement of its own between the second and the last two, in one
+    /// transaction, as [`Statements::amend_many`] does. One statement for all of them would come upon rows beside its own,
+    /// and wait where one of them is locked.
+    pub(crate) fn swap_many(&self, swaps: &[&Swap], seconds: f64) -> String {
+        let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
+        for Swap { at, seen, basis, put, .. } in swaps {
+            let (origin, alive) = match basis {
+                Basis::Renewed => (NOW, format!(" AND lapses > {NOW}")),
+                Basis::Kept => ("origin", String::new()),
+            };
+            // Writing into a String does not fail.
+            let _ = write!(
+                statements,
+                "; UPDATE {} SET claims = {}, version = {}, seq = {}, origin = {origin}, lapses = origin + {} \
+                 WHERE name = {} AND version = {}{alive}",
+                self.table,
+                literal(&put.text),
+                signed(put.version),
+                signed(put.fence.seq),
+                micros(put.keep),
+                literal(at.as_str()),
+                signed(*seen),
+            );
+        }
+        statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
     }
 }
 
@@ -147,6 +142,9 @@ fn keep(table: &str, put: &Written<'_>) -> String {
          WHERE name = {name} AND version = {seen} AND lapses > {NOW}"
     )
 }
+
+/// Sets for how many seconds a statement waits for a row.
+const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout";
 
 /// How the values of a change stand in its statement: as parameters, or written out.
 struct Written<'a> {

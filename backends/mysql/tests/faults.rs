@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_conformance::{faults, full_disk};
+use leasehold_conformance::{faults, full_disk, isolation};
 use leasehold_core::{Effect, FailureKind, Grade, Patience, Proof, Release, Renew, Renewal};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
@@ -110,6 +110,7 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
     assert_eq!(seen.holders[0].fence, again.fence);
 
     assert!(matches!(renew_at_last(&*backend, &lost).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &before).await, Release::Freed), "the statement is not known here");
     proxy.drop_replies();
     assert!(matches!(release(&*backend, &lost).await, Release::Unknown(_)));
     proxy.heal().unwrap();
@@ -163,6 +164,32 @@ async fn a_row_that_a_stranger_keeps_is_waited_for_inside_patience() {
     assert!(ours.fence.is_some());
 }
 
+/// Statements may wait for five minutes here, so that one that waits for the stranger is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_a_stranger_keeps_delays_nothing_else() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?timeout=5m", server.url())).await;
+    let (begin, begins) = tokio::sync::oneshot::channel();
+    let stranger = async {
+        begins.await.unwrap();
+        let keeps = format!("SELECT 1 FROM leasehold WHERE name = '{}' FOR UPDATE", isolation::LOCKED);
+        // It is ended, and says so.
+        server.sql(&format!("BEGIN; {keeps}; SELECT SLEEP(600)")).await.unwrap_err();
+    };
+    let asleep = "FROM information_schema.processlist WHERE state = 'User sleep'";
+    let lock = async || {
+        begin.send(()).unwrap();
+        while server.sql(&format!("SELECT COUNT(*) {asleep}")).await.unwrap().trim() != "1" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let unlock = async || {
+        let id = server.sql(&format!("SELECT id {asleep}")).await.unwrap();
+        server.sql(&format!("KILL {}", id.trim())).await.unwrap();
+    };
+    tokio::join!(stranger, isolation::a_locked_row_delays_nothing_else(&backend, lock, unlock));
+}
+
 /// The server's data lie on a disk of 200 MB, which somebody else fills.
 #[tokio::test]
 async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
@@ -186,7 +213,7 @@ async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
     hold(&*backend, &claim("new", LONG)).await;
 }
 
-/// Batches that name the same rows in another order than single statements do, and each other's.
+/// Batches that name the same rows as single statements do, and as a stranger's transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_races_and_deadlocks_are_run_again() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
@@ -195,8 +222,8 @@ async fn lost_races_and_deadlocks_are_run_again() {
     for _ in 0..8 {
         clients.push(open(&server.url()).await);
     }
-    // A stranger that takes both rows in the other order makes deadlocks with every batch on both. It has written more than the
-    // batch, so that it is never the one that is given up.
+    // A stranger that takes both rows in the other order would make deadlocks with every batch that waits for rows. It has
+    // written more than the batch, so that it is never the one that is given up.
     server.sql("CREATE TABLE heavy (n INT) ENGINE = InnoDB").await.unwrap();
     let pair = [claim("p1", LONG), claim("p2", LONG)];
     let backend = open(&server.url()).await;
@@ -216,14 +243,14 @@ async fn lost_races_and_deadlocks_are_run_again() {
     let renewing = async {
         for _ in 0..150 {
             for renewal in backend.renew(&batch).await {
-                assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
+                let is_left = matches!(&renewal, Renewal::Unknown(failure) if failure.effect == Effect::None);
+                assert!(is_left || matches!(renewal, Renewal::Renewed), "{renewal:?}");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
     tokio::join!(stranger, renewing, faults::everybody_has_a_turn(clients));
-    let deadlocks = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").await.unwrap();
-    assert!(!deadlocks.trim().ends_with("\t0"), "the test made no deadlock: {deadlocks}");
+    assert!(backend.renew(&batch).await.iter().all(|renewal| matches!(renewal, Renewal::Renewed)));
 }
 
 /// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.

@@ -283,12 +283,17 @@ impl Cells for PostgresCells {
     }
 
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        let is_kept = |swap: &Swap| swap.basis == Basis::Renewed && swap.put.call == Call::Nobody;
-        let done = match swaps {
-            [swap] if is_kept(swap) => return vec![self.keep_one(&swap.at, swap.seen, &swap.put).await],
-            [swap] => return vec![self.swap_one(swap).await],
-            _ if swaps.iter().all(is_kept) => self.keep_many(swaps).await,
-            _ => self.swap_many(swaps).await,
+        match swaps {
+            [swap] if is_kept(swap) => vec![self.keep_one(&swap.at, swap.seen, &swap.put).await],
+            [swap] => vec![self.swap_one(swap).await],
+            many => self.swap_unlocked(many).await,
+        }
+    }
+
+    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        let done = match swaps.iter().all(is_kept) {
+            true => self.keep_many(swaps).await,
+            false => self.swap_many(swaps).await,
         };
         match done {
             Ok(done) => done.into_iter().map(Ok).collect(),
@@ -320,6 +325,11 @@ impl Cells for PostgresCells {
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         examine(self, ttl).await
     }
+}
+
+/// Whether it is of a claim alone in its cell, so that epoch and counter stay and nobody is called.
+fn is_kept(swap: &Swap) -> bool {
+    swap.basis == Basis::Renewed && swap.put.call == Call::Nobody
 }
 
 /// What a change answered. One that lost a race to another has changed no row, and answers none.

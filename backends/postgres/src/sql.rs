@@ -3,8 +3,9 @@
 //! Ground rules: operands of every operator, and arguments of every function, have exactly the types of one in `pg_catalog`:
 //! another one with closer types, in a schema of the search path that others may create in, would be called in its place.
 //! Each statement is a transaction of its own, so it works through any pooler. Time is that of the
-//! statement's own running (`clock_timestamp`), never that at which a transaction began. A statement never waits for
-//! anything but the lock of a row that another statement of this kind holds.
+//! statement's own running (`clock_timestamp`), never that at which a transaction began. A statement of one row waits for
+//! nothing but the lock of this row. A statement of several rows waits for none: it leaves out those that a transaction keeps
+//! locked, so that one such row delays nothing that is done to the others.
 
 use std::sync::LazyLock;
 
@@ -133,20 +134,30 @@ fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     )
 }
 
-// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its own. A join by
-// «= ANY» of one can only be made row by row: so rows are locked in the order in which they are given, and no plan that was
-// made for an empty table reads a long one as a whole.
+/// Selects those of the given rows whose cells have the version that was seen and are locked by nobody, and locks them.
+///
+/// A join by `= ANY` of one can only be made row by row, so that no plan that was made for an empty table reads a long one
+/// as a whole.
+fn unlocked(table: &str, given: &str) -> String {
+    format!(
+        "w AS MATERIALIZED (SELECT w.* FROM {given} JOIN {table} c ON {SAME} FOR NO KEY UPDATE OF c SKIP LOCKED)"
+    )
+}
+
+/// Condition that a row `c` is the cell of `w`, and in the state that was seen.
+const SAME: &str = "c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen])";
+
+// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its own.
 fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'static [Type]) -> Sql {
+    let unlocked = unlocked(table, &format!("{given} AS w (name, anew, seen, claims, version, keep)"));
     sql(
         name,
         format!(
-            "UPDATE {table} c SET claims = w.claims, version = w.version, \
+            "WITH {unlocked} UPDATE {table} c SET claims = w.claims, version = w.version, \
                      epoch = CASE WHEN w.anew THEN greatest(c.epoch, {epoch}) ELSE c.epoch END, \
                      seq = CASE WHEN w.anew THEN {NEXT} ELSE c.seq END, origin = clock_timestamp(), \
                      lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
-                     FROM {given} AS w (name, anew, seen, claims, version, keep) \
-                     WHERE c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen]) \
-                     AND (w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq"
+                     FROM w WHERE {SAME} AND (w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq"
         ),
         types,
     )
@@ -193,14 +204,13 @@ fn keep_one(name: &'static str, table: &str) -> Sql {
 }
 
 fn keep_many(name: &'static str, table: &str) -> Sql {
+    let unlocked = unlocked(table, "unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep)");
     sql(
         name,
         format!(
-            "UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
+            "WITH {unlocked} UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
                      lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
-                     FROM unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep) \
-                     WHERE c.name = w.name AND c.version = w.seen AND c.lapses > clock_timestamp() \
-                     RETURNING c.name"
+                     FROM w WHERE {SAME} AND c.lapses > clock_timestamp() RETURNING c.name"
         ),
         &[Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
     )
@@ -235,16 +245,19 @@ fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
 }
 
 fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
+    let unlocked = unlocked(
+        table,
+        "unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+         AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)",
+    );
     sql(
         name,
         format!(
-            "WITH w AS (SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
-                     AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)), \
-                     done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
+            "WITH {unlocked}, done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
                      seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
                      lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
                      + w.keep::float8 * interval '1 microsecond' \
-                     FROM w WHERE c.name = w.name AND c.version = w.seen AND w.within = {epoch} \
+                     FROM w WHERE {SAME} AND w.within = {epoch} \
                      AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
                      SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
         ),

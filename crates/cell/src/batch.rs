@@ -1,13 +1,14 @@
 //! Changes of many cells at once: read them together, let each ledger decide, write them together.
 //!
 //! Ground rules: the claims of one resource are decided on one ledger, in order. What lost a race is read again, with
-//! all others that did. A cell that need not change is not written.
+//! all others that did. A cell that need not change is not written. One that a transaction of somebody else keeps locked is
+//! waited for by nobody: its claims are answered for alone.
 
 use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
 use crate::backend::CellBackend;
 use crate::cells::{Basis, Cell, Cells, Swap};
-use crate::pace::{self, BATCH_MAX, MAX_TRIES};
+use crate::pace::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES};
 
 /// What is done to one claim in a ledger; `false` where it is gone.
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
@@ -18,7 +19,7 @@ impl<C: Cells> CellBackend<C> {
         let mut answers: Vec<Result<bool, Failure>> = claims.iter().map(|_| Err(pace::too_busy())).collect();
         let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);
         for some in grouped(claims).chunks(most) {
-            let mut pending: Vec<&Group<'_>> = some.iter().collect();
+            let mut pending: Vec<Pending<'_>> = some.iter().map(Pending::of).collect();
             for tries in 0..MAX_TRIES {
                 pending = self.try_change(pending, claims, change, &mut answers).await;
                 if pending.is_empty() {
@@ -34,40 +35,45 @@ impl<C: Cells> CellBackend<C> {
     /// One read and one write for all; answers those that lost a race.
     async fn try_change<'g>(
         &self,
-        pending: Vec<&'g Group<'_>>,
+        pending: Vec<Pending<'g>>,
         claims: &[&Claim],
         change: Change,
         answers: &mut [Result<bool, Failure>],
-    ) -> Vec<&'g Group<'g>> {
-        let at: Vec<&Resource> = pending.iter().map(|group| group.resource).collect();
+    ) -> Vec<Pending<'g>> {
+        let at: Vec<&Resource> = pending.iter().map(|pending| pending.group.resource).collect();
         let mut writes = Vec::new();
         let mut swaps = Vec::new();
         let cells = self.cells.read(&at).await;
         let cells = cells
             .into_iter()
             .chain(std::iter::repeat_with(|| Err(Failure::unavailable("the store did not answer a read"))));
-        for (group, cell) in pending.into_iter().zip(cells) {
+        for (pending, cell) in pending.into_iter().zip(cells) {
+            let group = pending.group;
             match cell.and_then(|cell| self.prepare(group, cell, claims, change)) {
                 Err(failure) => group.settle(answers, |_| Err(failure.clone())),
                 Ok((done, None)) => group.settle(answers, |n| Ok(done[n])),
                 Ok((done, Some(swap))) => {
+                    writes.push((pending.again(swap.seen), done));
                     swaps.push(swap);
-                    writes.push((group, done));
                 }
             }
         }
         if swaps.is_empty() {
             return Vec::new();
         }
-        let written = self.cells.swap(&swaps).await;
+        let written = self.cells.swap_unlocked(&swaps).await;
         let written = written
             .into_iter()
             .chain(std::iter::repeat_with(|| Err(Failure::unanswered("the store did not answer a write"))));
         let mut lost = Vec::new();
-        for ((group, done), written) in writes.into_iter().zip(written) {
+        for ((pending, done), written) in writes.into_iter().zip(written) {
+            let group = pending.group;
             match written {
                 Ok(true) => group.settle(answers, |n| Ok(done[n])),
-                Ok(false) => lost.push(group),
+                Ok(false) if pending.unchanged >= LOCKED_TRIES => {
+                    group.settle(answers, |_| Err(pace::locked(group.resource)));
+                }
+                Ok(false) => lost.push(pending),
                 Err(failure) => group.settle(answers, |_| Err(failure.clone())),
             }
         }
@@ -98,6 +104,26 @@ impl<C: Cells> CellBackend<C> {
             put: page.put(group.resource, &ledger)?,
         };
         Ok((done, Some(swap)))
+    }
+}
+
+/// Claims of one resource that have no answer yet.
+struct Pending<'a> {
+    group: &'a Group<'a>,
+    /// The version that the last try saw, and how many tries before it saw the same.
+    seen: Option<u64>,
+    unchanged: u32,
+}
+
+impl<'a> Pending<'a> {
+    fn of(group: &'a Group<'a>) -> Pending<'a> {
+        Pending { group, seen: None, unchanged: 0 }
+    }
+
+    /// One more try, which sees this version.
+    fn again(self, seen: u64) -> Pending<'a> {
+        let unchanged = if self.seen == Some(seen) { self.unchanged + 1 } else { 0 };
+        Pending { seen: Some(seen), unchanged, ..self }
     }
 }
 

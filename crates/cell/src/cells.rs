@@ -55,7 +55,7 @@ pub trait Cells: Debug + Send + Sync + 'static {
 
     /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or `None` where it did
     /// not hold. Each cell occurs once, in the order of names. A store for which a commit is dear makes all of them in one:
-    /// they are what several tasks want at once. Only under [`Timekeeping::Store`].
+    /// they are what several tasks want at once. Several wait for no transaction of anybody, as in [`Cells::swap_unlocked`]. Only under [`Timekeeping::Store`].
     async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
         let mut answers = Vec::with_capacity(amends.len());
         for Amend { at, seen, way, put } in amends {
@@ -83,6 +83,13 @@ pub trait Cells: Debug + Send + Sync + 'static {
 
     /// Changes each cell that fulfils its condition, and answers in order whether it did. Each cell occurs once.
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
+
+    /// Changes cells as [`Cells::swap`] does, and waits for no transaction of anybody: a cell that one keeps locked is left as
+    /// one whose condition does not hold. So nobody who locks a cell delays what is done to others. A store whose cells
+    /// cannot be locked has nothing to add.
+    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        self.swap(swaps).await
+    }
 
     /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names, beginning
     /// behind `after`. Fewer than `limit` mean that there are no more.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, SILENT_AFTER, Share};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, Resource, SILENT_AFTER, Share};
 
 use crate::bells::address;
 
@@ -30,6 +30,8 @@ pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
 /// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.
 pub(crate) const MAX_TRIES: u32 = 50;
+/// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked. Others wait meanwhile.
+pub(crate) const LOCKED_TRIES: u32 = 16;
 const LONGEST_RETRY: Duration = Duration::from_millis(40);
 
 /// The most resources in one read or swap.
@@ -102,5 +104,12 @@ fn check_share(profile: &Profile, share: Share) -> Result<(), Failure> {
 pub(crate) fn too_busy() -> Failure {
     Failure::unavailable(format!(
         "other clients changed it {MAX_TRIES} times between look and write: try again later"
+    ))
+}
+
+/// Describes a cell that stays as it was read, and cannot be written.
+pub(crate) fn locked(at: &Resource) -> Failure {
+    Failure::unavailable(format!(
+        "a transaction of somebody else keeps the cell of {at:?} locked in the store: let it end"
     ))
 }

@@ -67,7 +67,7 @@ impl<C: Cells> CellBackend<C> {
             if swaps.is_empty() {
                 continue;
             }
-            for ((at, alone), swapped) in places.into_iter().zip(self.cells.swap(&swaps).await) {
+            for ((at, alone), swapped) in places.into_iter().zip(self.cells.swap_unlocked(&swaps).await) {
                 let (answer, claim) = &mut some[at];
                 match swapped {
                     Ok(true) => {

@@ -82,6 +82,7 @@ mod clock;
 pub mod faults;
 pub mod full_disk;
 pub mod hand;
+pub mod isolation;
 mod law;
 mod laws;
 mod list;

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -53,6 +53,9 @@ pub(crate) async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Gra
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
+/// How long a statement waits for a row.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What the store refuses in a commit of what several tasks want.
 pub(crate) const UNWRITABLE: &str = "€";
 
@@ -64,6 +67,8 @@ pub(crate) struct Store {
     requests: AtomicU64,
     retakes: AtomicU64,
     next_commits: Mutex<VecDeque<Fate>>,
+    /// What a transaction of somebody else keeps locked.
+    locked: Mutex<BTreeSet<String>>,
 }
 
 /// What becomes of a commit of what several tasks want.
@@ -138,6 +143,15 @@ impl Store {
     /// The next such commit panics.
     pub(crate) fn break_a_commit(&self) {
         self.next_commits.lock().unwrap().push_back(Fate::Panics);
+    }
+
+    /// A transaction of somebody else locks a cell, and does not end.
+    pub(crate) fn lock(&self, at: &str) {
+        self.locked.lock().unwrap().insert(at.to_owned());
+    }
+
+    fn is_locked(&self, at: &Resource) -> bool {
+        self.locked.lock().unwrap().contains(at.as_str())
     }
 
     /// The text of a cell becomes another one, as an operator can do it.
@@ -359,8 +373,9 @@ impl Cells for MemoryCells {
             return amends.iter().map(|_| Err(refused.clone())).collect();
         }
         let lost_a_race = happens(self.faults.lost_races);
+        let is_left = |amend: &Amend| lost_a_race || self.store.is_locked(&amend.at);
         let done: Vec<Option<Fence>> =
-            amends.iter().map(|amend| if lost_a_race { None } else { self.try_amend(amend) }).collect();
+            amends.iter().map(|amend| if is_left(amend) { None } else { self.try_amend(amend) }).collect();
         match self.answer(()) {
             Ok(()) => done.into_iter().map(Ok).collect(),
             Err(failure) => done.iter().map(|_| Err(failure.clone())).collect(),
@@ -376,10 +391,20 @@ impl Cells for MemoryCells {
     }
 
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        if swaps.iter().any(|swap| self.store.is_locked(&swap.at)) {
+            // A statement waits for a row for as long as it may.
+            tokio::time::sleep(STATEMENT_TIMEOUT).await;
+            let failure = Failure::unavailable("the statement took too long");
+            return swaps.iter().map(|_| Err(failure.clone())).collect();
+        }
+        self.swap_unlocked(swaps).await
+    }
+
+    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         if let Err(failure) = self.request().await {
             return swaps.iter().map(|_| Err(failure.clone())).collect();
         }
-        swaps.iter().map(|swap| self.answer(self.try_swap(swap))).collect()
+        swaps.iter().map(|swap| self.answer(!self.store.is_locked(&swap.at) && self.try_swap(swap))).collect()
     }
 
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {

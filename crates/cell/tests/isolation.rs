@@ -1,0 +1,102 @@
+//! One cell that a transaction of somebody else keeps locked: nobody else notices. Time stands still while anybody has
+//! something to do.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_cell::CellBackend;
+use leasehold_core::{Backend, Claim, Effect, Failure, Patience, Proof, Release, Renew, Renewal};
+use store::{Faults, MemoryCells, STATEMENT_TIMEOUT, Store, TABLE, claim, clock, try_take};
+use tokio::task::JoinSet;
+
+const LEASE: Duration = Duration::from_secs(5);
+/// Within this nothing becomes suspect that is renewed in time.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A client that holds so many locks.
+async fn holding(store: &Arc<Store>, count: usize) -> (Arc<CellBackend<MemoryCells>>, Vec<Claim>) {
+    let client = Arc::new(store.open(TABLE, Faults::default()));
+    let claims: Vec<Claim> = (0..count).map(|n| claim(&format!("job {n}"), LEASE)).collect();
+    for claim in &claims {
+        assert!(try_take(&*client, claim).await.is_some());
+    }
+    (client, claims)
+}
+
+fn names_the_cell(failure: &Failure) -> bool {
+    let names = failure.detail().contains("job 7\"") && failure.detail().contains("locked");
+    names && failure.is_transient() && failure.effect == Effect::None
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locked_cell_keeps_no_other_lease_from_renewal() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 1_000).await;
+    store.lock("job 7");
+    // What is known to be alone is written without a look at first, and is looked at after that.
+    for _ in 0..3 {
+        let began = tokio::time::Instant::now();
+        let proof = Proof::none();
+        let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+        let renewals = client.renew(&batch).await;
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        for (n, renewal) in renewals.iter().enumerate() {
+            match renewal {
+                Renewal::Renewed => assert_ne!(n, 7),
+                Renewal::Unknown(failure) => assert!(n == 7 && names_the_cell(failure), "{n}: {failure}"),
+                Renewal::Alive | Renewal::Lost => panic!("{n}: {renewal:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locked_cell_keeps_no_other_lock_from_release() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 100).await;
+    store.lock("job 7");
+    // A batch is repeated by what is left of it, and as a whole where nothing was heard.
+    for round in 0..2 {
+        let began = tokio::time::Instant::now();
+        let releases = client.release(&claims.iter().collect::<Vec<_>>()).await;
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        for (n, release) in releases.iter().enumerate() {
+            match release {
+                Release::Freed => assert!(n != 7 && round == 0),
+                Release::Gone => assert!(n != 7 && round == 1),
+                Release::Unknown(failure) => assert!(n == 7 && names_the_cell(failure), "{n}: {failure}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locked_cell_delays_no_other_task_of_its_commit() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 20).await;
+    for claim in &claims {
+        assert!(matches!(client.release(&[claim]).await[..], [Release::Freed]));
+    }
+    store.lock("job 7");
+    let mut tasks = JoinSet::new();
+    for n in 0..20 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            let began = tokio::time::Instant::now();
+            let patience = Patience::none(clock());
+            let granted = client.contend(&claim(&format!("job {n}"), LEASE), &patience).await;
+            (n, granted, began.elapsed())
+        });
+    }
+    for (n, granted, took) in tasks.join_all().await {
+        match granted {
+            Ok(_) => assert!(n != 7 && took < SOON, "{n} took {took:?}"),
+            // It wants this very cell, and waits for it as long as a statement may.
+            Err(failure) => assert!(n == 7 && took >= STATEMENT_TIMEOUT, "{n}: {failure}"),
+        }
+    }
+}
