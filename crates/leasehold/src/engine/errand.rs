@@ -9,8 +9,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
@@ -22,14 +21,21 @@ pub(super) type Ending = BoxFuture<'static, bool>;
 
 /// The work, and who does it.
 pub(super) struct Errand {
-    /// There for as long as its carrier does it.
-    ending: Mutex<Option<Ending>>,
-    /// Somebody depends on it.
-    is_wanted: AtomicBool,
+    place: Mutex<Place>,
     carrier: AtomicWaker,
     /// Where the connections of the backend live: its carrier may run anywhere.
     runtime: Handle,
     go_on: Box<dyn Fn(Ending) + Send + Sync>,
+}
+
+/// Place of the work. It changes under the lock alone, so `send_off` and `carry_on` cannot miss each other.
+enum Place {
+    /// With its carrier, who is to be asked for it.
+    Lies(Ending),
+    /// In the hands of its carrier, in this very moment; whether somebody depends on it by now.
+    IsCarriedOn { is_wanted: bool },
+    /// Done, or with the reaper.
+    Left,
 }
 
 impl Errand {
@@ -40,8 +46,7 @@ impl Errand {
         go_on: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Arc<Errand> {
         Arc::new(Errand {
-            ending: Mutex::new(Some(ending)),
-            is_wanted: AtomicBool::new(false),
+            place: Mutex::new(Place::Lies(ending)),
             carrier: AtomicWaker::new(),
             runtime,
             go_on: Box::new(go_on),
@@ -50,41 +55,48 @@ impl Errand {
 
     /// Somebody depends on it: from here on it does not need its carrier.
     pub(super) fn send_off(&self) {
-        self.is_wanted.store(true, Ordering::SeqCst);
-        // Who carries it on in this very moment looks at the mark afterwards.
-        let ending = match self.ending.try_lock() {
-            Ok(mut ending) => ending.take(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        if let Some(ending) = ending {
-            (self.go_on)(ending);
-            self.carrier.wake();
+        let mut place = self.place();
+        match std::mem::replace(&mut *place, Place::Left) {
+            Place::Lies(ending) => {
+                drop(place);
+                (self.go_on)(ending);
+                self.carrier.wake();
+            }
+            // Its carrier hands it over as soon as it can.
+            Place::IsCarriedOn { .. } => *place = Place::IsCarriedOn { is_wanted: true },
+            Place::Left => {}
         }
     }
 
     /// Comes back when it is done, or not in the carrier's hands any more.
     fn carry_on(&self, context: &mut Context<'_>) -> Poll<()> {
         self.carrier.register(context.waker());
-        let done = {
-            let _entered = self.runtime.enter();
-            let mut ending = self.ending();
-            match ending.as_mut().map(|ending| ending.as_mut().poll(context)) {
-                Some(Poll::Pending) => None,
-                Some(Poll::Ready(_)) => ending.take(),
-                None => return Poll::Ready(()),
-            }
+        let taken = std::mem::replace(&mut *self.place(), Place::IsCarriedOn { is_wanted: false });
+        let Place::Lies(mut ending) = taken else {
+            *self.place() = Place::Left;
+            return Poll::Ready(());
         };
-        match done {
-            Some(done) => drop(done),
-            None if self.is_wanted.load(Ordering::SeqCst) => self.send_off(),
-            None => return Poll::Pending,
+        let polled = {
+            let _entered = self.runtime.enter();
+            ending.as_mut().poll(context)
+        };
+        let mut place = self.place();
+        let is_wanted = matches!(*place, Place::IsCarriedOn { is_wanted: true });
+        if polled.is_pending() && !is_wanted {
+            *place = Place::Lies(ending);
+            return Poll::Pending;
+        }
+        *place = Place::Left;
+        drop(place);
+        if polled.is_pending() {
+            (self.go_on)(ending);
         }
         Poll::Ready(())
     }
 
-    fn ending(&self) -> MutexGuard<'_, Option<Ending>> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn place(&self) -> MutexGuard<'_, Place> {
+        // Nothing foreign is called while it is locked.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,5 +182,26 @@ mod tests {
         wanted.send(errand.clone()).unwrap();
         Carried(errand).await;
         assert!(adopted.try_recv().is_ok());
+    }
+
+    /// Threads that carry it on and that send it off meet at any point: it is left to nobody in no case.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn sent_off_at_any_point_it_goes_on_in_each_case() {
+        for _ in 0..2_000 {
+            let (others, mut adopted) = mpsc::unbounded_channel();
+            let go_on = move |ending| drop(others.send(ending));
+            // It is never done in the hands of its carrier, who polls it again and again.
+            let ending = std::future::poll_fn(|context| {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            });
+            let errand = Errand::new(ending.boxed(), Handle::current(), go_on);
+            let carrier = tokio::spawn(Carried(errand.clone()));
+            let wants = tokio::task::spawn_blocking(move || errand.send_off());
+            assert!(adopted.recv().await.is_some());
+            wants.await.unwrap();
+            carrier.await.unwrap();
+            assert!(adopted.try_recv().is_err(), "it is adopted once");
+        }
     }
 }
