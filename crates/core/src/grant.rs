@@ -199,6 +199,11 @@ impl Proof {
         Proof(Some(Arc::new(value)))
     }
 
+    /// Returns whether nothing is kept.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// The kept value, where it is of this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.as_deref().and_then(|value| value.downcast_ref())
