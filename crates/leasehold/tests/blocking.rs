@@ -383,3 +383,96 @@ fn a_condition_wakes_threads() {
     guard.wait(&filled).unwrap().release().unwrap();
     notifier.join().unwrap();
 }
+
+/// Opens a client that hands a lock over as long as somebody waits, and another one of the same store.
+fn handing_over(store: &str) -> (Leasehold, Leasehold) {
+    let tuning = leasehold::Tuning { handover_count: 1_000, handover_time: SOON * 10, ..Default::default() };
+    let settings = leasehold::Leasehold::builder().tuning(tuning);
+    (Leasehold::open_with(settings, store).unwrap(), Leasehold::open(store).unwrap())
+}
+
+/// Starts a task of the same client that waits for the job, and returns when it is in line.
+fn next_in_line(
+    locks: &Leasehold,
+    max_hold: Option<Duration>,
+) -> tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>> {
+    let standing = locks.call(move |client| async move {
+        let mutex = max_hold.iter().fold(client.mutex("job"), |mutex, limit| mutex.max_hold(*limit));
+        let mut wait = Box::pin(async move { mutex.lock().await });
+        assert!(futures_util::poll!(&mut wait).is_pending());
+        Ok(tokio::spawn(wait))
+    });
+    standing.unwrap()
+}
+
+/// Waits for the guard that this task got, by hand-over.
+fn handed_over(
+    locks: &Leasehold,
+    next: tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>>,
+) -> leasehold::Guard {
+    let next = locks.call(|_| async move { next.await.unwrap() }).unwrap();
+    assert_eq!(next.fence().unwrap().sub, 1);
+    next
+}
+
+#[test]
+fn a_loss_after_the_hand_over_is_that_of_the_next_holder() {
+    let (locks, _) = handing_over("mem:on_lost_of_one_hold");
+    let (told, hears) = mpsc::channel();
+    let guard = locks.mutex("job").lock().unwrap();
+    guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+    let next = next_in_line(&locks, Some(Duration::from_millis(50)));
+    guard.release().unwrap();
+    let next = handed_over(&locks, next);
+    let lost = locks.call(|_| async move { Ok((next.lost().await, next)) }).unwrap();
+    assert_eq!(lost.0, LossCause::MaxHold);
+    assert_eq!(hears.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
+}
+
+#[test]
+fn a_loss_is_heard_of_also_where_the_guard_is_dropped_at_once() {
+    let locks = memory();
+    for _ in 0..20 {
+        let (told, hears) = mpsc::channel();
+        let guard = locks.mutex("job").max_hold(Duration::from_millis(5)).lock().unwrap();
+        guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+        while guard.check().is_ok() {
+            thread::yield_now();
+        }
+        drop(guard);
+        assert_eq!(hears.recv_timeout(SOON), Ok(LossCause::MaxHold));
+    }
+}
+
+#[test]
+fn a_request_after_the_hand_over_is_for_the_next_holder() {
+    let (locks, other) = handing_over("mem:on_revoked_of_one_hold");
+    let (told, hears) = mpsc::channel();
+    let guard = locks.mutex("job").lock().unwrap();
+    guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
+    let next = next_in_line(&locks, None);
+    guard.release().unwrap();
+    let next = handed_over(&locks, next);
+    other.revoke("job", "meant for the next").unwrap();
+    let heard = locks.call(|_| async move { Ok((next.revoked().await?, next)) }).unwrap();
+    assert_eq!(heard.0.reason, "meant for the next");
+    assert_eq!(hears.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
+}
+
+#[test]
+fn a_thread_does_not_re_enter_what_it_has_lost() {
+    let (locks, other) = handing_over("mem:lost_by_a_thread");
+    let outer = locks.mutex("job").reentrant().max_hold(Duration::from_millis(20)).lock().unwrap();
+    assert_eq!(outer.lost_within(SOON).unwrap(), Some(LossCause::MaxHold));
+    let taken = other.mutex("job").lock().unwrap();
+    let mutex = locks.mutex("job").reentrant();
+    assert!(mutex.try_lock().unwrap().is_none(), "another client holds it");
+    taken.release().unwrap();
+    let again = mutex.lock().unwrap();
+    assert!(again.check().is_ok() && outer.check().is_err() && again.fence() > outer.fence());
+
+    let reader = locks.rwlock("prices").reentrant().max_hold(Duration::from_millis(20)).read().unwrap();
+    assert_eq!(reader.lost_within(SOON).unwrap(), Some(LossCause::MaxHold));
+    let writer = locks.rwlock("prices").reentrant().write().unwrap();
+    assert!(writer.check().is_ok());
+}

@@ -5,9 +5,14 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use std::time::Duration;
+
 use common::{Store, ms, settles, waiting};
 use leasehold::layer::Verb;
-use leasehold::{ErrorKind, Fence, Tuning};
+use leasehold::{ErrorKind, Fence, Guard, Leasehold, Result, Tuning};
+
+/// No machine is so busy.
+const SOON: Duration = Duration::from_secs(60);
 
 fn patient() -> Tuning {
     Tuning { handover_count: 1000, handover_time: ms(60_000), ..Tuning::default() }
@@ -180,4 +185,113 @@ async fn the_futures_of_a_lock_are_small_enough_to_be_moved_about() {
     assert!(size_of_val(&lock.try_lock()) <= 2_048);
     let guard = lock.lock().await.unwrap();
     assert!(size_of_val(&guard.release()) <= 1_024);
+}
+
+/// Starts a wait: polled once, it is in line.
+async fn standing<T: Send + 'static>(
+    wait: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let mut wait = Box::pin(wait);
+    assert!(futures_util::poll!(&mut wait).is_pending());
+    tokio::spawn(wait)
+}
+
+async fn granted(wait: tokio::task::JoinHandle<Result<Guard>>) -> Guard {
+    tokio::time::timeout(SOON, wait).await.expect("it sleeps although it would be granted").unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn who_gives_up_in_the_line_wakes_those_behind() {
+    let (locks, _) = Store::new().client();
+    let prices = locks.rwlock("prices");
+    let held = prices.read().await.unwrap();
+    for is_dropped in [false, true] {
+        let (writer, reader) = (prices.clone(), prices.clone());
+        let writes = standing(async move { writer.write_timeout(ms(50)).await }).await;
+        let reads = standing(async move { reader.read().await }).await;
+        if is_dropped {
+            writes.abort();
+        } else {
+            assert_eq!(writes.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+        }
+        granted(reads).await.release().await.unwrap();
+    }
+    held.release().await.unwrap();
+
+    let encoders = locks.semaphore("encode", 3);
+    let held = encoders.acquire_many(2).await.unwrap();
+    let (many, one) = (encoders.clone(), encoders.clone());
+    let asks_for_two = standing(async move { many.acquire_many_timeout(2, ms(50)).await }).await;
+    let asks_for_one = standing(async move { one.acquire().await }).await;
+    assert_eq!(asks_for_two.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    drop((granted(asks_for_one).await, held));
+    settles(&locks, "prices").await;
+    settles(&locks, "encode").await;
+}
+
+#[tokio::test]
+async fn a_hand_over_of_several_permits_wakes_those_behind() {
+    let (locks, _) = Store::new().tuned(patient());
+    let encoders = locks.semaphore("encode", 3);
+    let held = encoders.acquire_many(2).await.unwrap();
+    let (many, one) = (encoders.clone(), encoders.clone());
+    let asks_for_two = standing(async move { many.acquire_many(2).await }).await;
+    let asks_for_one = standing(async move { one.acquire().await }).await;
+    drop(held);
+    let two = granted(asks_for_two).await;
+    assert_eq!(two.fence().unwrap().sub, 1, "it was handed over");
+    drop((granted(asks_for_one).await, two));
+    settles(&locks, "encode").await;
+}
+
+#[tokio::test]
+async fn a_writer_behind_its_own_reader_keeps_readers_of_others_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file:{}", directory.path().display());
+    for url in ["mem:writer_behind_its_own_reader", &file] {
+        let (one, two) = (Leasehold::open(url).await.unwrap(), Leasehold::open(url).await.unwrap());
+        let (here, there) = (one.rwlock("prices"), two.rwlock("prices"));
+        let reader = here.read().await.unwrap();
+        let writer = here.clone();
+        let writes = standing(async move { writer.write().await }).await;
+        waiting(&two, "prices", 1).await;
+        assert!(there.try_read().await.unwrap().is_none(), "it waits behind the writer that came before");
+        assert!(here.try_read().await.unwrap().is_none(), "so it does in the process of the writer");
+        reader.release().await.unwrap();
+        granted(writes).await.release().await.unwrap();
+        drop(there.read_timeout(SOON).await.unwrap());
+        settles(&one, "prices").await;
+    }
+}
+
+#[tokio::test]
+async fn who_only_tries_does_not_pass_who_waits_for_this_process() {
+    let (locks, wire) = Store::new().client();
+    let encoders = locks.semaphore("encode", 3);
+    let held = encoders.acquire_many(2).await.unwrap();
+    let many = encoders.clone();
+    let asks_for_two = standing(async move { many.acquire_many(2).await }).await;
+    let calls = wire.calls(Verb::Contend);
+    assert!(encoders.try_acquire().await.unwrap().is_none());
+    assert_eq!(wire.calls(Verb::Contend), calls, "that is known without the server");
+    drop(held);
+    granted(asks_for_two).await.release().await.unwrap();
+    settles(&locks, "encode").await;
+}
+
+#[tokio::test]
+async fn a_token_with_another_fence_is_refused() {
+    let (locks, _) = Store::new().client();
+    let mutex = locks.mutex("job");
+    let first = mutex.lock().await.unwrap().hand_off().await.unwrap();
+    let second = mutex.take_over(&first).await.unwrap().hand_off().await.unwrap();
+    let (fence, text) = (second.fence(), second.to_string());
+    assert_eq!(fence.sub, 1);
+    for sub in [0, 2, u32::MAX - 1, u32::MAX] {
+        let forged = text.replacen(&fence.to_string(), &Fence { sub, ..fence }.to_string(), 1);
+        assert!(mutex.take_over(&forged.parse().unwrap()).await.is_err(), "{forged}");
+    }
+    let third = mutex.take_over(&second).await.unwrap();
+    assert_eq!(third.fence(), Some(Fence { sub: 2, ..fence }));
+    third.release().await.unwrap();
 }

@@ -93,3 +93,39 @@ async fn a_task_that_waits_for_itself_waits_until_its_deadline() {
     // The documented decision: without an owner it is a wait like any other.
     assert_eq!(mutex.lock_timeout(ms(50)).await.unwrap_err().kind(), ErrorKind::Timeout);
 }
+
+#[tokio::test]
+async fn what_an_owner_has_lost_is_not_granted_to_it_again() {
+    let store = Store::new();
+    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let owner = Owner::new();
+    let outer = locks.mutex("job").owner(&owner).max_hold(ms(20)).lock().await.unwrap();
+    outer.lost().await;
+    let taken = other.mutex("job").lock().await.unwrap();
+    let mutex = locks.mutex("job").owner(&owner);
+    assert!(mutex.try_lock().await.unwrap().is_none(), "another client holds it");
+    assert_eq!(mutex.lock_timeout(ms(30)).await.unwrap_err().kind(), ErrorKind::Timeout);
+    let last = taken.fence();
+    taken.release().await.unwrap();
+    let again = mutex.lock().await.unwrap();
+    assert!(again.check().is_ok() && again.fence() > last);
+    assert!(outer.check().unwrap_err().is_lost(), "lost stays lost");
+    let inner = mutex.lock().await.unwrap();
+    assert_eq!(inner.fence(), again.fence(), "it is held again, and re-entered");
+    assert!(outer.release().await.unwrap_err().is_lost());
+    assert!(inner.check().is_ok());
+    drop((inner, again));
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn what_an_owner_has_lost_is_not_in_its_own_way() {
+    let (locks, _) = Store::new().client();
+    let owner = Owner::new();
+    let reader = locks.rwlock("prices").owner(&owner).max_hold(ms(20)).read().await.unwrap();
+    reader.lost().await;
+    let writer = locks.rwlock("prices").owner(&owner).write().await.unwrap();
+    assert!(writer.check().is_ok() && writer.fence() > reader.fence());
+    drop((reader, writer));
+    settles(&locks, "prices").await;
+}

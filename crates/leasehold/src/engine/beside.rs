@@ -2,38 +2,50 @@
 //!
 //! Ground rules: it does not stand in the local line, where it would wait behind those who wait for the part that is held.
 //! On the server it stands in line as everybody does. Where somebody ahead of it there waits for the part that is held, both
-//! would wait for ever: that is found out by looking at the line once it stands in it, since those ahead only leave.
+//! would wait for ever: that is found out by looking at the line, for as long as it waits in it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{ClaimId, Order, Patience, Resource, Share, Snapshot};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::contender::pursue;
 use super::hold::Hold;
 use super::looking::EndOnDrop;
 use super::outage::jittered;
 use super::queue::Lines;
-use super::{Deadline, Engine, Wait, Want};
+use super::{Deadline, Engine, Wait, Want, told};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Engine {
     /// Waits for `want` beside a claim of the share `has` on the same resource, which stays held.
     ///
     /// Cancel safe: a dropped future leaves nothing behind.
-    pub(crate) async fn acquire_beside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
+    pub(crate) async fn acquire_beside(
+        self: &Arc<Self>,
+        want: Want,
+        has: Share,
+        wait: Wait,
+    ) -> Result<Arc<Hold>> {
+        told::asking(self, &want.clone(), self.beside(want, has, wait)).await
+    }
+
+    async fn beside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
         let resource = want.resource.clone();
         self.is_open("upgrade").map_err(|error| error.on(&resource))?;
         let deadline = Deadline::of(wait, self);
-        let claim = self.claim(&want)?;
-        let id = claim.id;
+        Lines::depend(self, &resource);
+        let (drawn, asked_as) = watch::channel(None);
         let patience = Patience::unlimited(self.clock.clone());
         let _leaving = EndOnDrop(patience.clone());
         let (reply, mut told) = oneshot::channel();
         let engine = self.clone();
         self.spawn(async move {
-            let outcome = pursue(&engine, &want, &claim, &patience).await;
+            let drawn = |id| {
+                drawn.send_replace(Some(id));
+            };
+            let outcome = pursue(&engine, &want, &patience, drawn).await;
             let outcome = outcome.map(|held| {
                 held.map(|held| {
                     engine.keeper.limit_hold(&held, want.max_hold);
@@ -53,7 +65,7 @@ impl Engine {
                 let late = told.try_recv().ok();
                 Some(late.unwrap_or_else(|| Err(Error::timeout(deadline.waited(), &resource))))
             }
-            ahead = self.waits_for_itself(&resource, id, has) => Some(Err(ahead)),
+            ahead = self.waits_for_itself(&resource, asked_as, has) => Some(Err(ahead)),
         };
         match ended {
             Some(Ok(Some(hold))) => Ok(hold),
@@ -63,7 +75,15 @@ impl Engine {
     }
 
     /// Comes back where somebody ahead in the line waits for what is held; never where nobody does.
-    async fn waits_for_itself(self: &Arc<Self>, resource: &Resource, id: ClaimId, has: Share) -> Error {
+    ///
+    /// Those ahead only leave, unless the claim loses its place: passed over because it did not answer in time, or forgotten by the
+    /// server, it stands at the end of the line. So it is looked again for as long as it waits, if seldom.
+    async fn waits_for_itself(
+        self: &Arc<Self>,
+        resource: &Resource,
+        asked_as: watch::Receiver<Option<ClaimId>>,
+        has: Share,
+    ) -> Error {
         if self.profile().order < Order::Fifo {
             // Without a line nobody is ahead: who waits for what is held is passed.
             return std::future::pending().await;
@@ -73,12 +93,13 @@ impl Engine {
             if !self.sleep(jittered(pause)).await {
                 return std::future::pending().await;
             }
-            pause = (pause * 2).min(LOOK_LAST);
+            pause = (pause * 2).min(LOOK_LAST.max(pause));
             // A look that fails says nothing; the next one may.
             let Ok(line) = self.look(resource, None, Duration::ZERO).await else { continue };
+            let Some(id) = *asked_as.borrow() else { continue };
             match is_behind_a_conflict(&line, id, has) {
                 None => {}
-                Some(false) => return std::future::pending().await,
+                Some(false) => pause = LOOK_SELDOM,
                 Some(true) => {
                     let text = "somebody who waits ahead waits for what is held here, so each would wait for the other; \
                                 nothing changed: let go, and ask for all of it";
@@ -100,3 +121,5 @@ fn is_behind_a_conflict(line: &Snapshot, id: ClaimId, has: Share) -> Option<bool
 
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LAST: Duration = Duration::from_secs(1);
+/// The pause between two looks of a claim that stands well.
+const LOOK_SELDOM: Duration = Duration::from_secs(5);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use leasehold_core::{Claim, Effect, Failure, FailureKind};
 
 use super::Engine;
+use super::queue::Lines;
 use crate::error::Error;
 use crate::panics::{answered, contained};
 
@@ -87,9 +88,9 @@ impl Engine {
     }
 
     /// Closes the client, since a task that it cannot do without has ended.
-    pub(super) fn end_with_its_runtime(&self) {
+    pub(super) fn end_with_its_runtime(self: &Arc<Self>) {
         self.closed.cancel();
-        self.lines.end_waits();
+        Lines::end_waits(self);
         self.contenders.close();
         self.keeper.lose_all_soon();
     }

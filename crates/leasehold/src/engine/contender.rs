@@ -1,13 +1,13 @@
 //! The one acquire loop.
 //!
 //! Ground rules: it runs in a task of its own, so that a caller can go away at any point. The claim's id is
-//! drawn once and every attempt repeats it. When nobody wants the claim any more, or its outcome is not
+//! drawn once and every attempt repeats it, until it was granted too late: then another one is drawn. When nobody wants the claim any more, or its outcome is not
 //! known, the reaper ends it on the server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, Failure, Grant, Patience, Step};
+use leasehold_core::{Claim, ClaimId, Effect, Failure, Grant, Patience, Resource, Step};
 
 use super::calling::Attempt;
 use super::held::{Held, State, Term};
@@ -42,9 +42,8 @@ struct Contender {
 
 impl Contender {
     async fn contend(&self, patience: &Patience) -> Result<Option<Arc<Held>>> {
-        let claim = self.engine.claim(&self.want)?;
-        self.engine.lines.contends_as(&self.want.resource, claim.id);
-        pursue(&self.engine, &self.want, &claim, patience).await
+        let drawn = |id| Lines::contends_as(&self.engine, &self.want.resource, id);
+        pursue(&self.engine, &self.want, patience, drawn).await
     }
 
     fn settle(mut self, outcome: Result<Option<Arc<Held>>>) {
@@ -72,25 +71,59 @@ impl Drop for Contender {
     }
 }
 
-/// Asks until the claim is granted, patience ends (`None`) or the server is away for too long. What is not granted in the
-/// end leaves nothing behind.
+/// Asks until a claim is granted, patience ends (`None`) or the server is away for too long. What is not granted in the end
+/// leaves nothing behind. `drawn` gets the id of each claim before it is asked for.
+///
+/// A grant whose lease has run out when it arrives is useless, and keeps others out. So it is released, and after a pause another
+/// claim is asked for, which a late release of the first cannot end. A server that answers so slowly for as long as an outage may
+/// last counts as away.
 pub(super) async fn pursue(
+    engine: &Arc<Engine>,
+    want: &Want,
+    patience: &Patience,
+    drawn: impl Fn(ClaimId),
+) -> Result<Option<Arc<Held>>> {
+    let mut slow = Outage::none();
+    loop {
+        let claim = engine.claim(want)?;
+        drawn(claim.id);
+        match pursue_one(engine, want, &claim, patience).await? {
+            Pursuit::Granted(held) => return Ok(Some(held)),
+            Pursuit::Left => return Ok(None),
+            Pursuit::Stale => {}
+        }
+        abandon(engine, &claim);
+        if patience.is_ended() {
+            return Ok(None);
+        }
+        let Some(length) = slow.goes_on(engine, &Failure::unavailable(TOO_SLOW)) else {
+            return Err(too_slow("lock", &want.resource));
+        };
+        pause(length, patience).await;
+    }
+}
+
+/// Result of asking for one claim.
+enum Pursuit {
+    Granted(Arc<Held>),
+    /// Patience ended; nothing is left behind.
+    Left,
+    /// It was granted, and its lease was over when the answer came.
+    Stale,
+}
+
+async fn pursue_one(
     engine: &Arc<Engine>,
     want: &Want,
     claim: &Claim,
     patience: &Patience,
-) -> Result<Option<Arc<Held>>> {
+) -> Result<Pursuit> {
     let attempt = Attempt::of(engine, claim);
     let outcome = pursue_on(engine, want, claim, patience).await;
     attempt.over(outcome)
 }
 
-async fn pursue_on(
-    engine: &Arc<Engine>,
-    want: &Want,
-    claim: &Claim,
-    patience: &Patience,
-) -> Result<Option<Arc<Held>>> {
+async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &Patience) -> Result<Pursuit> {
     let mut outage = Outage::none();
     loop {
         if engine.is_forked() {
@@ -98,22 +131,15 @@ async fn pursue_on(
         }
         match ask(engine, claim, patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(engine, want, claim, &grant)? {
-                    return Ok(Some(held));
-                }
-                // The grant was stale when it arrived. Asked again, the server says how it stands now.
-                outage = Outage::none();
-                if patience.is_ended() {
-                    abandon(engine, claim);
-                    return Ok(None);
-                }
+                let held = take_charge(engine, want, claim, &grant)?;
+                return Ok(held.map_or(Pursuit::Stale, Pursuit::Granted));
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 // With a date to ask again the answer was given before patience ended, and the place was kept.
                 if hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
-                return Ok(None);
+                return Ok(Pursuit::Left);
             }
             Ok(Step::Busy(hint)) => {
                 outage = Outage::none();
@@ -127,7 +153,7 @@ async fn pursue_on(
                     // Even where this attempt had no effect, an earlier one may have left a place.
                     abandon(engine, claim);
                     if patience.is_ended() {
-                        return Ok(None);
+                        return Ok(Pursuit::Left);
                     }
                     return Err(Error::failed("lock", failure).on(&claim.resource));
                 }
@@ -137,7 +163,7 @@ async fn pursue_on(
         // Patience may have ended during a pause, when the backend could not know: then its place goes, too.
         if patience.is_ended() {
             abandon(engine, claim);
-            return Ok(None);
+            return Ok(Pursuit::Left);
         }
     }
 }
@@ -221,6 +247,11 @@ pub(super) fn abandon(engine: &Arc<Engine>, claim: &Claim) {
     engine.reaper.abandon(claim.clone());
 }
 
+/// Makes the error for grants that arrive after their leases are over.
+pub(super) fn too_slow(op: &'static str, resource: &Resource) -> Error {
+    Error::new(ErrorKind::Unavailable, op, TOO_SLOW).on(resource)
+}
+
 /// Sleeps, but not past the end of patience.
 async fn pause(length: Duration, patience: &Patience) {
     tokio::select! {
@@ -230,3 +261,4 @@ async fn pause(length: Duration, patience: &Patience) {
 }
 
 pub(super) const LOOKS: u32 = 3;
+const TOO_SLOW: &str = "the store answers so slowly that the lease has run out when its answer comes; what it granted is released";

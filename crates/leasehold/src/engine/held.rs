@@ -40,6 +40,8 @@ pub(crate) struct Held {
     term: Term,
     health: watch::Sender<Health>,
     retired: AtomicBool,
+    /// Its proof was taken, so it stays with its present user.
+    pinned: AtomicBool,
     /// Why somebody asked for it back, where this process has heard of it.
     revoked: OnceLock<Arc<str>>,
     /// It hears of a loss that only the backend can see, for as long as it is there.
@@ -76,6 +78,14 @@ impl Term {
                 Term::Lease { given, relied_on, quiet: Duration::ZERO }
             }
             None => Term::Session,
+        }
+    }
+
+    /// Returns whether a holder can work within it: at least a tenth of what is asked for is left.
+    pub(crate) fn is_useful(&self) -> bool {
+        match self {
+            Term::Lease { given, relied_on, .. } => *relied_on >= *given / 10,
+            Term::Session => true,
         }
     }
 
@@ -120,6 +130,7 @@ impl Held {
             term,
             health: watch::Sender::new(health),
             retired: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
             revoked: OnceLock::new(),
             listening: OnceLock::new(),
         }
@@ -133,7 +144,39 @@ impl Held {
 
     /// The fence of a task that got the lock after `sub` hand-overs inside this process.
     pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
-        self.fence.map(|fence| Fence { sub: fence.sub + sub, ..fence })
+        // It is not handed over where that would go beyond what can be counted, see `can_pass`.
+        self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
+    }
+
+    /// Keeps it with its present user.
+    pub(crate) fn pin(&self) {
+        self.pinned.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether it stays with its present user.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether it may be handed over once more after `passed` times: the fence has to rise.
+    pub(super) fn can_pass(&self, passed: u32) -> bool {
+        let rises = |fence: Fence| passed.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
+        !self.is_pinned() && self.fence.is_none_or(rises)
+    }
+
+    /// Ends the hold of one user, with its `max_hold`. Returns the state in which it ended.
+    pub(super) fn end_use(&self) -> State {
+        if !matches!(self.state(), State::Lost(_)) {
+            let now = self.clock.now();
+            self.health.send_if_modified(|health| {
+                if health.overdue(now).is_none() {
+                    health.hold_until = Moment::NEVER;
+                }
+                false
+            });
+        }
+        // What was overdue is marked as lost here.
+        self.state()
     }
 
     /// The state by the clock, now. Whoever calls this first after the end is the one who marks the loss.
@@ -500,5 +543,48 @@ mod tests {
         assert!(held.renewed(clock.now()));
         clock.advance(Duration::from_secs(1));
         assert_eq!(held.state(), State::Lost(LossCause::MaxHold));
+    }
+
+    #[test]
+    fn the_limit_of_one_user_is_not_that_of_the_next() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        held.limit_hold(Some(Duration::from_secs(4)));
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(held.end_use(), State::Valid);
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(held.state(), State::Valid, "it ended before its user's limit did");
+        held.limit_hold(Some(Duration::from_secs(1)));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(held.end_use(), State::Lost(LossCause::MaxHold));
+    }
+
+    #[test]
+    fn it_passes_while_the_fence_can_rise_and_no_proof_was_taken() {
+        let clock = Arc::new(ManualClock::new());
+        let first = held(&clock);
+        let grant = Grant {
+            asked_at: clock.now(),
+            fence: Some(Fence::new(0, 7, u32::MAX - 2)),
+            lost: None,
+            proof: Proof::none(),
+        };
+        let held = Held::new(first.claim.clone(), &grant, TERM, clock.clone(), Telling::default());
+        assert!(held.can_pass(0) && held.can_pass(1) && !held.can_pass(2) && !held.can_pass(u32::MAX));
+        assert!(first.can_pass(1_000));
+        first.pin();
+        assert!(!first.can_pass(0));
+    }
+
+    #[test]
+    fn a_lease_of_which_a_tenth_is_left_is_of_use() {
+        let memory = crate::local::MemoryBackend::new();
+        let coarse = Profile {
+            granularity: Duration::from_secs(1),
+            ..leasehold_core::Backend::profile(&memory).clone()
+        };
+        let is_useful = |ms, drift| Term::of(&coarse, Duration::from_millis(ms), drift).is_useful();
+        assert!(is_useful(2_000, 0.01) && is_useful(30_000, 0.5));
+        assert!(!is_useful(1_000, 0.01) && !is_useful(2_000, 0.5));
     }
 }

@@ -3,10 +3,12 @@
 //! Ground rules: it cannot be copied and cannot be forgotten. Whoever drops the last handle gives it back,
 //! to the next task in the local line or to the server; drop never blocks.
 
-use std::sync::Arc;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
 
-use leasehold_core::{Fence, Moment};
+use leasehold_core::{Fence, LossCause, Moment, Proof};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::held::{Held, State};
 use super::reaper::Released;
@@ -22,17 +24,27 @@ pub(crate) struct Hold {
     passed: u32,
     /// When this user got it, where somebody wants to know.
     since: Option<Moment>,
+    /// Its end, where somebody wants to hear of it.
+    end: OnceLock<Arc<End>>,
+}
+
+/// The end of one hold. The claim may have another user afterwards, of whom listeners of this hold hear nothing.
+#[derive(Debug, Default)]
+struct End {
+    /// The cause of its loss, or `None` where it was released before.
+    how: OnceLock<Option<LossCause>>,
+    ended: CancellationToken,
 }
 
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, held: Arc<Held>, passed: u32) -> Hold {
         let since = engine.telling.is_heard().then(|| engine.clock.now());
-        Hold { engine, held: Some(held), passed, since }
+        Hold { engine, held: Some(held), passed, since, end: OnceLock::new() }
     }
 
     /// The granted claim.
     pub(crate) fn held(&self) -> &Arc<Held> {
-        // Invariant: `held` is taken only by `give_back` and `drop`, which consume the hold.
+        // Invariant: `held` is taken only by what consumes the hold.
         match &self.held {
             Some(held) => held,
             None => unreachable!("a hold that was given back is not reachable any more"),
@@ -44,7 +56,56 @@ impl Hold {
         &self.engine
     }
 
-    /// Takes the claim out of the hold, to be ended otherwise than by giving it back.
+    /// Waits for its end: the cause of a loss, or `None` where it was released. It does not keep it held.
+    pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
+        let end = self.end.get_or_init(Arc::default).clone();
+        let held = self.held();
+        let (state, mut changes) = (held.state(), held.watch());
+        async move {
+            let lost = match state {
+                State::Lost(cause) => Some(cause),
+                _ => tokio::select! {
+                    cause = changes.ended() => cause,
+                    () = end.ended.cancelled() => None,
+                },
+            };
+            // A loss that comes after the end is that of the next one who holds it.
+            end.how.get().copied().unwrap_or(lost)
+        }
+    }
+
+    /// Returns a look at whether it has ended, which does not keep it held.
+    pub(crate) fn over(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let end = self.end.get_or_init(Arc::default).clone();
+        move || end.how.get().is_some()
+    }
+
+    /// Returns what the backend keeps with the grant. A condition made of it holds for as long as the claim does, so from here on
+    /// the claim has no other user.
+    pub(crate) fn proof(&self) -> &Proof {
+        let held = self.held();
+        if !held.proof.is_none() {
+            held.pin();
+        }
+        &held.proof
+    }
+
+    /// Ends it, and signals that. Returns the claim, and the state in which it ended.
+    fn finish(&mut self) -> Option<(Arc<Held>, State)> {
+        let held = self.held.take()?;
+        let state = held.end_use();
+        if let Some(end) = self.end.get() {
+            // There is one end of each hold.
+            let _ = end.how.set(match state {
+                State::Lost(cause) => Some(cause),
+                _ => None,
+            });
+            end.ended.cancel();
+        }
+        Some((held, state))
+    }
+
+    /// Takes the claim out of the hold, to be marked as lost. Listeners of the hold hear of that loss.
     pub(super) fn into_held(mut self) -> Option<Arc<Held>> {
         self.held.take()
     }
@@ -87,7 +148,7 @@ impl Hold {
     /// Leaves it to its lease: it is neither renewed nor given back, and ends on the server when its ttl is over. `false`
     /// where it had been lost, and was given back, before.
     pub(crate) fn spend(mut self) -> bool {
-        let Some(held) = self.held.take() else { return false };
+        let Some((held, _)) = self.finish() else { return false };
         let ours = held.retire();
         if ours {
             Lines::spend(&self.engine, &held);
@@ -124,9 +185,9 @@ impl Hold {
     /// Gives it back and tells what became of it. The work is done even where the future is dropped.
     pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
         let (done, told) = oneshot::channel();
-        let carried = self.held.take().and_then(|held| {
+        let carried = self.finish().and_then(|(held, state)| {
             self.tell_end(&held);
-            Lines::give_back(&self.engine, held, self.passed, Some(done))
+            Lines::give_back(&self.engine, held, state, self.passed, Some(done))
         });
         // A runtime that is shut down takes the reaper with it, and nobody can tell any more.
         async {
@@ -140,10 +201,10 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
+        if let Some((held, state)) = self.finish() {
             self.tell_end(&held);
             // Nobody waits for it, so nobody carries it out.
-            drop(Lines::give_back(&self.engine, held, self.passed, None));
+            drop(Lines::give_back(&self.engine, held, state, self.passed, None));
         }
     }
 }

@@ -43,7 +43,14 @@ pub(super) async fn watched(
         error = lookout.keeps_looking(after) => Err(error),
     };
     lookout.end().await;
-    outcome
+    // That may have taken as long as a lease: what was lost meanwhile is not there to be had.
+    match &outcome {
+        Ok(Some(hold)) => match hold.held().state() {
+            State::Lost(cause) => Err(Error::lost("lock", cause, &want.resource)),
+            _ => outcome,
+        },
+        _ => outcome,
+    }
 }
 
 /// What one wait has to do with the announcements. Each step is kept here while it is under way, so that none is forgotten

@@ -25,6 +25,7 @@ mod held;
 mod hold;
 mod job;
 mod keeper;
+mod line;
 mod looking;
 mod lookout;
 mod outage;
@@ -58,6 +59,7 @@ pub(crate) use passing::Resumption;
 pub(crate) use reaper::Released;
 pub(crate) use register::{Change, Register, Seen};
 
+use held::Term;
 use keeper::Keeper;
 use owner::Owners;
 use queue::Lines;
@@ -203,6 +205,11 @@ impl Engine {
         self.backend.profile()
     }
 
+    /// Returns whether a claim of this ttl leaves its holder time to work, after all that is taken off it.
+    pub(crate) fn is_useful(&self, ttl: Duration) -> bool {
+        Term::of(self.profile(), ttl, self.tuning.drift).is_useful()
+    }
+
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -285,7 +292,7 @@ impl Engine {
 
     /// Looks once, without standing in any line.
     async fn acquire_now(self: &Arc<Self>, want: Want) -> Result<Option<Hold>> {
-        if !self.lines.admits(&want) {
+        if !Lines::admits(self, &want) {
             return Ok(None);
         }
         let resource = want.resource.clone();
@@ -319,9 +326,9 @@ impl Engine {
 
     /// Ends every wait and every hold, and waits for the releases up to `limit`. `false` where some were
     /// not confirmed by then.
-    pub(crate) async fn close(&self, limit: Duration) -> bool {
+    pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> bool {
         self.closed.cancel();
-        self.lines.end_waits();
+        Lines::end_waits(self);
         self.contenders.close();
         let answered = async {
             self.keeper.lose_all().await;

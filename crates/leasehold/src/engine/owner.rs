@@ -23,7 +23,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// memory; asking again succeeds at once and shares the fence.
 ///
 /// Asking for more than one holds (a writer while one reads, three permits while one has two) would wait for
-/// oneself, and is refused as a deadlock. Asking for less (to read while one writes) is granted.
+/// oneself, and is refused as a deadlock. Asking for less (to read while one writes) is granted. What was asked for with the
+/// first guard (its ttl, its limits of time, its note) stays as it is for all of them.
+///
+/// A lock that was lost is not held: the owner waits for it as anybody else, and gets it with a new fence. The guards from before
+/// stay lost.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -110,7 +114,9 @@ impl Owners {
                 () = engine.closed.cancelled() => return Err(Error::closed("lock").on(&want.resource)),
             }
         };
-        if let Some(hold) = held.upgrade() {
+        // A lost hold counts as absent: the server decides on what the owner asks for now.
+        let is_held = |hold: &Arc<Hold>| !matches!(hold.held().state(), State::Lost(_));
+        if let Some(hold) = held.upgrade().filter(is_held) {
             return match hold.held().claim.share.covers(want.share) {
                 true => Ok(Some(hold)),
                 false => Err(would_wait_for_itself(&hold, &want)),

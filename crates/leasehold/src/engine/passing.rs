@@ -11,12 +11,12 @@ use std::time::Duration;
 use leasehold_core::{Claim, ClaimId, Fence, Grade, Grant, LossCause, Patience, Resource, Step};
 use tokio::sync::oneshot;
 
-use super::contender::{LOOKS, abandon, ask, take_charge};
+use super::contender::{LOOKS, abandon, ask, take_charge, too_slow};
 use super::held::State;
 use super::hold::Hold;
 use super::outage::Outage;
 use super::queue::Lines;
-use super::{Engine, Want};
+use super::{Engine, Want, told};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A claim that its process holds no longer, and that waits for somebody who goes on with it.
@@ -58,6 +58,15 @@ impl Engine {
     ///
     /// Cancel safe: a dropped future gives back what it would have got.
     pub(crate) async fn resume(
+        self: &Arc<Self>,
+        resumption: Resumption,
+        allowed: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<Arc<Hold>> {
+        let want = resumption.want.clone();
+        told::asking(self, &want, self.resume_now(resumption, allowed)).await
+    }
+
+    async fn resume_now(
         self: &Arc<Self>,
         resumption: Resumption,
         allowed: impl Future<Output = Result<()>> + Send + 'static,
@@ -146,9 +155,7 @@ async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
                 stale += 1;
                 if stale == LOOKS {
                     abandon(engine, &claim);
-                    let text = "the store answers so slowly that the lease has run out when its answer comes; it is \
-                                given back";
-                    return Err(Error::new(ErrorKind::Unavailable, "take_over", text).on(resource));
+                    return Err(too_slow("take_over", resource));
                 }
             }
             Ok(Step::Busy(_)) => return Err(ended(resource)),

@@ -4,16 +4,17 @@
 //! given back goes straight to the next task in line, with the fence's `sub` advanced and without asking the
 //! server, within a budget of count and time that keeps other processes from starving.
 //!
-//! Ground rules: a shard's lock is held for a few instructions only, never while anything is sent,
-//! spawned or dropped that could come back here.
+//! Ground rules: a line is a pure machine (`line.rs`) that says what follows from a change; here that is done, in one place, once
+//! the shard's lock is free. It is held for a few instructions only, never while anything is sent, spawned or dropped that
+//! could come back here.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use leasehold_core::{ClaimId, Patience, Resource, Share};
+use leasehold_core::{Claim, ClaimId, Order, Patience, Resource};
 use tokio::sync::oneshot;
 use tokio::task;
 
@@ -21,6 +22,7 @@ use super::contender;
 use super::errand::{Carried, Errand};
 use super::held::{Held, State};
 use super::hold::Hold;
+use super::line::{Change, Line, Local, Outcome, Place};
 use super::reaper::Released;
 use super::{Engine, Want};
 use crate::error::{Error, Result};
@@ -28,68 +30,34 @@ use crate::panics::{logged, spanned};
 
 /// The local lines of all resources, in shards so that unrelated resources do not meet.
 pub(crate) struct Lines {
-    shards: Vec<Mutex<HashMap<Resource, Line>>>,
+    shards: Vec<Mutex<HashMap<Resource, Entry>>>,
     hasher: RandomState,
     /// Never used twice, so that a late leaver cannot take another's place in a line that was made anew.
     next_ticket: AtomicU64,
 }
 
-/// The local line of one resource.
-#[derive(Default)]
-struct Line {
-    waiters: BTreeMap<Place, Waiter>,
-    contending: Option<Contending>,
-    held: Vec<Local>,
-    /// A release that its asker carries out.
-    carried: Weak<Errand>,
+/// The line of one resource, and what it needs to stop its contender.
+struct Entry {
+    line: Line<Reply, Weak<Errand>>,
+    patience: Option<Patience>,
 }
 
-/// A place in the local line: the greater priority first, then who came first.
-type Place = (Reverse<i32>, u64);
-
-/// One task that waits.
-struct Waiter {
-    want: Want,
-    task: Option<task::Id>,
-    reply: oneshot::Sender<Result<Hold>>,
-}
-
-/// The one claim of this process that stands on the server's line.
-struct Contending {
-    want: Want,
-    /// Under which claim, once that is drawn.
-    id: Option<ClaimId>,
-    patience: Patience,
-}
-
-/// What this process holds of the resource, until its release is confirmed.
-struct Local {
-    id: ClaimId,
-    share: Share,
-    task: Option<task::Id>,
-}
+/// Sender of the answer to one waiter.
+type Reply = oneshot::Sender<Result<Hold>>;
+type Changed = Outcome<Reply, Weak<Errand>>;
 
 impl Lines {
     /// Stands in the local line.
     pub(super) fn enter(engine: &Arc<Engine>, want: Want, priority: i32) -> Ticket {
         let (reply, told) = oneshot::channel();
         let resource = want.resource.clone();
-        let task = task::try_id();
-        let mut shard = engine.lines.shard(&resource);
-        let line = shard.entry(resource.clone()).or_default();
-        // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
-        let number = engine.lines.next_ticket.fetch_add(1, Ordering::Relaxed);
-        let place = (Reverse(priority), number);
-        let own =
-            task.is_some() && line.held.iter().any(|local| local.task == task && local.share.is_exclusive());
-        line.waiters.insert(place, Waiter { want, task, reply });
-        let next = line.advance(engine);
-        let carried = line.carried.upgrade();
-        drop(shard);
-        if let Some(carried) = carried {
-            carried.send_off();
-        }
-        if own {
+        let (task, mut place) = (task::try_id(), (Reverse(priority), 0));
+        let changed = Lines::change_by(engine, &resource, true, || {
+            // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
+            place.1 = engine.lines.next_ticket.fetch_add(1, Ordering::Relaxed);
+            Change::Enter { place, want, task, handle: reply }
+        });
+        if changed.waits_for_itself {
             logged!(
                 warn,
                 resource = %resource,
@@ -97,101 +65,79 @@ impl Lines {
                  for ever: use an Owner to re-enter"
             );
         }
-        start(engine, next);
         Ticket { engine: engine.clone(), resource, place, told }
     }
 
-    /// Whether what this process holds leaves room for another claim.
-    pub(super) fn admits(&self, want: &Want) -> bool {
-        let shard = self.shard(&want.resource);
-        let Some(line) = shard.get(&want.resource) else { return true };
-        let (fits, carried) = (line.fits(want.share), line.carried.upgrade());
-        drop(shard);
-        if let Some(carried) = carried.filter(|_| !fits) {
-            carried.send_off();
-        }
-        fits
+    /// Returns whether a task outside the line may ask the server: what this process holds leaves room for it, and for the
+    /// first waiter.
+    pub(super) fn admits(engine: &Arc<Engine>, want: &Want) -> bool {
+        let changed = Lines::change(engine, &want.resource, Change::Try(want.share));
+        changed.is_none_or(|changed| changed.is_allowed)
+    }
+
+    /// Notes that a task outside the line waits for what this process releases.
+    pub(super) fn depend(engine: &Arc<Engine>, resource: &Resource) {
+        Lines::change(engine, resource, Change::Depend);
     }
 
     /// Under which claim the one of this process stands in the server's line.
-    pub(super) fn contends_as(&self, resource: &Resource, id: ClaimId) {
-        if let Some(contending) =
-            self.shard(resource).get_mut(resource).and_then(|line| line.contending.as_mut())
-        {
-            contending.id = Some(id);
-        }
+    pub(super) fn contends_as(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
+        Lines::change(engine, resource, Change::Drawn(id));
     }
 
     /// The claim that stands in the server's line for whoever wants just this; `None` where he may be granted it past that
     /// claim, by another task of this process.
     pub(super) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
-        let shard = self.shard(&want.resource);
-        let line = shard.get(&want.resource).filter(|line| line.held.is_empty())?;
-        line.contending.as_ref().filter(|contending| contending.want == *want)?.id
+        self.shard(&want.resource).get(&want.resource)?.line.stands_for(want)
     }
 
     /// A claim was granted to a task that stood in no line.
     pub(super) fn granted_directly(engine: &Arc<Engine>, held: Arc<Held>) -> Hold {
-        let mut shard = engine.lines.shard(&held.claim.resource);
-        let line = shard.entry(held.claim.resource.clone()).or_default();
-        line.held.push(Local { id: held.claim.id, share: held.claim.share, task: task::try_id() });
-        drop(shard);
+        let Claim { id, share, resource, .. } = &held.claim;
+        let local = Local { id: *id, share: *share, task: task::try_id() };
+        Lines::change_by(engine, resource, true, || Change::HeldBeside(local));
         Hold::new(engine.clone(), held, 0)
     }
 
     /// The contender's claim was granted: it goes to the first task that wants just this.
     pub(super) fn granted(engine: &Arc<Engine>, want: &Want, held: Arc<Held>) {
-        let mut shard = engine.lines.shard(&want.resource);
-        let line = shard.entry(want.resource.clone()).or_default();
-        line.contending = None;
-        let taker = line.take_waiter(|waiter| waiter.want == *want);
-        let task = taker.as_ref().and_then(|waiter| waiter.task);
-        line.held.push(Local { id: held.claim.id, share: held.claim.share, task });
-        let next = line.advance(engine);
-        drop(shard);
-        start(engine, next);
+        let Claim { id, share, .. } = held.claim;
+        let changed = Lines::change_by(engine, &want.resource, true, || Change::Granted(id, share));
         engine.keeper.limit_hold(&held, want.max_hold);
         let hold = Hold::new(engine.clone(), held, 0);
         // Nobody wants it any more, or he who wanted it has left: the hold is dropped here and gives itself back.
-        if let Some(waiter) = taker {
-            drop(waiter.reply.send(Ok(hold)));
+        if let Some((reply, _)) = changed.taker {
+            drop(reply.send(Ok(hold)));
         }
     }
 
     /// The contender ended without a grant; with an error, all who wanted the same are told.
     pub(super) fn ended(engine: &Arc<Engine>, want: &Want, error: Option<Error>) {
-        let mut told = Vec::new();
-        let mut shard = engine.lines.shard(&want.resource);
-        if let Some(line) = shard.get_mut(&want.resource) {
-            line.contending = None;
-            if error.is_some() {
-                while let Some(waiter) = line.take_waiter(|waiter| waiter.want == *want) {
-                    told.push(waiter);
-                }
-            }
-        }
-        let next = Lines::settle(&mut shard, engine, &want.resource);
-        drop(shard);
-        start(engine, next);
-        if let Some(error) = error {
-            for waiter in told {
-                drop(waiter.reply.send(Err(error.clone())));
+        let changed = Lines::change(engine, &want.resource, Change::Ended { failed: error.is_some() });
+        if let (Some(changed), Some(error)) = (changed, error) {
+            for reply in changed.failed {
+                drop(reply.send(Err(error.clone())));
             }
         }
     }
 
-    /// A hold is given back: to the next task in line if that may be, else to the server.
+    /// Passes a hold that ended in this state to the next task in line if that may be, else releases it.
     pub(super) fn give_back(
         engine: &Arc<Engine>,
         held: Arc<Held>,
+        mut state: State,
         passed: u32,
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<Carried> {
-        let state = held.state();
-        while let Some(waiter) = Lines::next_taker(engine, &held, passed, state) {
-            engine.keeper.limit_hold(&held, waiter.want.max_hold);
+        let Claim { id, resource, .. } = &held.claim;
+        let fits_claim = |want: &Want| want.is_met_by(&held);
+        while may_pass(engine, &held, state, passed) {
+            let changed =
+                Lines::change(engine, resource, Change::Returned { id: *id, fit: Some(&fits_claim) });
+            let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
+            engine.keeper.limit_hold(&held, want.max_hold);
             let next = Hold::new(engine.clone(), held.clone(), passed + 1);
-            let Err(undelivered) = waiter.reply.send(Ok(next)) else {
+            let Err(undelivered) = reply.send(Ok(next)) else {
                 if let Some(done) = done {
                     drop(done.send(Released::Freed));
                 }
@@ -201,6 +147,7 @@ impl Lines {
             if let Ok(hold) = undelivered {
                 hold.defuse();
             }
+            state = held.end_use();
         }
         if held.retire() {
             engine.keeper.forget(&held);
@@ -215,17 +162,14 @@ impl Lines {
 
     /// Whether a release may be carried out by its asker: not where others of this process depend on it. Those who come later
     /// send it off.
-    pub(super) fn carries(engine: &Engine, resource: &Resource, errand: &Arc<Errand>) -> bool {
-        let mut shard = engine.lines.shard(resource);
-        let Some(line) = shard.get_mut(resource) else { return false };
-        let is_alone =
-            line.waiters.is_empty() && line.contending.is_none() && line.carried.strong_count() == 0;
-        // Closing sends off what it finds, so nothing may come after that.
-        if !is_alone || engine.closed.is_cancelled() {
-            return false;
-        }
-        line.carried = Arc::downgrade(errand);
-        true
+    pub(super) fn carries(
+        engine: &Arc<Engine>,
+        resource: &Resource,
+        id: ClaimId,
+        errand: &Arc<Errand>,
+    ) -> bool {
+        let changed = Lines::change(engine, resource, Change::Carry(id, Arc::downgrade(errand)));
+        changed.is_some_and(|changed| changed.is_allowed)
     }
 
     /// A claim is left to its lease: the server alone counts it from now on.
@@ -234,74 +178,76 @@ impl Lines {
         Lines::departed(engine, &held.claim.resource, held.claim.id);
     }
 
-    fn next_taker(engine: &Arc<Engine>, held: &Held, passed: u32, state: State) -> Option<Waiter> {
-        let age = engine.clock.now().since(held.granted_at);
-        let budget = passed < engine.tuning.handover_count && age < engine.tuning.handover_time;
-        // What was asked back is for others, and not for the next one here.
-        if state != State::Valid || !budget || held.revoked().is_some() {
-            return None;
-        }
-        let mut shard = engine.lines.shard(&held.claim.resource);
-        let line = shard.get_mut(&held.claim.resource)?;
-        let waiter = line.take_front(|waiter| waiter.fits_claim(held))?;
-        if let Some(local) = line.held.iter_mut().find(|local| local.id == held.claim.id) {
-            local.task = waiter.task;
-        }
-        Some(waiter)
-    }
-
     /// The server no longer has the claim, or the engine has done what it can: the next in line may contend.
     pub(super) fn departed(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
-        let mut shard = engine.lines.shard(resource);
-        if let Some(line) = shard.get_mut(resource) {
-            line.held.retain(|local| local.id != id);
-        }
-        let next = Lines::settle(&mut shard, engine, resource);
-        drop(shard);
-        start(engine, next);
+        Lines::change(engine, resource, Change::Departed(id));
     }
 
     /// Ends every contender; their waiters are told by the client's own closing signal. Releases go on without their askers.
-    pub(super) fn end_waits(&self) {
-        let mut carried = Vec::new();
-        for shard in &self.shards {
-            let shard = lock(shard);
-            for line in shard.values() {
-                if let Some(contending) = &line.contending {
-                    contending.patience.end();
-                }
-                carried.extend(line.carried.upgrade());
+    pub(super) fn end_waits(engine: &Arc<Engine>) {
+        for shard in &engine.lines.shards {
+            let resources: Vec<_> = lock(shard).keys().cloned().collect();
+            for resource in resources {
+                Lines::change(engine, &resource, Change::Close);
             }
         }
-        carried.iter().for_each(|errand| errand.send_off());
     }
 
-    fn leave(&self, resource: &Resource, place: Place) -> bool {
-        let mut shard = self.shard(resource);
-        let Some(line) = shard.get_mut(resource) else { return false };
-        let left = line.waiters.remove(&place);
-        if let Some(contending) = &line.contending
-            && !line.waiters.values().any(|waiter| waiter.want == contending.want)
-        {
-            contending.patience.end();
+    /// Changes the line of a resource; `None` where it has none, and so nobody waits, contends or holds.
+    fn change(
+        engine: &Arc<Engine>,
+        resource: &Resource,
+        change: Change<'_, Reply, Weak<Errand>>,
+    ) -> Option<Changed> {
+        let mut is_there = false;
+        let changed = Lines::change_by(engine, resource, false, || {
+            is_there = true;
+            change
+        });
+        is_there.then_some(changed)
+    }
+
+    /// The one way to change a line: makes the change, and does what follows from it once the shard is free. Opens a line where
+    /// there is none if it may.
+    fn change_by<'a>(
+        engine: &Arc<Engine>,
+        resource: &Resource,
+        opens: bool,
+        change: impl FnOnce() -> Change<'a, Reply, Weak<Errand>>,
+    ) -> Changed {
+        let mut shard = engine.lines.shard(resource);
+        if opens && !shard.contains_key(resource) {
+            let stands_behind = engine.profile().order >= Order::Fifo;
+            let line = Line::new(stands_behind, engine.closed.is_cancelled());
+            shard.insert(resource.clone(), Entry { line, patience: None });
         }
-        if line.is_idle() {
+        let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
+        let mut changed = entry.line.apply(change());
+        let stopped = if changed.stop { entry.patience.take() } else { None };
+        let started = changed.start.take().map(|want| {
+            let patience = Patience::unlimited(engine.clock.clone());
+            entry.patience = Some(patience.clone());
+            contender::contend(engine.clone(), want, patience)
+        });
+        if changed.is_idle {
             shard.remove(resource);
         }
         drop(shard);
-        left.is_some()
-    }
-
-    fn settle(shard: &mut HashMap<Resource, Line>, engine: &Arc<Engine>, resource: &Resource) -> Next {
-        let line = shard.get_mut(resource)?;
-        let next = line.advance(engine);
-        if line.is_idle() {
-            shard.remove(resource);
+        if let Some(patience) = stopped {
+            patience.end();
         }
-        next
+        if let Some(errand) = changed.send_off.take().and_then(|errand| errand.upgrade()) {
+            errand.send_off();
+        }
+        if let Some(work) = started {
+            // What it asks belongs to whoever sent it, as far as that is known here.
+            let span = tracing::Span::current();
+            engine.spawn(spanned(|| span, work));
+        }
+        changed
     }
 
-    fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Line>> {
+    fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Entry>> {
         let hash = self.hasher.hash_one(resource);
         lock(&self.shards[(hash % SHARDS as u64) as usize])
     }
@@ -317,57 +263,20 @@ impl Default for Lines {
     }
 }
 
-impl Line {
-    /// Sends the first in line to the server, if nobody is there for this process and it could be admitted.
-    fn advance(&mut self, engine: &Arc<Engine>) -> Next {
-        if self.contending.is_some() || engine.closed.is_cancelled() {
-            return None;
-        }
-        let want = self.waiters.values().find(|waiter| !waiter.reply.is_closed())?.want.clone();
-        if !self.fits(want.share) {
-            return None;
-        }
-        let patience = Patience::unlimited(engine.clock.clone());
-        self.contending = Some(Contending { want: want.clone(), id: None, patience: patience.clone() });
-        Some((want, patience))
-    }
-
-    fn fits(&self, share: Share) -> bool {
-        let load: u64 = self.held.iter().map(|local| u64::from(local.share.weight())).sum();
-        let capacity = self.held.iter().map(|local| local.share.capacity()).fold(share.capacity(), u32::min);
-        load + u64::from(share.weight()) <= u64::from(capacity)
-    }
-
-    fn take_waiter(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
-        let live = |waiter: &Waiter| !waiter.reply.is_closed() && wanted(waiter);
-        let place = *self.waiters.iter().find(|(_, waiter)| live(waiter))?.0;
-        self.waiters.remove(&place)
-    }
-
-    /// Takes the first live task in line, if it is a wanted one: nobody is passed over.
-    fn take_front(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
-        let (place, front) = self.waiters.iter().find(|(_, waiter)| !waiter.reply.is_closed())?;
-        let place = *place;
-        if !wanted(front) {
-            return None;
-        }
-        self.waiters.remove(&place)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.waiters.is_empty() && self.held.is_empty() && self.contending.is_none()
-    }
+/// Returns whether a claim may be handed to the next task in line.
+fn may_pass(engine: &Engine, held: &Held, state: State, passed: u32) -> bool {
+    let age = engine.clock.now().since(held.granted_at);
+    let budget = passed < engine.tuning.handover_count && age < engine.tuning.handover_time;
+    // What was asked back is for others, and not for the next one here.
+    state == State::Valid && budget && held.revoked().is_none() && held.can_pass(passed)
 }
 
-impl Waiter {
-    /// Whether a claim that this process holds is just what this task wants.
-    fn fits_claim(&self, held: &Held) -> bool {
+impl Want {
+    /// Returns whether a claim that this process holds is just what is wanted.
+    fn is_met_by(&self, held: &Held) -> bool {
         let claim = &held.claim;
-        let (ttl, quiet) = (self.want.ttl + self.want.quiet, self.want.quiet);
-        self.want.share == claim.share
-            && ttl == claim.ttl
-            && quiet == held.quiet()
-            && self.want.note == claim.note
+        let (ttl, quiet) = (self.ttl + self.quiet, self.quiet);
+        self.share == claim.share && ttl == claim.ttl && quiet == held.quiet() && self.note == claim.note
     }
 }
 
@@ -395,19 +304,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.told.close();
-        self.engine.lines.leave(&self.resource, self.place);
-    }
-}
-
-/// The contender that is to be started, once no lock is held.
-type Next = Option<(Want, Patience)>;
-
-fn start(engine: &Arc<Engine>, next: Next) {
-    if let Some((want, patience)) = next {
-        let work = contender::contend(engine.clone(), want, patience);
-        // What it asks belongs to whoever sent it, as far as that is known here.
-        let span = tracing::Span::current();
-        engine.spawn(spanned(|| span, work));
+        Lines::change(&self.engine, &self.resource, Change::Leave(self.place));
     }
 }
 

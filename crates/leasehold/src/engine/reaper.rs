@@ -95,7 +95,7 @@ impl Reaper {
     }
 
     fn carry(&self, engine: &Arc<Engine>, job: Job) -> Option<Carried> {
-        let resource = job.claim.resource.clone();
+        let (resource, id) = (job.claim.resource.clone(), job.claim.id);
         let (backend, clock) = (self.backend.clone(), self.clock.clone());
         let (jobs, rest) = (self.jobs.clone(), self.jobs.clone());
         let ending = async move {
@@ -107,7 +107,7 @@ impl Reaper {
         };
         let go_on = move |ending| drop(jobs.send(Order::GoOn(ending)));
         let errand = Errand::new(contained(ending), engine.runtime.clone(), go_on);
-        if !Lines::carries(engine, &resource, &errand) {
+        if !Lines::carries(engine, &resource, id, &errand) {
             errand.send_off();
             return None;
         }

@@ -10,7 +10,7 @@ use tracing::{Span, field};
 
 use super::hold::Hold;
 use super::{Engine, Want};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::panics::{contained, spanned};
 use crate::witness::{Event, Miss, Way};
 
@@ -52,6 +52,18 @@ impl Asked {
         asking.tell(&outcome, share);
         outcome
     }
+}
+
+/// Reports an acquisition that does not wait in the local line as any other.
+pub(super) async fn asking(
+    engine: &Arc<Engine>,
+    want: &Want,
+    acquiring: impl Future<Output = Result<Hold>>,
+) -> Result<Arc<Hold>> {
+    let Some(asked) = Asked::heard(engine, want) else { return acquiring.await.map(Arc::new) };
+    let told = asked.told(async { acquiring.await.map(|hold| Some(Arc::new(hold))) }).await?;
+    // Invariant: what goes in is there, so what comes out is.
+    told.ok_or_else(|| Error::closed("lock").on(&want.resource))
 }
 
 /// An acquisition under way.

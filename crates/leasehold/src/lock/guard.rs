@@ -111,8 +111,12 @@ impl Guard {
     }
 
     /// What the backend keeps with the grant, for those who know its type.
+    ///
+    /// A condition that is made of it holds for as long as the claim does, so from here on the claim stays with this guard: its
+    /// release goes to the server, and the next task of this process is granted another claim; and it cannot be
+    /// [handed off](Guard::hand_off). An empty proof changes nothing.
     pub fn proof(&self) -> &Proof {
-        &self.hold().held().proof
+        self.hold().proof()
     }
 
     /// A public name of this hold: the same for everybody who holds it by re-entering, of no use to end it.
@@ -163,14 +167,7 @@ impl Guard {
 
     /// How it ends: lost, or given back (`None`). It does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
-        let cause = self.cause();
-        let mut changes = self.hold().held().watch();
-        async move {
-            match cause {
-                Some(cause) => Some(cause),
-                None => changes.ended().await,
-            }
-        }
+        self.hold().ending()
     }
 
     /// Waits until the state is another one than `seen`.

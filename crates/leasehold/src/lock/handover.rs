@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::{ClaimId, Fence, LossCause, Resource, Share};
 
-use super::notices::{Notices, Number, Redemption};
+use super::notices::{Notices, Number, Offer, Redemption};
 use super::{Guard, Lock};
 use crate::engine::{Resumption, random};
 use crate::error::{Error, ErrorKind, Result};
@@ -75,7 +75,8 @@ impl Guard {
     ///
     /// # Errors
     /// `Unsupported` where a store cannot do it, before anything is sent; ask for it in time by
-    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` where its owner holds it more than once. `Lost` where it had
+    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` where its owner holds it more than once, and where its
+    /// [proof](Guard::proof) was taken: a transaction on that condition does not distinguish the two holders. `Lost` where it had
     /// been lost before. Else as the store failed. After an error the lock is given back, and there is no token.
     pub async fn hand_off(self) -> Result<Handover> {
         let (resource, share) = (self.resource().clone(), self.share());
@@ -85,10 +86,16 @@ impl Guard {
         if Arc::strong_count(hold) > 1 {
             return Err(held_twice(&resource));
         }
+        if hold.held().is_pinned() {
+            let text = "its proof was taken, and a condition made of that would hold for the next holder as well: \
+                        release it, or hand off a lock whose proof nobody took";
+            return Err(Error::new(ErrorKind::Invalid, OFF, text).on(&resource));
+        }
         self.check().map_err(|error| error.with_op(OFF))?;
         let notices = Notices::of(&engine, &resource, OFF)?;
         let number = random(OFF).map_err(|error| error.on(&resource))?;
-        notices.offer(&claim.id.tag(), number, claim.ttl).await?;
+        let sub = hold.fence().map_or(0, |fence| fence.sub);
+        notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
         // From here on nothing waits, so it is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
         let passed = hold.pass_on().map_err(|cause| Error::lost(OFF, cause, &resource))?;
@@ -127,7 +134,7 @@ impl<K> Lock<K> {
         let allowed = redeem(notices, handover.clone());
         let resumption = Resumption { want, id: handover.id, after: handover.fence };
         let hold = self.engine.resume(resumption, allowed).await?;
-        Ok(Guard::new(Arc::new(hold), self.terms()))
+        Ok(Guard::new(hold, self.terms()))
     }
 }
 
@@ -208,7 +215,8 @@ fn read(text: &str) -> Option<Handover> {
 /// Makes sure that nobody else goes on with it.
 async fn redeem(notices: Notices, handover: Handover) -> Result<()> {
     let (tag, resource) = (handover.id.tag(), &handover.resource);
-    let redeemed = notices.redeem(&tag, handover.number).await?;
+    let offer = Offer { number: handover.number, sub: handover.fence.sub };
+    let redeemed = notices.redeem(&tag, offer).await?;
     if redeemed == Redemption::Redeemed {
         return Ok(());
     }

@@ -243,7 +243,8 @@ impl<K> Lock<K> {
     /// As that of the wait. What was announced is withdrawn in the background; until then the owner counts as one who waits.
     ///
     /// # Errors
-    /// When it is locked: `Deadlock`; what was held before is held still, and nothing more. Before anything is sent:
+    /// When it is locked: `Deadlock`; what was held before is held still, and nothing more. `Lost` where it was granted, and lost
+    /// before the announcement was withdrawn. Before anything is sent:
     /// `Unsupported` where the store may cut off notes, `Invalid` without an [`Lock::owner`]. When it looks: `Denied` where the
     /// store does not let this client have or see `leasehold!waits`.
     #[must_use]
@@ -262,6 +263,11 @@ impl<K> Lock<K> {
     }
 
     /// Demands that those who wait are granted in this order.
+    ///
+    /// # Does not promise
+    /// Anything about two tasks of one client that want the same: they take turns under one claim, within what
+    /// [`Tuning`](crate::Tuning) allows for a hand-over, and the one that waits for that has no place of its own in the line of the
+    /// store. A place is the client's: where the task it was taken for leaves, the next one that wants the same has it.
     ///
     /// # Errors
     /// `Unsupported` where this connection cannot give it. Nothing is sent.
@@ -370,6 +376,13 @@ impl<K> Lock<K> {
         }
         if self.ttl < TTL_MIN {
             return invalid(format!("a ttl of {:?} is too short: take {TTL_MIN:?} at least", self.ttl));
+        }
+        if !self.engine.is_useful(self.ttl) {
+            return invalid(format!(
+                "of a ttl of {:?} less than a tenth is left on this connection, after the drift between two clocks and the \
+                 coarseness of the server's are taken off: take a longer one",
+                self.ttl
+            ));
         }
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
             return invalid("a max_hold of zero leaves no time to hold it".to_owned());

@@ -26,8 +26,8 @@ pub(super) struct Notices {
 #[derive(Clone, Debug, PartialEq)]
 struct Notice {
     tag: String,
-    /// Whoever says this number may go on with it.
-    number: Option<Number>,
+    /// The offer to another process.
+    offer: Option<Offer>,
     /// What its holder was asked for.
     revoked: Option<Request>,
 }
@@ -44,6 +44,14 @@ type Mark = [u8; 8];
 
 /// Drawn at random for each hand-over.
 pub(super) type Number = [u8; 16];
+
+/// Secret and state that the next holder of a claim has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) number: Number,
+    /// The last part of the fence of its last holder: the next one's is counted from there.
+    pub(super) sub: u32,
+}
 
 /// What became of the wish to go on with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,26 +72,26 @@ impl Notices {
         Ok(Notices { engine: engine.clone(), resource: resource.clone(), register })
     }
 
-    /// Offers the claim to whoever says `number`.
-    pub(super) async fn offer(&self, tag: &str, number: Number, ttl: Duration) -> Result<()> {
+    /// Offers the claim to the process that knows the offer.
+    pub(super) async fn offer(&self, tag: &str, offer: Offer, ttl: Duration) -> Result<()> {
         let (dead, _) = self.dead().await?;
         self.change(ttl, |notices| {
             notices.retain(|notice| notice.tag != tag && !dead.contains(&notice.tag));
-            notices.push(Notice { tag: tag.to_owned(), number: Some(number), revoked: None });
+            notices.push(Notice { tag: tag.to_owned(), offer: Some(offer), revoked: None });
         })
         .await
     }
 
     /// Takes the offer. Of all who try one succeeds.
-    pub(super) async fn redeem(&self, tag: &str, number: Number) -> Result<Redemption> {
+    pub(super) async fn redeem(&self, tag: &str, offer: Offer) -> Result<Redemption> {
         // What is written says who was first, also where the answer is lost. To take it away would not: it is gone for all
         // alike. So that is left to a second step.
         let redeemed = self.register.update_seen(CONFLICTS, |seen| {
             let mut notices = self.read(seen)?;
-            let Some(notice) = notices.iter_mut().find(|notice| is_offered(notice, tag, number)) else {
+            let Some(notice) = notices.iter_mut().find(|notice| is_offered(notice, tag, offer)) else {
                 return Ok(Change::Leave(Redemption::Unknown));
             };
-            notice.number = None;
+            notice.offer = None;
             retain_open(&mut notices);
             self.write(&notices, seen, Duration::ZERO, Redemption::Redeemed)
         });
@@ -117,7 +125,7 @@ impl Notices {
             for tag in snapshot.holders.iter().map(|standing| standing.id.tag()) {
                 match notices.iter_mut().find(|notice| notice.tag == tag) {
                     Some(notice) => notice.revoked = Some(request.clone()),
-                    None => notices.push(Notice { tag, number: None, revoked: Some(request.clone()) }),
+                    None => notices.push(Notice { tag, offer: None, revoked: Some(request.clone()) }),
                 }
             }
         })
@@ -210,18 +218,19 @@ impl Notices {
 
 /// What says nothing any more is not kept.
 fn retain_open(notices: &mut Vec<Notice>) {
-    notices.retain(|notice| notice.number.is_some() || notice.revoked.is_some());
+    notices.retain(|notice| notice.offer.is_some() || notice.revoked.is_some());
 }
 
-fn is_offered(notice: &Notice, tag: &str, number: Number) -> bool {
-    notice.tag == tag && notice.number == Some(number)
+fn is_offered(notice: &Notice, tag: &str, offer: Offer) -> bool {
+    notice.tag == tag && notice.offer == Some(offer)
 }
 
 fn written(notices: &[Notice]) -> Vec<u8> {
     let record = Record::of(KIND).number(notices.len() as u64);
     let record = notices.iter().fold(record, |record, notice| {
-        let number = notice.number.as_ref().map_or(&[][..], |number| number);
-        let record = record.text(notice.tag.as_bytes()).text(number);
+        let number = notice.offer.as_ref().map_or(&[][..], |offer| &offer.number);
+        let sub = notice.offer.map_or(0, |offer| offer.sub);
+        let record = record.text(notice.tag.as_bytes()).text(number).number(u64::from(sub));
         match &notice.revoked {
             Some(Request { mark, reason }) => record.byte(1).text(mark).text(reason.as_bytes()),
             None => record.byte(0),
@@ -241,6 +250,8 @@ fn read(value: &[u8]) -> Option<Vec<Notice>> {
             [] => None,
             bytes => Some(Number::try_from(bytes).ok()?),
         };
+        let sub = u32::try_from(parts.number()?).ok()?;
+        let offer = number.map(|number| Offer { number, sub });
         let revoked = match parts.byte()? {
             0 => None,
             1 => {
@@ -249,13 +260,13 @@ fn read(value: &[u8]) -> Option<Vec<Notice>> {
             }
             _ => return None,
         };
-        notices.push(Notice { tag, number, revoked });
+        notices.push(Notice { tag, offer, revoked });
     }
     parts.is_read().then_some(notices)
 }
 
 /// The kind of record, and its version.
-const KIND: u8 = 0x6e;
+const KIND: u8 = 0x6f;
 /// So many others may be first before the wish to go on with a claim is given up.
 const CONFLICTS: u32 = 1_000;
 /// What is noted is kept for so long at least, and by stores that forget nothing until the next change.
@@ -269,9 +280,17 @@ mod tests {
     fn notices_are_read_as_they_were_written_and_nothing_else_is() {
         let request = |reason: &str| Some(Request { mark: [9; 8], reason: reason.to_owned() });
         let notices = vec![
-            Notice { tag: "a".repeat(32), number: Some([7; 16]), revoked: None },
-            Notice { tag: "b".repeat(32), number: None, revoked: request("") },
-            Notice { tag: "c".repeat(32), number: Some([0; 16]), revoked: request("drain “a”\n") },
+            Notice {
+                tag: "a".repeat(32),
+                offer: Some(Offer { number: [7; 16], sub: u32::MAX }),
+                revoked: None,
+            },
+            Notice { tag: "b".repeat(32), offer: None, revoked: request("") },
+            Notice {
+                tag: "c".repeat(32),
+                offer: Some(Offer { number: [0; 16], sub: 0 }),
+                revoked: request("drain “a”\n"),
+            },
         ];
         let value = written(&notices);
         assert_eq!(read(&value), Some(notices));

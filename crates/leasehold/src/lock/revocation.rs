@@ -72,6 +72,7 @@ impl Guard {
     pub(crate) fn revoking(&self) -> impl Future<Output = Result<Option<Revocation>>> + Send + 'static {
         let (engine, held) = (self.hold().engine().clone(), Arc::downgrade(self.hold().held()));
         let (resource, tag, ending) = (self.resource().clone(), self.tag(), self.ending());
+        let over = self.hold().over();
         async move {
             let notices = Notices::of(&engine, &resource, HEAR)?;
             tokio::select! {
@@ -80,7 +81,7 @@ impl Guard {
                     Some(cause) => Err(Error::lost(HEAR, cause, &resource)),
                     None => Ok(None),
                 },
-                heard = listen(&engine, &notices, &tag, &held) => heard,
+                heard = listen(&engine, &notices, &tag, &held, over) => heard,
             }
         }
     }
@@ -116,6 +117,7 @@ async fn listen(
     notices: &Notices,
     tag: &str,
     held: &Weak<Held>,
+    over: impl Fn() -> bool,
 ) -> Result<Option<Revocation>> {
     let mut last = None;
     loop {
@@ -125,12 +127,16 @@ async fn listen(
         };
         let Some(held) = held.upgrade() else { return Ok(None) };
         // Another listener of this process may have been first, and has answered for all.
-        if let Some(reason) = held.revoked() {
+        if let Some(reason) = held.revoked().filter(|_| !over()) {
             return Ok(Some(Revocation { reason: reason.to_string() }));
         }
         match looked.and_then(|seen| Ok((notices.request(&seen, tag)?, seen))) {
             Ok((None, seen)) => last = Some(seen),
             Ok((Some(request), _)) => {
+                if over() {
+                    // Released meanwhile: the request may be meant for the next holder.
+                    return Ok(None);
+                }
                 held.revoke(&request.reason);
                 let (notices, tag, reason) = (notices.clone(), tag.to_owned(), request.reason.clone());
                 // What stays where this fails goes with the next change: the claim is never used again.

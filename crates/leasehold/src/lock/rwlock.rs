@@ -11,7 +11,8 @@ use crate::error::Result;
 
 /// A lock for many readers or one writer, over all processes that use the same store.
 ///
-/// On a store that grants in order, readers that come after a waiting writer wait behind it: neither side starves.
+/// On a store that grants in order, readers that come after a waiting writer wait behind it, those of other processes and those of
+/// its own alike: neither side starves.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

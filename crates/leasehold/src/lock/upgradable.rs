@@ -5,7 +5,6 @@
 //! second claim back.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -41,7 +40,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// a writer are lost together, and the fence is that of the later grant.
 ///
 /// # Does not promise
-/// That it can become a writer: where a writer waits already, letting go is the only way on. Others that begin to read
+/// That it can become a writer: where a writer waits already, also one of this process, letting go is the only way on. Others that begin to read
 /// while it waits to write wait behind it on a store that keeps a line, and pass it on one that does not.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
@@ -138,7 +137,7 @@ impl Upgradable {
         };
         // How long it is held at least is the reader's matter.
         let terms = Terms { at_least: Duration::ZERO, ..self.lock.terms() };
-        self.write = Some(Guard::new(Arc::new(hold), terms));
+        self.write = Some(Guard::new(hold, terms));
         // Nobody else reads now, so nobody can want to upgrade: the gate is of no use any more.
         drop(gate);
         self.check()

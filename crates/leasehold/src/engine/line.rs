@@ -1,0 +1,276 @@
+//! The local line of one resource, as a pure machine: no I/O, no clock, no task.
+//!
+//! Ground rules: there is one way to change a line, [`Line::apply`], and it ends with deriving from the resulting state what has
+//! to follow. So no change can forget to start a contender, to stop one that nobody needs, to send off a release that somebody
+//! depends on, or to remove a line that is idle.
+//!
+//! After every change of an open line a contender is under way, or nobody waits, or the first in line has to wait for what this
+//! process holds. The handles of waiters and of releases are opaque here.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use leasehold_core::{ClaimId, Share};
+use tokio::task;
+
+use super::Want;
+
+/// A place in the line: the greater priority first, then who came first.
+pub(super) type Place = (Reverse<i32>, u64);
+
+/// The line of one resource; `W` is the handle of a waiter, `E` that of a release that its asker carries out.
+#[derive(Debug)]
+pub(super) struct Line<W, E> {
+    waiters: BTreeMap<Place, Waiter<W>>,
+    contending: Option<Contending>,
+    held: Vec<Local>,
+    carried: Option<(ClaimId, E)>,
+    /// The store keeps a line of its own, in which a claim may wait behind what this process holds.
+    stands_behind: bool,
+    is_closed: bool,
+    #[cfg(test)]
+    pub(super) mutant: Option<tests::Mutant>,
+}
+
+/// One task that waits.
+#[derive(Debug)]
+struct Waiter<W> {
+    want: Want,
+    task: Option<task::Id>,
+    handle: W,
+}
+
+/// The one claim of this process that waits in the server's line.
+#[derive(Debug)]
+struct Contending {
+    want: Want,
+    /// Under which claim, once that is drawn.
+    id: Option<ClaimId>,
+    /// Its patience was ended: nobody needs it any more.
+    is_stopped: bool,
+}
+
+/// A claim that this process holds, until its release is confirmed.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) id: ClaimId,
+    pub(super) share: Share,
+    pub(super) task: Option<task::Id>,
+}
+
+/// One change of a line.
+pub(super) enum Change<'a, W, E> {
+    /// A task enters the line.
+    Enter { place: Place, want: Want, task: Option<task::Id>, handle: W },
+    /// A task leaves the line, if it is still in it.
+    Leave(Place),
+    /// A task that does not wait asks for this share now.
+    Try(Share),
+    /// The contender has drawn the id of its claim.
+    Drawn(ClaimId),
+    /// The contender's claim was granted.
+    Granted(ClaimId, Share),
+    /// The contender ended without a grant; `failed` where all who want the same get its error.
+    Ended { failed: bool },
+    /// A claim was granted to a task outside the line.
+    HeldBeside(Local),
+    /// A task has released a claim: the next task in line may get it if `fit` says so of what it wants.
+    Returned { id: ClaimId, fit: Option<&'a dyn Fn(&Want) -> bool> },
+    /// The asker of a release wants to carry it out.
+    Carry(ClaimId, E),
+    /// A task outside the line waits for what this process releases.
+    Depend,
+    /// The server no longer has the claim, or all was done that can be.
+    Departed(ClaimId),
+    /// The client closes.
+    Close,
+}
+
+/// Consequences of a change.
+#[derive(Debug)]
+pub(super) struct Outcome<W, E> {
+    /// The task that gets what was granted or released, and what it asked for.
+    pub(super) taker: Option<(W, Want)>,
+    /// The tasks that get the contender's error.
+    pub(super) failed: Vec<W>,
+    /// A contender has to be started for this.
+    pub(super) start: Option<Want>,
+    /// The contender has to be stopped.
+    pub(super) stop: bool,
+    /// This release has to be taken from its asker.
+    pub(super) send_off: Option<E>,
+    /// The request is allowed: to try, or to carry out a release.
+    pub(super) is_allowed: bool,
+    /// The task holds, alone, what it waits for now.
+    pub(super) waits_for_itself: bool,
+    /// The line is empty and has to be removed.
+    pub(super) is_idle: bool,
+}
+
+impl<W, E> Default for Outcome<W, E> {
+    fn default() -> Self {
+        Outcome {
+            taker: None,
+            failed: Vec::new(),
+            start: None,
+            stop: false,
+            send_off: None,
+            is_allowed: false,
+            waits_for_itself: false,
+            is_idle: true,
+        }
+    }
+}
+
+impl<W, E> Line<W, E> {
+    /// An empty line.
+    pub(super) fn new(stands_behind: bool, is_closed: bool) -> Self {
+        Line {
+            waiters: BTreeMap::new(),
+            contending: None,
+            held: Vec::new(),
+            carried: None,
+            stands_behind,
+            is_closed,
+            #[cfg(test)]
+            mutant: None,
+        }
+    }
+
+    /// Makes a change, and says what follows from it.
+    pub(super) fn apply(&mut self, change: Change<'_, W, E>) -> Outcome<W, E> {
+        #[cfg(test)]
+        let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
+        let mut outcome = Outcome::default();
+        let mut is_depended_on = false;
+        match change {
+            Change::Enter { place, want, task, handle } => {
+                outcome.waits_for_itself = task.is_some()
+                    && self.held.iter().any(|local| local.task == task && local.share.is_exclusive());
+                self.waiters.insert(place, Waiter { want, task, handle });
+            }
+            Change::Leave(place) => drop(self.waiters.remove(&place)),
+            Change::Try(share) => {
+                outcome.is_allowed = self.admits(share);
+                is_depended_on = !outcome.is_allowed;
+            }
+            Change::Drawn(id) => {
+                if let Some(contending) = &mut self.contending {
+                    contending.id = Some(id);
+                }
+            }
+            Change::Granted(id, share) => {
+                let want = self.contending.take().map(|contending| contending.want);
+                let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
+                let task = taker.as_ref().and_then(|waiter| waiter.task);
+                self.held.push(Local { id, share, task });
+                outcome.taker = taker.map(|waiter| (waiter.handle, waiter.want));
+            }
+            Change::Ended { failed } => {
+                let want = self.contending.take().map(|contending| contending.want);
+                if let Some(want) = want.filter(|_| failed) {
+                    while let Some(waiter) = self.take(|waiter| waiter.want == want) {
+                        outcome.failed.push(waiter.handle);
+                    }
+                }
+            }
+            Change::HeldBeside(local) => self.held.push(local),
+            Change::Returned { id, fit } => {
+                if let Some(waiter) = fit.and_then(|fit| self.take_first(fit)) {
+                    self.held
+                        .iter_mut()
+                        .filter(|local| local.id == id)
+                        .for_each(|local| local.task = waiter.task);
+                    outcome.taker = Some((waiter.handle, waiter.want));
+                }
+            }
+            Change::Carry(id, errand) => {
+                // Closing sends off the release that is carried, so none may follow it.
+                outcome.is_allowed = !self.is_closed && !self.is_waited_for() && self.carried.is_none();
+                if outcome.is_allowed {
+                    self.carried = Some((id, errand));
+                }
+            }
+            Change::Depend => is_depended_on = true,
+            Change::Departed(id) => {
+                self.held.retain(|local| local.id != id);
+                self.carried.take_if(|(carried, _)| *carried == id);
+            }
+            Change::Close => self.is_closed = true,
+        }
+        #[cfg(test)]
+        if forgets {
+            outcome.is_idle = false;
+            return outcome;
+        }
+        self.follow_up(&mut outcome, is_depended_on);
+        outcome
+    }
+
+    /// Derives the consequences from the state alone.
+    fn follow_up(&mut self, outcome: &mut Outcome<W, E>, is_depended_on: bool) {
+        match &mut self.contending {
+            None => outcome.start = self.next_to_contend(),
+            Some(contending) if !contending.is_stopped => {
+                let is_needed = || self.waiters.values().any(|waiter| waiter.want == contending.want);
+                outcome.stop = self.is_closed || !is_needed();
+                contending.is_stopped = outcome.stop;
+            }
+            Some(_) => {}
+        }
+        if let Some(want) = &outcome.start {
+            self.contending = Some(Contending { want: want.clone(), id: None, is_stopped: false });
+        }
+        if is_depended_on || self.is_closed || self.is_waited_for() {
+            outcome.send_off = self.carried.take().map(|(_, errand)| errand);
+        }
+        outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
+    }
+
+    /// Returns what the first in line wants, if the server is to be asked for it.
+    fn next_to_contend(&self) -> Option<Want> {
+        let want = &self.waiters.values().next().filter(|_| !self.is_closed)?.want;
+        // A task that wants the same share may get a claim by hand-over. Any other gains nothing by waiting here, and on a
+        // store that keeps a line other processes would pass it.
+        let may_be_handed = || self.held.iter().any(|local| local.share == want.share);
+        (self.fits(want.share) || (self.stands_behind && !may_be_handed())).then(|| want.clone())
+    }
+
+    /// Returns whether a task outside the line may ask the server. It may not where what this process holds is in its way, or in
+    /// the way of the first in line, which would wait longer.
+    fn admits(&self, share: Share) -> bool {
+        let first = self.waiters.values().next();
+        self.fits(share) && first.is_none_or(|first| self.fits(first.want.share))
+    }
+
+    /// Returns the contender's claim, if it is for just this and this process holds nothing.
+    pub(super) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
+        let contending = self.contending.as_ref().filter(|_| self.held.is_empty())?;
+        contending.id.filter(|_| contending.want == *want)
+    }
+
+    fn fits(&self, share: Share) -> bool {
+        let load: u64 = self.held.iter().map(|local| u64::from(local.share.weight())).sum();
+        let capacity = self.held.iter().map(|local| local.share.capacity()).fold(share.capacity(), u32::min);
+        load + u64::from(share.weight()) <= u64::from(capacity)
+    }
+
+    fn is_waited_for(&self) -> bool {
+        !self.waiters.is_empty() || self.contending.is_some()
+    }
+
+    /// Takes the first of those who are meant.
+    fn take(&mut self, is_meant: impl Fn(&Waiter<W>) -> bool) -> Option<Waiter<W>> {
+        let place = *self.waiters.iter().find(|(_, waiter)| is_meant(waiter))?.0;
+        self.waiters.remove(&place)
+    }
+
+    /// Takes the first in line, if it is a fit one: nobody is passed over.
+    fn take_first(&mut self, fit: &dyn Fn(&Want) -> bool) -> Option<Waiter<W>> {
+        let first = self.waiters.first_entry().filter(|first| fit(&first.get().want))?;
+        Some(first.remove())
+    }
+}
+
+#[cfg(test)]
+mod tests;

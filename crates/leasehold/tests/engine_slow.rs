@@ -1,0 +1,137 @@
+//! Grants that come too late to be of use, and leases that leave no time to work.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Store, ms, settles};
+use leasehold::core::{
+    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step, Summary,
+    Version,
+};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{ErrorKind, Leasehold, Owner, Tuning};
+
+/// No machine is so busy.
+const SOON: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn grants_that_come_too_late_are_not_asked_for_for_ever() {
+    let store = Store::new();
+    let (locks, wire) = store.tuned(Tuning { outage: ms(300), ..Tuning::default() });
+    let (other, _) = store.client();
+    wire.set(Verb::Contend, Mode::LateReply(ms(150)));
+    let mutex = locks.mutex("job").ttl(ms(100));
+    for way in ["lock", "try_lock", "upgrade"] {
+        let before = wire.calls(Verb::Contend);
+        let refused = tokio::time::timeout(SOON, async {
+            match way {
+                "lock" => mutex.lock().await.map(drop),
+                "try_lock" => mutex.try_lock().await.map(drop),
+                _ => {
+                    wire.set(Verb::Contend, Mode::Pass);
+                    let mut guard = locks.rwlock("prices").ttl(ms(100)).upgradable_read().await.unwrap();
+                    wire.set(Verb::Contend, Mode::LateReply(ms(150)));
+                    guard.upgrade().await
+                }
+            }
+        });
+        let refused = refused.await.expect("it is bounded").unwrap_err();
+        // The gate of an upgrade is granted as late as all else.
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{way}: {refused}");
+        assert!(refused.to_string().contains("so slowly"), "{way}: {refused}");
+        assert!(wire.calls(Verb::Contend) - before <= 5, "{way}: with pauses");
+    }
+    wire.set_all(Mode::Pass);
+    settles(&other, "job").await;
+    other.mutex("job").lock().await.unwrap().release().await.unwrap();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    settles(&other, "prices").await;
+}
+
+/// The memory store, on a server that counts in whole seconds.
+#[derive(Debug)]
+struct Coarse(MemoryBackend, Profile);
+
+#[async_trait::async_trait]
+impl Backend for Coarse {
+    fn profile(&self) -> &Profile {
+        &self.1
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.0.contend(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.0.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.0.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.0.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.0.list(prefix, after, limit).await
+    }
+}
+
+#[tokio::test]
+async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
+    let memory = MemoryBackend::new();
+    let profile = Profile { granularity: Duration::from_secs(1), ..memory.profile().clone() };
+    let wire = Arc::new(Fault::over(Arc::new(Coarse(memory, profile))));
+    let tuning = Tuning { drift: 0.5, ..Tuning::default() };
+    let locks = Leasehold::builder().tuning(tuning).over(wire.clone()).unwrap();
+    // Half of it goes for the drift, and a second for the coarseness.
+    for ttl in [ms(2_000), ms(2_400)] {
+        let refused = locks.mutex("job").ttl(ttl).lock().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    }
+    assert_eq!(wire.calls(Verb::Contend), 0);
+    let guard = locks.mutex("job").ttl(ms(60_000)).lock().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// The announcement is withdrawn before the wait comes back, which may take longer than what was granted lasts.
+#[tokio::test]
+async fn what_is_lost_before_the_wait_comes_back_is_not_granted() {
+    let store = Store::new();
+    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let owner = Owner::new();
+    let lock = |name: &str| locks.mutex(name).owner(&owner).detect_deadlocks(ms(10));
+    let from = lock("from").lock().await.unwrap();
+    let to = other.mutex("to").lock().await.unwrap();
+    let wanted = lock("to").max_hold(ms(50));
+    let waits = tokio::spawn(async move { wanted.lock().await });
+    common::held(&other, "leasehold!waits").await;
+    wire.set(Verb::Release, Mode::Hang);
+    to.release().await.unwrap();
+    common::held(&other, "to").await;
+    // The claim is held for longer than it may be, and the wait has not come back.
+    tokio::time::sleep(ms(300)).await;
+    assert!(!waits.is_finished());
+    wire.set_all(Mode::Pass);
+    let refused = tokio::time::timeout(SOON, waits).await.unwrap().unwrap().unwrap_err();
+    assert!(refused.is_lost(), "{refused}");
+    from.release().await.unwrap();
+    settles(&other, "to").await;
+}
