@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::*;
+use leasehold::{ErrorKind, Leasehold};
 use leasehold_core::{Grant, Release, Share};
 use leasehold_etcd::EtcdProof;
 use leasehold_testkit::{EtcdCluster, require};
@@ -121,4 +122,51 @@ async fn a_paused_holders_own_transaction_is_refused() {
     assert_eq!(server.etcdctl(&["get", "ledger", "--print-value-only"]).unwrap().trim(), "two");
     assert!(matches!(release(&backend, &ours).await, Release::Freed));
     assert!(!write(&endpoint, proof(&grant), "four"), "a released lock still lets its holder write");
+}
+
+/// A guard whose proof was taken keeps its claim: the next task of the process is granted another one, so that a late
+/// transaction of the first is refused; and no other process takes the claim over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_condition_of_one_task_does_not_hold_for_the_next() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let endpoint = server.addr(0).to_string();
+    let tuning = leasehold::Tuning {
+        handover_count: 1_000,
+        handover_time: 100 * LONG,
+        ..leasehold::Tuning::default()
+    };
+    let locks = Leasehold::builder().tuning(tuning).over(connect(&server.url()).await).unwrap();
+    let mutex = locks.mutex("ledger");
+    let first = mutex.lock().await.unwrap();
+    let of_first = first.proof().get::<EtcdProof>().unwrap().clone();
+    let mut next = Box::pin(mutex.lock());
+    assert!(futures_util::poll!(&mut next).is_pending(), "it waits in the line of this process");
+    drop(first);
+    let second = next.await.unwrap();
+    assert!(write_by(&endpoint, second.proof().get().unwrap(), "second").await);
+    assert!(
+        !write_by(&endpoint, &of_first, "late").await,
+        "a late transaction of the first holder took effect"
+    );
+    assert_eq!(server.etcdctl(&["get", "ledger", "--print-value-only"]).unwrap().trim(), "second");
+
+    let refused = second.hand_off().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("proof"), "{refused}");
+
+    // Without a proof there is nothing to be late with: it is handed over as ever.
+    let first = mutex.lock().await.unwrap();
+    let mut next = Box::pin(mutex.lock());
+    assert!(futures_util::poll!(&mut next).is_pending());
+    drop(first);
+    let second = next.await.unwrap();
+    assert_eq!(second.fence().unwrap().sub, 1);
+    let third = mutex.take_over(&second.hand_off().await.unwrap()).await.unwrap();
+    assert!(write_by(&endpoint, third.proof().get().unwrap(), "third").await);
+    third.release().await.unwrap();
+}
+
+async fn write_by(endpoint: &str, proof: &EtcdProof, value: &'static str) -> bool {
+    let (endpoint, proof) = (endpoint.to_owned(), proof.clone());
+    tokio::task::spawn_blocking(move || write(&endpoint, &proof, value)).await.unwrap()
 }

@@ -26,6 +26,8 @@
 ///
 /// # Promises
 /// Of two multis that carry the checks of two holders of a mutex, the later one in the ensemble's order is the later holder's.
+/// Also of two tasks of one process: a guard whose proof was taken is not handed over under the same node. Its release
+/// deletes the node, and the next holder has another one.
 ///
 /// # Does not promise
 /// Anything about writes elsewhere. For those there is the fence, whose `seq` is [`czxid`](ZooKeeperProof::czxid).

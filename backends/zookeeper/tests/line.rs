@@ -220,6 +220,43 @@ async fn a_multi_of_the_users_own_fails_once_the_claim_is_gone() {
     next.release().await.unwrap();
 }
 
+/// A guard whose proof was taken keeps its claim: the next task of the process is granted another node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_one_task_does_not_pass_for_the_next() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let patient = Duration::from_secs(3_600);
+    let tuning = leasehold::Tuning { handover_count: 1_000, handover_time: patient, ..Default::default() };
+    let backend = backend(&servers.url()).await;
+    let locks = leasehold::Leasehold::builder().tuning(tuning).over(backend).unwrap();
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let options = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    user.create("/balance", b"0", &options).await.unwrap();
+    let write = async |proof: &ZooKeeperProof, data: &[u8]| {
+        let mut multi = user.new_multi_writer();
+        multi.add_check_version(proof.path(), proof.version()).unwrap();
+        multi.add_set_data("/balance", data, None).unwrap();
+        multi.commit().await
+    };
+    let mutex = locks.mutex("orders/42");
+    let first = mutex.lock().await.unwrap();
+    let of_first = first.proof().get::<ZooKeeperProof>().unwrap().clone();
+    let mut next = Box::pin(mutex.lock());
+    assert!(futures_util::poll!(&mut next).is_pending(), "it waits in the line of this process");
+    drop(first);
+    let second = next.await.unwrap();
+    write(second.proof().get().unwrap(), b"second").await.unwrap();
+    assert!(write(&of_first, b"late").await.is_err(), "a late multi of the first holder took effect");
+    assert_eq!(user.get_data("/balance").await.unwrap().0, b"second");
+    second.release().await.unwrap();
+
+    // Without a proof there is nothing to be late with: it is handed over as ever.
+    let first = mutex.lock().await.unwrap();
+    let mut next = Box::pin(mutex.lock());
+    assert!(futures_util::poll!(&mut next).is_pending());
+    drop(first);
+    assert_eq!(next.await.unwrap().fence().unwrap().sub, 1);
+}
+
 /// A child that leasehold did not write is not passed over: it may be another library's holder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_child_is_an_error_and_stays() {
