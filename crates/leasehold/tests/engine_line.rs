@@ -1,5 +1,11 @@
 //! The local line: one claim on the server, hand-over inside the process, nobody starves.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "it is a test, which the lint does not see in helpers"
+)]
+
 mod common;
 
 use std::sync::Arc;
