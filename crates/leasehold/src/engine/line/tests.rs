@@ -1,3 +1,7 @@
+//! Random programs on a line, compared with a simple model; and lines that forget something, which the programs find.
+//!
+//! Ground rules: the model knows only what an observer outside sees. No chance decides what is tested: the seed is fixed.
+
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
