@@ -8,7 +8,7 @@ use leasehold_core::{
     Backend, Broken, Claim, Clock, Finding, Note, Profile, Resource, Snapshot, Standing, Summary, Version,
 };
 
-use crate::clock::{Bridged, SystemClock};
+use crate::clock::{Bridged, LeaseClock};
 use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned,
 };
@@ -333,7 +333,11 @@ impl Builder {
         self
     }
 
-    /// The clock that leases are measured by; for simulation. It must run as the tokio timers do.
+    /// The clock that leases are measured by; for simulation. It must run as the tokio timers do: [`TokioClock`](crate::TokioClock)
+    /// does.
+    ///
+    /// Unless set it is the clock of this machine, which counts suspend; where a test pauses the time of its runtime, leases end
+    /// by the time of the runtime as soon as that is ahead.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -365,7 +369,7 @@ impl Builder {
     pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
         let clock: Arc<dyn Clock> = match self.clock {
             Some(clock) => Arc::new(Bridged::over(clock)),
-            None => Arc::new(SystemClock),
+            None => Arc::new(LeaseClock::new()),
         };
         let engine = Engine::start(backend, clock, self.tuning, Telling::to(self.witness))?;
         let note = self.note.unwrap_or_else(own_note);

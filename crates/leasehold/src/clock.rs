@@ -1,9 +1,12 @@
-//! The clock of this machine, and what stands in for a clock that fails.
+//! The clocks that leases are measured by, and what stands in for a clock that fails.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold_core::{Clock, Moment};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
 
 use crate::panics::{contained, logged};
 
@@ -55,12 +58,115 @@ impl Clock for Bridged {
     }
 }
 
+/// The time of the tokio runtime, for tests that pause it and for simulations.
+///
+/// Under `#[tokio::test(start_paused = true)]` time stands still while a task runs, and leaps to the next timer when all tasks
+/// wait. A client needs no clock of its own there: unless [`Builder::clock`](crate::Builder::clock) says otherwise, its leases
+/// follow whichever is ahead, the runtime or the machine. Give this clock to a
+/// [`MemoryBackend`](crate::local::MemoryBackend::with_clock), and the leases of a holder that is gone end in the same time too.
+///
+/// ```
+/// use leasehold::{Leasehold, TokioClock, local::MemoryBackend};
+/// use std::{sync::Arc, time::Duration};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+/// # runtime.block_on(async {
+/// let store = Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())));
+/// let locks = Leasehold::builder().clock(Arc::new(TokioClock::new())).over(store)?;
+/// let guard = locks.mutex("job").max_hold(Duration::from_secs(3600)).lock().await?;
+/// guard.lost().await; // an hour later, by the clock of the runtime
+/// # leasehold::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
+/// # Does not promise
+/// To count suspend: outside of tests it is `std::time::Instant`, and stands still while the machine sleeps. Outside of the
+/// runtime a paused time cannot be seen: there it shows the latest that was seen inside.
+#[derive(Debug)]
+pub struct TokioClock {
+    began: Instant,
+    latest: AtomicU64,
+}
+
+impl TokioClock {
+    /// A clock that begins now.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> TokioClock {
+        TokioClock { began: Instant::now(), latest: AtomicU64::new(0) }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Moment {
+        let now = Moment::START.after(Instant::now().saturating_duration_since(self.began)).as_nanos();
+        Moment::from_nanos(self.latest.fetch_max(now, Ordering::SeqCst).max(now))
+    }
+}
+
+/// The clock of a client that was given none: the machine's, or the runtime's where a test has paused it and its timers
+/// run ahead. Leases end by whichever is later, so that no timer fires after the end of a lease that still counts as held.
+#[derive(Debug)]
+pub(crate) struct LeaseClock {
+    began: Moment,
+    runtime: Instant,
+    /// The latest that the runtime showed while it was ahead.
+    ahead: AtomicU64,
+}
+
+impl LeaseClock {
+    /// A clock for the runtime in which this is called.
+    pub(crate) fn new() -> LeaseClock {
+        LeaseClock { began: SystemClock.now(), runtime: Instant::now(), ahead: AtomicU64::new(0) }
+    }
+}
+
+impl Clock for LeaseClock {
+    fn now(&self) -> Moment {
+        let machine = SystemClock.now();
+        let runtime = self.began.after(Instant::now().saturating_duration_since(self.runtime));
+        // Where no test pauses the runtime it is never ahead by more than the time between two looks, and nothing is written.
+        let ahead = if runtime > machine.after(AHEAD) {
+            self.ahead.fetch_max(runtime.as_nanos(), Ordering::SeqCst).max(runtime.as_nanos())
+        } else {
+            self.ahead.load(Ordering::Relaxed)
+        };
+        machine.max(Moment::from_nanos(ahead))
+    }
+}
+
+/// The runtime counts as paused where it is so much ahead.
+const AHEAD: Duration = Duration::from_millis(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use leasehold_core::ManualClock;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_runtime_is_followed() {
+        let (lease, tokio) = (LeaseClock::new(), TokioClock::new());
+        let before = (lease.now(), tokio.now());
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(lease.now().since(before.0) >= Duration::from_secs(100));
+        assert_eq!(tokio.now().since(before.1), Duration::from_secs(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outside_of_the_runtime_neither_goes_back() {
+        let clocks = (LeaseClock::new(), TokioClock::new());
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let inside = (clocks.0.now(), clocks.1.now());
+        let outside = std::thread::spawn(move || (clocks.0.now(), clocks.1.now())).join().unwrap();
+        assert!(outside.0 >= inside.0 && outside.1 >= inside.1, "{inside:?} {outside:?}");
+    }
+
+    #[test]
+    fn without_a_runtime_the_lease_clock_is_that_of_the_machine() {
+        let clock = LeaseClock::new();
+        let (before, now, after) = (SystemClock.now(), clock.now(), SystemClock.now());
+        assert!(before <= now && now <= after);
+        assert_eq!(clock.ahead.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn it_runs_forward() {

@@ -44,7 +44,7 @@ mod panics;
 mod witness;
 
 pub use client::{Builder, Leasehold};
-pub use clock::SystemClock;
+pub use clock::{SystemClock, TokioClock};
 pub use coord::{
     Barrier, Cache, CacheError, Cached, Condition, Election, Latch, Leader, Leadership, LoadError, Loaded,
     Loss, MultiGuard, MultiLock, Observer, Origin, Passage, RateLimit, Segment, SegmentReport, SegmentUse,

@@ -269,3 +269,30 @@ async fn held_locks_are_renewed_in_batches_and_never_lost_falsely() {
         guard.release().await.unwrap();
     }
 }
+
+/// A test of a user's, in the way that tokio offers: it must not pass for want of time.
+#[tokio::test(start_paused = true)]
+async fn under_a_paused_time_a_hung_renewal_is_a_loss() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
+    wire.set(Verb::Renew, Mode::Hang);
+    let mut steps = 0;
+    let work = async {
+        for _ in 0..20 {
+            tokio::time::sleep(ms(1_000)).await;
+            steps += 1;
+        }
+    };
+    let ran = guard.run(work).await;
+    assert!(ran.is_err_and(|error| error.is_lost()), "{steps} steps were done");
+    assert!(steps <= 3, "{steps} steps");
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_a_paused_time_what_is_renewed_stays_held() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
+    guard.run(tokio::time::sleep(ms(60_000))).await.unwrap();
+    assert!(wire.calls(Verb::Renew) >= 40, "{}", wire.calls(Verb::Renew));
+    guard.release().await.unwrap();
+}

@@ -31,6 +31,9 @@ use tokio::sync::watch;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// It works under a paused time, too: there an hour passes at once, and a lease that is not renewed is lost when its time is
+/// over by the clock of the runtime. See [`TokioClock`](crate::TokioClock) for what the store needs for that.
 #[derive(Debug)]
 pub struct Fault {
     inner: Arc<dyn Backend>,
