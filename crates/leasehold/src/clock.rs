@@ -141,6 +141,7 @@ const AHEAD: Duration = Duration::from_millis(1);
 mod tests {
     use super::*;
     use leasehold_core::ManualClock;
+    use std::sync::atomic::AtomicBool;
 
     #[tokio::test(start_paused = true)]
     async fn a_paused_runtime_is_followed() {

@@ -129,3 +129,14 @@ async fn what_an_owner_has_lost_is_not_in_its_own_way() {
     drop((reader, writer));
     settles(&locks, "prices").await;
 }
+
+#[tokio::test]
+async fn releasing_one_of_two_lost_guards_says_that_it_was_lost() {
+    let (locks, _wire) = Store::new().client();
+    let owner = Owner::new();
+    let outer = locks.mutex("job").owner(&owner).max_hold(ms(20)).lock().await.unwrap();
+    let inner = locks.mutex("job").owner(&owner).lock().await.unwrap();
+    outer.lost().await;
+    assert!(inner.release().await.unwrap_err().is_lost());
+    assert!(outer.release().await.unwrap_err().is_lost());
+}

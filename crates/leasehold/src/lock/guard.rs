@@ -215,7 +215,13 @@ impl Guard {
         // Dropped while it waits in here, the guard sees to the rest by itself.
         self.hold().lingered(self.keep_until).await;
         let state = self.state();
-        let Some(hold) = self.hold.take().and_then(Arc::into_inner) else { return Ok(()) };
+        let Some(hold) = self.hold.take().and_then(Arc::into_inner) else {
+            // Another guard of the same owner is still there.
+            return match state {
+                State::Lost(cause) => Err(Error::lost("release", cause, &resource)),
+                _ => Ok(()),
+            };
+        };
         let released = hold.give_back().await;
         match (state, released) {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
