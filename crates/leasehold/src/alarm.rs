@@ -40,7 +40,8 @@ impl Future for Alarm {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.at == Moment::NEVER {
+        // In a simulation the task that renews tells of each loss: no time passes here.
+        if cfg!(leasehold_sim) || self.at == Moment::NEVER {
             return Poll::Pending;
         }
         if self.at <= SystemClock.now() {

@@ -132,6 +132,11 @@ impl Leasehold {
         found.map_err(|failure| Error::failed("examine", failure))
     }
 
+    #[cfg(leasehold_sim)]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         self.engine.clock()
     }

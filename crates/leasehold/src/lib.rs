@@ -39,8 +39,13 @@ pub mod fenced;
 pub mod layer;
 pub mod local;
 mod lock;
+mod mutant;
 mod open;
 mod panics;
+#[cfg(leasehold_sim)]
+pub mod probe;
+mod random;
+mod watch;
 mod witness;
 
 pub use client::{Builder, Leasehold};

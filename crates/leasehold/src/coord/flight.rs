@@ -448,7 +448,8 @@ impl SingleFlight {
     /// Whether this caller is the one to load a fresh value anew.
     fn is_early(&self, left: Duration, took: Duration) -> bool {
         // From one down to nearly zero, so the logarithm is that of a random time of mean one.
-        let chance = (f64::from(getrandom::u32().unwrap_or(u32::MAX)) + 1.0) / (f64::from(u32::MAX) + 1.0);
+        let chance =
+            (f64::from(crate::random::u32().unwrap_or(u32::MAX)) + 1.0) / (f64::from(u32::MAX) + 1.0);
         left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
     }
 
@@ -496,7 +497,7 @@ async fn appeared(register: &Register, mut seen: Seen) -> Result<Loaded> {
 
 /// A number that no other loader draws; never zero, which is nobody.
 fn drawn(register: &Register) -> Result<u64> {
-    let drawn = getrandom::u64().map_err(|error| {
+    let drawn = crate::random::u64().map_err(|error| {
         let text = format!("the operating system gives no random bytes: {error}");
         register.error(ErrorKind::Unavailable, text)
     })?;

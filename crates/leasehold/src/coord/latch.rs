@@ -238,7 +238,7 @@ impl State {
 
 /// A number that nobody else draws.
 fn draw() -> Result<u64> {
-    getrandom::u64().map_err(|error| {
+    crate::random::u64().map_err(|error| {
         let text = format!("the operating system gives no random bytes: {error}");
         Error::new(ErrorKind::Unavailable, "count down", text)
     })

@@ -409,7 +409,7 @@ fn is_outage(error: &Error) -> bool {
 }
 
 fn random_below(count: u32) -> Result<u32> {
-    let random = getrandom::u32().map_err(|error| {
+    let random = crate::random::u32().map_err(|error| {
         Error::new(
             ErrorKind::Unavailable,
             "lock",

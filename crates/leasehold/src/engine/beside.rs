@@ -17,6 +17,7 @@ use super::outage::jittered;
 use super::queue::Lines;
 use super::{Deadline, Engine, Wait, Want, told};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::mutant;
 
 impl Engine {
     /// Waits for `want` beside a claim of the share `has` on the same resource, which stays held.
@@ -99,6 +100,7 @@ impl Engine {
             let Some(id) = *asked_as.borrow() else { continue };
             match is_behind_a_conflict(&line, id, has) {
                 None => {}
+                Some(false) if mutant!("an upgrade looks once") => return std::future::pending().await,
                 Some(false) => pause = LOOK_SELDOM,
                 Some(true) => {
                     let text = "somebody who waits ahead waits for what is held here, so each would wait for the other; \

@@ -6,13 +6,13 @@
 //!
 //! Ground rules: the desk is locked for a few instructions only, and nothing is dropped under its lock that could come back here.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{ClaimId, Moment};
 use tokio::sync::{Notify, oneshot};
 
 use super::held::Held;
+use crate::random::HashMap;
 
 /// What lies there for the watchdog.
 #[derive(Debug, Default)]

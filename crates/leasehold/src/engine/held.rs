@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, Listening, LossCause, Moment, Profile, Proof};
-use tokio::sync::watch;
 
 use crate::alarm::Alarm;
 use crate::panics::logged;
+use crate::watch;
 use crate::witness::{Event, Telling};
 
 /// How sure this process may be that it holds.
@@ -191,6 +191,12 @@ impl Held {
             None => health.state,
             Some(cause) => self.lose(cause),
         }
+    }
+
+    /// The state that was marked last, whatever the clock says by now.
+    #[cfg(leasehold_sim)]
+    pub(crate) fn marked(&self) -> State {
+        self.health.borrow().state
     }
 
     /// Up to when it is valid without another renewal.
@@ -402,6 +408,7 @@ impl Changes {
                 _ => self.clock.now().until(health.valid_until.min(health.hold_until)),
             };
             tokio::select! {
+                biased;
                 changed = self.health.changed() => changed.ok()?,
                 () = Alarm::after(left) => {}
             }

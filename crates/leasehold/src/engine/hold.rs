@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::held::{Held, State};
 use super::reaper::Released;
 use super::{Engine, queue::Lines};
+use crate::mutant::mutant;
 use crate::witness::Event;
 
 /// The right to use a granted claim.
@@ -65,6 +66,7 @@ impl Hold {
             let lost = match state {
                 State::Lost(cause) => Some(cause),
                 _ => tokio::select! {
+                    biased;
                     cause = changes.ended() => cause,
                     () = end.ended.cancelled() => None,
                 },
@@ -94,7 +96,7 @@ impl Hold {
     fn finish(&mut self) -> Option<(Arc<Held>, State)> {
         let held = self.held.take()?;
         let state = held.end_use();
-        if let Some(end) = self.end.get() {
+        if let Some(end) = self.end.get().filter(|_| !mutant!("a hold ends with its lease")) {
             // There is one end of each hold.
             let _ = end.how.set(match state {
                 State::Lost(cause) => Some(cause),

@@ -10,7 +10,7 @@
 //! own, so a server that hangs delays neither the next look nor the signal of a loss. Whatever ends the watchdog ends the client:
 //! nothing is held that nobody renews.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,7 +24,9 @@ use super::desk::Desk;
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::{Engine, Tuning};
+use crate::mutant::mutant;
 use crate::panics::{answered, contained, logged, spanned};
+use crate::random::HashMap;
 use crate::witness::{Event, Telling};
 
 /// The engine's end of the watchdog. Dropping it ends the watchdog.
@@ -54,7 +56,7 @@ impl Keeper {
             engine,
             desk: desk.clone(),
             agenda: BTreeSet::new(),
-            kept: HashMap::new(),
+            kept: HashMap::default(),
             pulse: None,
             next_ask: 0,
             answers,
@@ -222,9 +224,11 @@ impl Watchdog {
     async fn turn(&mut self) -> bool {
         let Some(next) = self.clear() else { return false };
         let nap = next.map(|next| self.clock.now().until(next));
+        // In a fixed order: the desk is cleared, and what is due is looked at, in each turn.
         tokio::select! {
-            () = self.desk.rung() => {}
+            biased;
             Some(answers) = self.answered.recv() => self.take_in(answers),
+            () = self.desk.rung() => {}
             () = asleep(nap) => {}
         }
         if std::process::id() != self.process {
@@ -312,7 +316,7 @@ impl Watchdog {
     fn look(&mut self) {
         let now = self.clock.now();
         self.pulse = self.pulse.filter(|pulse| *pulse > now);
-        let mut parts: HashMap<u64, Vec<Arc<Held>>> = HashMap::new();
+        let mut parts = HashMap::<u64, Vec<Arc<Held>>>::default();
         self.next_ask += 1;
         for _ in 0..TICK_MAX {
             let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
@@ -332,7 +336,7 @@ impl Watchdog {
             self.end(id, None);
             return None;
         }
-        if kept.asks.is_waiting {
+        if kept.asks.is_waiting || (mutant!("a hung renewal makes suspect") && !kept.asks.open.is_empty()) {
             // The answer is overdue. Who holds should know before it is too late.
             kept.held.suspect();
             kept.asks.failures += 1;

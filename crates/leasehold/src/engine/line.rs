@@ -14,6 +14,7 @@ use leasehold_core::{ClaimId, Share};
 use tokio::task;
 
 use super::Want;
+use crate::mutant::mutant;
 
 /// A place in the line: the greater priority first, then who came first.
 pub(super) type Place = (Reverse<i32>, u64);
@@ -143,6 +144,8 @@ impl<W, E> Line<W, E> {
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
         let mut is_depended_on = false;
+        let wakes_nobody = (mutant!("who leaves wakes nobody") && matches!(change, Change::Leave(_)))
+            || (mutant!("a hand-over wakes nobody") && matches!(change, Change::Returned { .. }));
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
@@ -201,6 +204,10 @@ impl<W, E> Line<W, E> {
         #[cfg(test)]
         if forgets {
             outcome.is_idle = false;
+            return outcome;
+        }
+        if wakes_nobody {
+            outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
             return outcome;
         }
         self.follow_up(&mut outcome, is_depended_on);

@@ -207,7 +207,7 @@ fn free(places: &Places, waits: &[Announced]) -> Vec<Resource> {
     }
     let has_room =
         |place: &&Resource| places.names.len() == 1 || waits.iter().all(|wait| wait.place != **place);
-    let first = getrandom::u32().unwrap_or_default() as usize % places.names.len();
+    let first = crate::random::u32().unwrap_or_default() as usize % places.names.len();
     let (before, behind) = places.names.split_at(first);
     behind.iter().chain(before).filter(has_room).take(TRIES).cloned().collect()
 }

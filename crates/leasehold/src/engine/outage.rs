@@ -44,7 +44,7 @@ impl Outage {
 
 /// Between half of `ceiling` and all of it.
 pub(super) fn jittered(ceiling: Duration) -> Duration {
-    let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
+    let chance = crate::random::u32().unwrap_or(u32::MAX / 2);
     ceiling.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX))
 }
 

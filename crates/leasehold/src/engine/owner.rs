@@ -16,6 +16,7 @@ use super::held::State;
 use super::hold::Hold;
 use super::{Deadline, Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::mutant;
 
 /// Somebody who may ask again for what he holds.
 ///
@@ -115,7 +116,9 @@ impl Owners {
             }
         };
         // A lost hold counts as absent: the server decides on what the owner asks for now.
-        let is_held = |hold: &Arc<Hold>| !matches!(hold.held().state(), State::Lost(_));
+        let is_held = |hold: &Arc<Hold>| {
+            mutant!("an owner has what is lost") || !matches!(hold.held().state(), State::Lost(_))
+        };
         if let Some(hold) = held.upgrade().filter(is_held) {
             return match hold.held().claim.share.covers(want.share) {
                 true => Ok(Some(hold)),

@@ -9,8 +9,7 @@
 //! could come back here.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -27,11 +26,12 @@ use super::reaper::Released;
 use super::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::panics::{logged, spanned};
+use crate::random::{HashMap, Hashing};
 
 /// The local lines of all resources, in shards so that unrelated resources do not meet.
 pub(crate) struct Lines {
     shards: Vec<Mutex<HashMap<Resource, Entry>>>,
-    hasher: RandomState,
+    hasher: Hashing,
     /// Never used twice, so that a late leaver cannot take another's place in a line that was made anew.
     next_ticket: AtomicU64,
 }
@@ -178,6 +178,12 @@ impl Lines {
         Lines::departed(engine, &held.claim.resource, held.claim.id);
     }
 
+    /// How many resources somebody waits for or holds.
+    #[cfg(leasehold_sim)]
+    pub(super) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
     /// The server no longer has the claim, or the engine has done what it can: the next in line may contend.
     pub(super) fn departed(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         Lines::change(engine, resource, Change::Departed(id));
@@ -257,7 +263,7 @@ impl Default for Lines {
     fn default() -> Self {
         Lines {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: Hashing::default(),
             next_ticket: AtomicU64::new(0),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! One task sends all batches and hears their answers: a task for each would change tasks twice more for a single lock.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use super::Engine;
 use super::errand::Ending;
 use super::job::{Job, end};
 use crate::panics::{contained, logged};
+use crate::random::HashMap;
 
 /// What the worker is sent.
 pub(super) enum Order {
@@ -71,7 +72,7 @@ impl Worker {
             engine,
             inbox,
             is_open: true,
-            parts: HashMap::new(),
+            parts: HashMap::default(),
             later: BTreeMap::new(),
             next: 0,
             calls: FuturesUnordered::new(),
@@ -95,9 +96,11 @@ impl Worker {
             return false;
         }
         let nap = self.later.first_key_value().map(|((due, _), _)| self.clock.now().until(*due));
+        // In a fixed order: what is under way goes on however much arrives.
         tokio::select! {
-            count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
+            biased;
             Some(answered) = self.calls.next() => self.take_in(answered),
+            count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
             () = tokio::time::sleep(nap.unwrap_or_default().min(STEP)), if nap.is_some() => {}
         }
         if std::process::id() != self.process {

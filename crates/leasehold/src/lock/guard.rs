@@ -85,7 +85,7 @@ impl Guard {
         self.hold.take().and_then(Arc::into_inner)
     }
 
-    pub(super) fn hold(&self) -> &Arc<Hold> {
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         // Invariant: `hold` is taken only by `release` and `drop`, which consume the guard.
         match &self.hold {
             Some(hold) => hold,

@@ -1,0 +1,67 @@
+//! Where random numbers come from: the operating system.
+//!
+//! Ground rules: everything that this crate draws, it draws here, so that a simulation of the engine, which is compiled with
+//! `cfg(leasehold_sim)`, draws everything from the seed of its run.
+
+#[cfg(not(leasehold_sim))]
+mod source {
+    /// How maps are hashed: by a key of this process.
+    pub(crate) type Hashing = std::hash::RandomState;
+
+    pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+        getrandom::fill(bytes)
+    }
+}
+
+#[cfg(leasehold_sim)]
+mod source {
+    use std::cell::Cell;
+
+    /// How maps are hashed: the same in each run, so that they are gone through in the same order.
+    pub(crate) type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
+    thread_local! {
+        static STATE: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Begins the random numbers of this thread anew.
+    pub(crate) fn seed(seed: u64) {
+        STATE.set(seed);
+    }
+
+    pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+        for part in bytes.chunks_mut(8) {
+            let drawn = next().to_le_bytes();
+            part.copy_from_slice(&drawn[..part.len()]);
+        }
+        Ok(())
+    }
+
+    /// SplitMix64: each state gives another number.
+    fn next() -> u64 {
+        let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        STATE.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+pub(crate) use source::*;
+
+/// A map that a simulation goes through in the same order each time.
+pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hashing>;
+
+/// 32 random bits.
+pub(crate) fn u32() -> Result<u32, getrandom::Error> {
+    let mut bytes = [0; 4];
+    fill(&mut bytes)?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+/// 64 random bits.
+pub(crate) fn u64() -> Result<u64, getrandom::Error> {
+    let mut bytes = [0; 8];
+    fill(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
