@@ -66,7 +66,7 @@ impl Role {
             ["crates", "cli"] => Some(Self::Cli),
             ["crates", "address" | "cell" | "session"] => Some(Self::Support),
             ["backends", _] => Some(Self::Backend),
-            ["tests" | "sim" | "fuzz" | "xtask"] | ["bench", _] => Some(Self::Free),
+            ["tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => Some(Self::Free),
             _ => None,
         }
     }

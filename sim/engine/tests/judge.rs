@@ -1,0 +1,414 @@
+//! What must be true of every run, and the log of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use simulated::core::{Failure, Fence, LossCause, Resource, Share};
+use simulated::{Guard, State, probe};
+use tokio::time::Instant;
+
+use crate::store::Store;
+
+/// The observer of a run, with all that it saw.
+pub(crate) struct Judge {
+    began: Instant,
+    state: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    log: Log,
+    failure: Option<String>,
+    waiting: BTreeMap<u64, Waiting>,
+    holding: BTreeMap<u64, Holding>,
+    fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
+    /// Since when somebody could be served, by resource.
+    idle_since: BTreeMap<Resource, Instant>,
+    /// Public names of claims that were taken away: until it hears of that, the holder relies on them.
+    taken_away: BTreeSet<String>,
+    /// Claims that each client keeps alive.
+    kept: BTreeMap<usize, i64>,
+    closed: BTreeSet<usize>,
+    next: u64,
+    calls: (Option<Instant>, u32),
+    /// Before so many calls of what is not the engine's one of them panics.
+    panics_in: Option<u64>,
+    is_over: bool,
+    is_calm: bool,
+    last_step: Option<Instant>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+/// What happened, as text and as a number that stands for all of it.
+#[derive(Default)]
+struct Log {
+    is_kept: bool,
+    lines: Vec<String>,
+    line: String,
+    hash: u64,
+}
+
+/// A task that waits.
+struct Waiting {
+    client: usize,
+    resource: Resource,
+    share: Share,
+}
+
+/// A guard that a task has.
+struct Holding {
+    client: usize,
+    resource: Resource,
+    share: Share,
+    tag: String,
+    guard: Weak<Guard>,
+}
+
+/// What remains of a run.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) failure: Option<String>,
+    pub(crate) hash: u64,
+    pub(crate) log: Vec<String>,
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+}
+
+impl Judge {
+    pub(crate) fn new(keeps_log: bool, panics_in: Option<u64>) -> Judge {
+        let log = Log { is_kept: keeps_log, hash: 0xcbf2_9ce4_8422_2325, ..Log::default() };
+        Judge { began: Instant::now(), state: Mutex::new(Seen { log, panics_in, ..Seen::default() }) }
+    }
+
+    pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
+        let at = self.began.elapsed();
+        self.seen().log.note(at, what);
+    }
+
+    /// Counts something that shows what the runs reach.
+    pub(crate) fn count(&self, what: &'static str) {
+        *self.seen().counts.entry(what).or_default() += 1;
+    }
+
+    /// Records a failure; the first one stays.
+    pub(crate) fn fail(&self, what: String) {
+        let at = self.began.elapsed();
+        let mut seen = self.seen();
+        if seen.is_over {
+            return;
+        }
+        seen.log.note(at, format_args!("FAILURE: {what}"));
+        seen.failure.get_or_insert_with(|| format!("after {at:?}: {what}"));
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.seen().failure.is_some()
+    }
+
+    /// Ends the judging: everything is torn down from here on.
+    pub(crate) fn end(&self) {
+        self.seen().is_over = true;
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        let mut seen = self.seen();
+        let log = std::mem::take(&mut seen.log.lines);
+        Verdict {
+            failure: seen.failure.take(),
+            hash: seen.log.hash,
+            log,
+            counts: std::mem::take(&mut seen.counts),
+        }
+    }
+
+    /// Counts a call of the engine into a clock, a witness or a store, and panics where it is the chosen one.
+    pub(crate) fn foreign(&self) {
+        // Where the judge itself asks for the time nothing panics.
+        let Ok(mut seen) = self.state.try_lock() else { return };
+        let Some(left) = &mut seen.panics_in else { return };
+        if *left > 0 {
+            *left -= 1;
+            return;
+        }
+        seen.panics_in = None;
+        drop(seen);
+        self.note(format_args!("a foreign call panics"));
+        self.count("panicked");
+        panic!("{INJECTED}");
+    }
+
+    // Calls of the store.
+
+    pub(crate) fn called(&self, client: usize, verb: &str) {
+        self.note(format_args!("c{client} -> {verb}"));
+        let now = Instant::now();
+        let mut seen = self.seen();
+        let (at, count) = &mut seen.calls;
+        *count = if *at == Some(now) { *count + 1 } else { 0 };
+        *at = Some(now);
+        let many = *count > CALLS_AT_ONCE;
+        drop(seen);
+        assert!(!many, "more than {CALLS_AT_ONCE} calls in one moment: somebody asks without a pause");
+    }
+
+    pub(crate) fn answered(&self, client: usize, verb: &str, failure: Option<&Failure>) {
+        match failure {
+            None => self.note(format_args!("c{client} <- {verb}")),
+            Some(failure) => self.note(format_args!("c{client} <- {verb}: {}", failure.detail())),
+        }
+    }
+
+    pub(crate) fn dropped_midway(&self, verb: &str) {
+        self.fail(format!("the engine dropped a call of `{verb}` midway"));
+    }
+
+    pub(crate) fn kept(&self, client: usize, by: i64) {
+        *self.seen().kept.entry(client).or_default() += by;
+    }
+
+    pub(crate) fn keeps(&self, client: usize) -> i64 {
+        self.seen().kept.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Takes in that a lock of a client is suspect.
+    pub(crate) fn suspected(&self, client: usize) {
+        let seen = self.seen();
+        // A renewal that panicked was not answered.
+        let is_wrong = seen.is_calm && !seen.counts.contains_key("panicked");
+        drop(seen);
+        if is_wrong {
+            self.fail(format!("c{client} suspects a lock, although each renewal is answered at once"));
+        }
+    }
+
+    // Waits and holds.
+
+    pub(crate) fn waits(&self, client: usize, resource: &Resource, share: Share) -> u64 {
+        let mut seen = self.seen();
+        seen.next += 1;
+        let number = seen.next;
+        seen.waiting.insert(number, Waiting { client, resource: resource.clone(), share });
+        drop(seen);
+        self.note(format_args!("w{number} c{client} wants {share} of {resource}"));
+        number
+    }
+
+    pub(crate) fn waits_no_more(&self, number: u64, why: fmt::Arguments<'_>) {
+        self.note(format_args!("w{number} ends: {why}"));
+        let mut seen = self.seen();
+        seen.last_step = Some(Instant::now());
+        if let Some(waiting) = seen.waiting.remove(&number) {
+            seen.idle_since.remove(&waiting.resource);
+        }
+    }
+
+    /// Checks a guard that the engine returned.
+    pub(crate) fn granted(&self, client: usize, guard: &Arc<Guard>, owned: bool) -> u64 {
+        let (resource, share, tag) = (guard.resource().clone(), guard.share(), guard.tag());
+        let (fence, look) = (guard.fence(), probe::look(guard));
+        let mut seen = self.seen();
+        seen.next += 1;
+        let number = seen.next;
+        let taken_away = seen.taken_away.contains(&tag);
+        let is_closed = seen.closed.contains(&client);
+        let mut failures = Vec::new();
+        if !look.is_valid() && !taken_away && !is_closed {
+            failures.push(format!("h{number} of {resource} was lost when it was returned: {look:?}"));
+        }
+        if look.is_valid() && is_closed {
+            failures.push(format!("h{number} of {resource} is valid, and c{client} has been closed"));
+        }
+        let others: Vec<_> = seen.holding.values().filter(|other| other.resource == resource).collect();
+        if look.is_valid() && !taken_away {
+            failures.extend(seen.two_holders(&tag, share, &others));
+        }
+        for other in others.iter().filter(|other| conflict(other.share, share) && other.tag != tag) {
+            let Some(theirs) = other.guard.upgrade().map(|guard| probe::look(&guard)) else { continue };
+            if theirs.now >= theirs.until && !matches!(theirs.marked, State::Lost(_)) {
+                failures.push(format!(
+                    "h{number} was granted {resource} before another heard of its loss: {theirs:?}"
+                ));
+            }
+        }
+        let fences = seen.fences.get(&resource).map(Vec::as_slice).unwrap_or_default();
+        let Some(fence) = fence else { unreachable!("the memory store gives fences") };
+        // An owner has what it has once more, with the fence that it has.
+        let is_again = |last: &Fence, theirs: &str| owned && *last == fence && theirs == tag;
+        let above = |(theirs, last, of): &&(Share, Fence, String)| {
+            conflict(*theirs, share) && *last >= fence && !is_again(last, of)
+        };
+        // A client that has not heard that its claim was taken away has it all the same, below its successor.
+        let has_to_hear = taken_away;
+        if let Some((_, last, _)) = fences.iter().find(above).filter(|_| !has_to_hear) {
+            failures.push(format!("h{number} was granted {resource} with fence {fence} after {last}"));
+        }
+        seen.fences.entry(resource.clone()).or_default().push((share, fence, tag.clone()));
+        seen.idle_since.remove(&resource);
+        let guard = Arc::downgrade(guard);
+        seen.holding.insert(number, Holding { client, resource: resource.clone(), share, tag, guard });
+        drop(seen);
+        self.note(format_args!("h{number} c{client} has {share} of {resource} with fence {fence}"));
+        failures.into_iter().for_each(|failure| self.fail(failure));
+        number
+    }
+
+    /// Takes in that a task lets go.
+    pub(crate) fn lets_go(&self, number: u64, how: &str) {
+        self.note(format_args!("h{number} {how}"));
+        let mut seen = self.seen();
+        seen.last_step = Some(Instant::now());
+        seen.holding.remove(&number);
+    }
+
+    pub(crate) fn took_away(&self, tag: String) {
+        self.seen().taken_away.insert(tag);
+    }
+
+    pub(crate) fn crashed(&self, client: usize) {
+        self.note(format_args!("c{client} crashes"));
+        let mut seen = self.seen();
+        seen.holding.retain(|_, holding| holding.client != client);
+        seen.waiting.retain(|_, waiting| waiting.client != client);
+    }
+
+    /// Takes in that `close` returned.
+    pub(crate) fn closed(&self, client: usize, answered: bool) {
+        self.note(format_args!("c{client} is closed: {answered}"));
+        let mut seen = self.seen();
+        seen.closed.insert(client);
+        let ours = seen.holding.iter().filter(|(_, holding)| holding.client == client);
+        let valid = ours.filter_map(|(number, holding)| {
+            let look = probe::look(&*holding.guard.upgrade()?);
+            look.is_valid().then_some(*number)
+        });
+        let valid: Vec<_> = valid.collect();
+        drop(seen);
+        if !valid.is_empty() {
+            self.fail(format!("c{client} was closed, and {valid:?} are still valid"));
+        }
+    }
+
+    pub(crate) fn is_closed(&self, client: usize) -> bool {
+        self.seen().closed.contains(&client)
+    }
+
+    /// Looks for tasks that wait although somebody could be served, while nothing is wrong with any wire.
+    pub(crate) fn look_for_sleepers(&self, store: &Store, calm: bool) {
+        let now = Instant::now();
+        let mut seen = self.seen();
+        seen.is_calm = calm;
+        let resources: BTreeSet<_> = seen.waiting.values().map(|waiting| waiting.resource.clone()).collect();
+        let mut failure = None;
+        for resource in &resources {
+            if !(calm && seen.could_be_served(store, resource)) {
+                seen.idle_since.remove(resource);
+                continue;
+            }
+            let since = *seen.idle_since.entry(resource.clone()).or_insert(now);
+            if now - since > BOUND {
+                let who: Vec<_> =
+                    seen.waiting.iter().filter(|(_, waiting)| waiting.resource == *resource).collect();
+                let who: Vec<_> = who
+                    .iter()
+                    .map(|(number, waiting)| format!("w{number} c{} {}", waiting.client, waiting.share))
+                    .collect();
+                failure = Some(format!(
+                    "for {:?} {who:?} sleep, although {resource} has room for any of them: {:?}",
+                    now - since,
+                    store.look(resource).holders.iter().map(|holder| holder.share).collect::<Vec<_>>()
+                ));
+            }
+        }
+        seen.idle_since.retain(|resource, _| resources.contains(resource));
+        drop(seen);
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// Returns the marked state of each guard.
+    pub(crate) fn states(&self) -> Vec<(u64, State)> {
+        let seen = self.seen();
+        let marked = |(number, holding): (&u64, &Holding)| {
+            Some((*number, probe::look(&*holding.guard.upgrade()?).marked))
+        };
+        seen.holding.iter().filter_map(marked).collect()
+    }
+
+    /// Returns for how long no wait and no hold has begun or ended.
+    pub(crate) fn still_for(&self) -> Duration {
+        self.seen().last_step.unwrap_or(self.began).elapsed()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// Compares what valid guards hold with what there is.
+    fn two_holders(&self, tag: &str, share: Share, others: &[&Holding]) -> Option<String> {
+        let mut tags = BTreeSet::from([tag.to_owned()]);
+        let (mut load, mut capacity) = (u64::from(share.weight()), share.capacity());
+        for other in others {
+            let valid = other.guard.upgrade().is_some_and(|guard| probe::look(&guard).is_valid());
+            if !valid || self.taken_away.contains(&other.tag) || !tags.insert(other.tag.clone()) {
+                continue;
+            }
+            load += u64::from(other.share.weight());
+            capacity = capacity.min(other.share.capacity());
+        }
+        let shares: Vec<_> = others.iter().map(|other| other.share.to_string()).collect();
+        (load > u64::from(capacity))
+            .then(|| format!("{load} of {capacity} are held at once: {share} beside {shares:?}"))
+    }
+
+    /// Returns whether what is free is enough for each waiter, in any order.
+    fn could_be_served(&self, store: &Store, resource: &Resource) -> bool {
+        let waiting = self.waiting.values().filter(|waiting| waiting.resource == *resource);
+        // Waiters on the store count, too: an upgrade is not in the list of waiting tasks.
+        let look = store.look(resource);
+        let waiting: Vec<_> = waiting
+            .map(|waiting| waiting.share)
+            .chain(look.waiting.iter().map(|standing| standing.share))
+            .collect();
+        let held: Vec<_> = look.holders.iter().map(|holder| holder.share).collect();
+        let all = waiting.iter().chain(&held);
+        let capacity = all.map(|share| share.capacity()).min().unwrap_or_default();
+        let most =
+            waiting.iter().map(|share| u64::from(share.weight().min(capacity))).max().unwrap_or_default();
+        let load: u64 = held.iter().map(|share| u64::from(share.weight())).sum();
+        load + most <= u64::from(capacity)
+    }
+}
+
+impl Log {
+    fn note(&mut self, at: Duration, what: fmt::Arguments<'_>) {
+        self.line.clear();
+        let _ = write!(self.line, "{:>9.3} {what}", at.as_secs_f64() * 1000.0);
+        for byte in self.line.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.is_kept {
+            self.lines.push(self.line.clone());
+        }
+    }
+}
+
+fn conflict(one: Share, other: Share) -> bool {
+    let capacity = one.capacity().min(other.capacity());
+    u64::from(one.weight()) + u64::from(other.weight()) > u64::from(capacity)
+}
+
+/// Returns whether a guard reports a loss after it was released.
+pub(crate) fn says_too_much(ended: Option<LossCause>, given_back: bool) -> bool {
+    ended.is_some() && given_back
+}
+
+/// No healthy store takes longer to serve somebody: beyond each pause of the engine, and each that a dead waiter costs.
+const BOUND: Duration = Duration::from_secs(12);
+/// More calls than all tasks of a run could make for a reason in one moment.
+const CALLS_AT_ONCE: u32 = 3_000;
+/// What an injected panic says.
+pub(crate) const INJECTED: &str = "injected";

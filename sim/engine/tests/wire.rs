@@ -1,0 +1,258 @@
+//! The way from one client to the store, on which everything can happen.
+//!
+//! Ground rules: a request that takes effect takes effect at one moment, in the store. The fate of each call is drawn for it
+//! alone, so that a later call may be answered before an earlier one.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use simulated::core::{
+    Backend, Claim, Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew,
+    Renewal, Resource, Snapshot, Stamp, Step, Summary, Version,
+};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::dice::Dice;
+use crate::judge::Judge;
+use crate::polled::step_aside;
+use crate::store::Store;
+
+/// One client's way to the store.
+pub(crate) struct Wire {
+    client: usize,
+    store: Arc<Store>,
+    judge: Arc<Judge>,
+    dice: Dice,
+    /// Of a hundred calls so many fail, until `calm_from`.
+    faults: u64,
+    calm_from: Instant,
+    /// Of a hundred calls so many take time.
+    slow: u64,
+    crashed: CancellationToken,
+    cut_off: std::sync::Mutex<Instant>,
+    has_hung: AtomicU64,
+}
+
+/// What becomes of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Passes,
+    IsRefused,
+    LosesRequest,
+    LosesReply,
+}
+
+impl Wire {
+    pub(crate) fn new(
+        client: usize,
+        store: Arc<Store>,
+        judge: Arc<Judge>,
+        dice: Dice,
+        calm_from: Instant,
+    ) -> Wire {
+        let faults = dice.one_of(&[0, 0, 5, 20, 50]);
+        let slow = dice.one_of(&[0, 20, 60]);
+        let cut_off = std::sync::Mutex::new(Instant::now());
+        Wire {
+            client,
+            store,
+            judge,
+            dice,
+            faults,
+            calm_from,
+            slow,
+            crashed: CancellationToken::new(),
+            cut_off,
+            has_hung: AtomicU64::new(0),
+        }
+    }
+
+    /// Kills the client: no request is answered any more, and its places on the store are gone.
+    pub(crate) fn crash(&self) {
+        self.crashed.cancel();
+    }
+
+    pub(crate) fn is_crashed(&self) -> bool {
+        self.crashed.is_cancelled()
+    }
+
+    pub(crate) async fn crashed(&self) {
+        self.crashed.cancelled().await;
+    }
+
+    /// Lets nothing arrive for so long.
+    pub(crate) fn cut_off(&self, length: Duration) {
+        *self.cut_off.lock().unwrap() = Instant::now() + length;
+    }
+
+    /// Lets one renewal of a client hang while later ones are answered.
+    fn hangs(&self) -> bool {
+        let may = self.has_hung.load(Ordering::Relaxed) == 0 && Instant::now() < self.calm_from;
+        let hangs = may && self.dice.percent(10);
+        self.has_hung.fetch_add(u64::from(hangs), Ordering::Relaxed);
+        hangs
+    }
+
+    fn fate(&self) -> (Duration, Fate, Duration) {
+        let dice = &self.dice;
+        let time = |likely: bool| match (likely, dice.below(20)) {
+            (false, _) => Duration::ZERO,
+            (_, 0) => dice.ms(200, 4_000),
+            (_, 1..=4) => dice.ms(10, 200),
+            _ => dice.ms(1, 10),
+        };
+        let noisy = Instant::now() < self.calm_from;
+        let (before, after) =
+            (time(noisy && dice.percent(self.slow)), time(noisy && dice.percent(self.slow)));
+        let fate = match noisy && dice.percent(self.faults) {
+            false => Fate::Passes,
+            true => dice.one_of(&[Fate::IsRefused, Fate::LosesRequest, Fate::LosesReply]),
+        };
+        (before, fate, after)
+    }
+
+    /// Brings one call to the store, and its answer back.
+    async fn call<T>(&self, verb: &str, request: impl Future<Output = T>) -> Result<T, Failure> {
+        self.judge.called(self.client, verb);
+        self.judge.foreign();
+        let open = Open { judge: &self.judge, verb, is_done: AtomicBool::new(false) };
+        let (before, fate, mut after) = self.fate();
+        if verb == "renew" && fate == Fate::Passes && self.hangs() {
+            after = HUNG;
+        }
+        let work = async {
+            step_aside(&self.dice).await;
+            let cut_off = *self.cut_off.lock().unwrap();
+            if Instant::now() < cut_off {
+                sleep_until(cut_off).await;
+                return Err(Failure::unanswered("the network was cut"));
+            }
+            if !before.is_zero() {
+                sleep(before).await;
+            }
+            match fate {
+                Fate::IsRefused => return Err(Failure::unavailable("refused")),
+                Fate::LosesRequest => return Err(Failure::unanswered("the request was lost")),
+                Fate::Passes | Fate::LosesReply => {}
+            }
+            let answer = request.await;
+            step_aside(&self.dice).await;
+            if !after.is_zero() {
+                sleep(after).await;
+            }
+            match fate {
+                Fate::Passes if after == HUNG => Err(Failure::unanswered("the connection was dead")),
+                Fate::LosesReply => Err(Failure::unanswered("the answer was lost")),
+                _ => Ok(answer),
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            () = self.crashed.cancelled() => None,
+            answer = work => Some(answer),
+        };
+        let Some(answer) = answer else { return std::future::pending().await };
+        open.is_done.store(true, Ordering::Relaxed);
+        self.judge.answered(self.client, verb, answer.as_ref().err());
+        answer
+    }
+}
+
+/// A call that is under way: the engine must not drop it.
+struct Open<'a> {
+    judge: &'a Judge,
+    verb: &'a str,
+    is_done: AtomicBool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.is_done.load(Ordering::Relaxed) {
+            self.judge.dropped_midway(self.verb);
+        }
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Backend for Wire {
+    fn profile(&self) -> &Profile {
+        self.store.profile()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    fn adopts(&self) -> bool {
+        true
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let step = self.call("contend", self.store.memory.contend(claim, patience)).await??;
+        Ok(match step {
+            Step::Granted(grant) => Step::Granted(self.store.signalled(claim.id, grant)),
+            busy => busy,
+        })
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let answered = self.call("renew", self.store.memory.renew(batch)).await;
+        answered.unwrap_or_else(|failure| batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect())
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        let answered = self.call("release", self.store.memory.release(batch)).await;
+        answered.unwrap_or_else(|failure| batch.iter().map(|_| Release::Unknown(failure.clone())).collect())
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&Version>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.call("inspect", self.store.memory.inspect(resource, seen, patience)).await?
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<Summary>, Failure> {
+        self.call("list", self.store.memory.list(prefix, after, limit)).await?
+    }
+}
+
+#[async_trait]
+impl Registers for Wire {
+    fn promise(&self) -> &RegisterPromise {
+        self.store.registers().promise()
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        self.call("read", self.store.registers().read(at)).await?
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        self.call("swap", self.store.registers().swap(at, seen, put)).await?
+    }
+
+    async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
+        self.call("changed", self.store.registers().changed(at, seen, patience)).await?
+    }
+}
+
+/// A connection that is dead for longer than anything else of a run.
+const HUNG: Duration = Duration::from_secs(120);
