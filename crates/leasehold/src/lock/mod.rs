@@ -105,8 +105,11 @@ impl<K> Lock<K> {
     /// How long the server keeps the lock after this process was last heard of. 30 s unless set.
     ///
     /// This is for recovery from crashes: while the process lives, the lock is renewed in the background. It is no
-    /// limit to how long one may hold, see [`Lock::max_hold`]. On a store that knows by itself who lives it
-    /// only says how often that is checked.
+    /// limit to how long one may hold, see [`Lock::max_hold`].
+    ///
+    /// On a store that keeps locks by sessions or connections the ttl is not asked for and shortens nothing, however short it is. On ZooKeeper the lock of a process
+    /// that was killed is free when its session ends: up to the session's timeout later, `session` in the URL, 30 s unless set.
+    /// On the others the server notices the end of the connection, and [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -152,7 +155,8 @@ impl<K> Lock<K> {
     /// properly. Each holder says it for itself: all who use one lock should say the same.
     ///
     /// # Errors
-    /// When it is locked: `Unsupported` on a store that watches sessions, where the end of a process frees its locks;
+    /// When it is locked: `Unsupported` on a store that keeps locks by sessions or connections, since these end without it: on ZooKeeper up to
+    /// the session's timeout after the process, elsewhere as soon as the server notices that the connection is gone;
     /// `Invalid` where `ttl` and `time` are longer than the longest ttl of the store.
     #[must_use]
     pub fn quiet(mut self, time: Duration) -> Self {
@@ -368,7 +372,7 @@ impl<K> Lock<K> {
             }
             _ if !self.quiet.is_zero() => {
                 let text = format!(
-                    "a `{name}` store frees a lock as soon as its holder is gone, so no quiet time can follow a loss"
+                    "a `{name}` store frees a lock when its holder's session or connection ends, so no quiet time can follow a loss"
                 );
                 return Err(Error::new(ErrorKind::Unsupported, "lock", text).on(&resource));
             }
