@@ -18,6 +18,8 @@ use crate::places::Places;
 use crate::quiet::Quiet;
 use crate::renewing::LOOKS_MAX;
 use crate::session::Sessions;
+use crate::validity::Validity;
+use crate::words;
 
 /// Locks in one ZooKeeper ensemble.
 ///
@@ -34,7 +36,7 @@ use crate::session::Sessions;
 #[derive(Debug)]
 pub struct ZooKeeperBackend {
     pub(crate) ensemble: Arc<Ensemble>,
-    session_timeout: Duration,
+    validity: Validity,
     profile: Profile,
 }
 
@@ -57,13 +59,15 @@ impl ZooKeeperBackend {
     ///
     /// # Errors
     /// `Unavailable` where no server of the ensemble gives a session in time, `Denied` where they refuse the login,
-    /// `Invalid` where the password cannot be read.
+    /// `Invalid` where the password cannot be read, or where the sessions are shorter than a tick of the servers.
     pub async fn connect(config: ZooKeeperConfig) -> Result<ZooKeeperBackend, Failure> {
         if config.exposes_password() {
             tracing::warn!("the password for ZooKeeper crosses the network in the clear: write zks://");
         }
         let names = Names::new(config.base(), config.dialect, config.user().is_some()).with(config.mutexes);
         let (sessions, first) = Sessions::start(config.clone()).await?;
+        let tick = words::tick(&sessions.addresses(&config), config.timeout).await;
+        let validity = Validity::of(first.timeout, tick)?;
         let fleet = Fleet::new(config.clone(), first.timeout, sessions.clone());
         let ensemble = Arc::new(Ensemble {
             config,
@@ -75,14 +79,13 @@ impl ZooKeeperBackend {
             leftovers: Leftovers::default(),
         });
         tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));
-        let session_timeout = first.timeout;
-        let profile = profile(session_timeout, ensemble.names.admission());
-        Ok(ZooKeeperBackend { ensemble, session_timeout, profile })
+        let profile = profile(validity, ensemble.names.admission());
+        Ok(ZooKeeperBackend { ensemble, validity, profile })
     }
 
     /// How long the servers keep a session that they do not hear of, as they said when the first was opened.
     pub fn session_timeout(&self) -> Duration {
-        self.session_timeout
+        self.validity.session
     }
 }
 
@@ -105,9 +108,14 @@ impl Backend for ZooKeeperBackend {
         self.ensemble.step(claim, patience).await
     }
 
+    /// The session of the claim: each has a connection of its own.
+    fn part(&self, claim: &Claim) -> u64 {
+        self.ensemble.places.session(claim.id).unwrap_or_default().cast_unsigned()
+    }
+
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         // A third of what a renewal is good for: what is asked again after that is still in time.
-        let limit = self.ensemble.config.timeout.min(valid(self.session_timeout) / 3);
+        let limit = self.ensemble.config.timeout.min(self.validity.valid / 3);
         self.ensemble.confirm(batch, limit).await
     }
 
@@ -134,32 +142,23 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
-        self.ensemble.examine(self.session_timeout).await
+        self.ensemble.examine(self.validity).await
     }
 }
 
-fn profile(session_timeout: Duration, admission: Admission) -> Profile {
+fn profile(validity: Validity, admission: Admission) -> Profile {
     Profile {
         name: "zk",
         admission,
         order: Order::Fifo,
         waiting: Waiting::Notifies,
-        liveness: Liveness::Heartbeat { valid: valid(session_timeout) },
+        liveness: Liveness::Heartbeat { valid: validity.valid },
         fencing: Grade::Strict,
         safety: Safety::Strict,
-        place_ttl: session_timeout,
+        place_ttl: validity.session,
         granularity: Duration::ZERO,
         overrun: Duration::ZERO,
         renew_batch_max: LOOKS_MAX,
         note_max: leasehold_core::Note::MAX_BYTES,
     }
-}
-
-/// How long a holder may count on its claim after a confirmed renewal: half of the session's timeout.
-///
-/// The leader counts the timeout from when it last heard of the session, and that is earlier than the renewal: a
-/// server tells its leader twice a tick of whom it has heard, and the client is silent for up to a quarter of the
-/// timeout. A tick is at most half of the timeout, so together that is at most half of it.
-fn valid(session_timeout: Duration) -> Duration {
-    session_timeout / 2
 }

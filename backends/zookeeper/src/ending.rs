@@ -4,6 +4,7 @@
 //! So a claim that was given up is ended until a server says that it is gone, however long that takes.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::names::Post;
 use crate::places::Stage;
 
 /// Claims that were given up and may still be there.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Leftovers {
     claims: Mutex<HashMap<ClaimId, Claim>>,
     added: Arc<Notify>,
@@ -40,6 +41,12 @@ impl Leftovers {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Claim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Leftovers({} claims)", self.lock().len())
     }
 }
 

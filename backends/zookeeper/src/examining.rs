@@ -12,18 +12,19 @@ use zookeeper_client::{Acl, Error, Permission};
 
 use crate::backend::Ensemble;
 use crate::dialect::Dialect;
+use crate::validity::Validity;
 use crate::words::{self, Word};
 
 impl Ensemble {
-    /// All findings, `session` being what the servers gave.
-    pub(crate) async fn examine(&self, session: Duration) -> Vec<Finding> {
+    /// All findings, `validity` being what the servers gave.
+    pub(crate) async fn examine(&self, validity: Validity) -> Vec<Finding> {
         let addresses = self.sessions.addresses(&self.config);
         let asked = addresses.iter().map(|address| words::ask(address, self.config.timeout));
         let words: Vec<Word> = join_all(asked).await;
         let mut findings = vec![servers(&self.config.hosts, &words, self.voters().await), quorum(&words)];
-        findings.extend(latency(&words, session));
+        findings.extend(latency(&words, validity.session));
         findings.push(versions(&words));
-        findings.push(self.session(session));
+        findings.push(self.session(validity));
         findings.push(
             Finding::new("clock", Severity::Good, "sessions are counted by the leader's running clock")
                 .meaning("steps of a wall clock end no lock; only clocks that run at different rates could"),
@@ -42,20 +43,31 @@ impl Ensemble {
         Some(text.lines().filter(is_voter).count()).filter(|voters| *voters > 0)
     }
 
-    fn session(&self, given: Duration) -> Finding {
-        let asked = self.config.session;
-        let found = format!("a session ends {given:.1?} after it was last heard of");
+    fn session(&self, validity: Validity) -> Finding {
+        let (asked, given) = (self.config.session, validity.session);
+        let mut found = format!("a session ends {given:.1?} after it was last heard of");
         let meaning = format!(
             "the locks of a process that dies are free after this time, whatever their ttl; a holder that hears \
              of no server gives up after {:.1?}",
-            given / 2
+            validity.valid
         );
-        if given == asked {
+        if given != asked {
+            found.push_str(&format!("; {asked:.1?} were asked for"));
+        } else if !validity.is_curtailed() {
             return Finding::new("session", Severity::Good, found).meaning(meaning);
         }
-        Finding::new("session", Severity::Notice, format!("{found}; {asked:.1?} were asked for"))
-            .meaning(meaning)
-            .advice("set minSessionTimeout and maxSessionTimeout on the servers, 2 and 20 ticks unless set")
+        let advice = match (validity.is_curtailed(), validity.tick) {
+            (true, Some(tick)) => format!(
+                "ask for a `session` of {:.1?} at least, which is two ticks of the servers: of shorter ones less than half is counted on",
+                tick * 2
+            ),
+            (true, None) => "add conf to 4lw.commands.whitelist, so that the servers' tickTime is known, or ask for a `session` of 4 s"
+                .to_owned(),
+            (false, _) => "servers give 2 to 20 of their ticks: set tickTime or maxSessionTimeout for others, but no \
+                           minSessionTimeout of less than two ticks"
+                .to_owned(),
+        };
+        Finding::new("session", Severity::Notice, found).meaning(meaning).advice(advice)
     }
 
     async fn access(&self) -> Finding {

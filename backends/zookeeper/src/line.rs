@@ -4,9 +4,12 @@
 //! counter. Its documentation says that it rolls over, so an order is found among those that are there; in fact it stays at its
 //! highest value, and gives that to every further node. Where two have it, nobody can tell who came first, and nobody is admitted.
 
+use std::fmt;
+
 use leasehold_core::{ClaimId, Share};
 
 use crate::dialect::Dialect;
+use crate::shown::Shown;
 
 /// The claims on one resource, first come first.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,7 +18,7 @@ pub(crate) struct Line {
 }
 
 /// One claim in the line.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Place {
     /// The child's whole name.
     pub(crate) name: String,
@@ -26,8 +29,8 @@ pub(crate) struct Place {
     rides: bool,
 }
 
-/// Why children are no line.
-#[derive(Clone, Debug, PartialEq)]
+/// Why children are no line. What it shows of their names tells no id.
+#[derive(Clone, PartialEq)]
 pub(crate) enum Unreadable {
     /// This one may be a claim of somebody else.
     Foreign(String),
@@ -42,6 +45,38 @@ pub(crate) enum Blockers<'a> {
     Some(Vec<&'a Place>),
     /// They are too many: any change of the line.
     Any,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({:?}, {}, {})", Shown(&self.name), self.share, self.sequence)
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreadable::Foreign(child) => write!(
+                f,
+                "has a child «{}» that is not written in this dialect: \
+                 remove it, or take another prefix or the dialect that it is of",
+                Shown(child)
+            ),
+            Unreadable::Alike(one, other) => write!(
+                f,
+                "cannot be put in order: ZooKeeper's counter has come to its end and numbers all new nodes alike, \
+                 «{}» and «{}»: remove the node above them once it is empty, and it begins anew",
+                Shown(one),
+                Shown(other)
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a line that {self}")
+    }
 }
 
 impl Line {

@@ -4,17 +4,19 @@
 //! not come is never taken for one that was not made. What is here is a hint where to look, never a proof of holding.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{Claim, ClaimId, Resource};
 
 use crate::names::Post;
+use crate::shown::Shown;
 
 /// The claims of one client.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Places(Mutex<Table>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Table {
     claims: HashMap<ClaimId, Known>,
     /// How long the paths of the nodes of each session are together, those that may be made included.
@@ -46,7 +48,7 @@ pub(crate) enum Stage {
 }
 
 /// The node of a claim.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Own {
     pub(crate) post: Post,
     /// The child's name.
@@ -58,6 +60,11 @@ pub(crate) struct Own {
 impl Places {
     pub(crate) fn get(&self, id: ClaimId) -> Option<Known> {
         self.lock().claims.get(&id).cloned()
+    }
+
+    /// The session that a claim stands in, or was sent in.
+    pub(crate) fn session(&self, id: ClaimId) -> Option<i64> {
+        self.lock().claims.get(&id).map(|known| known.session)
     }
 
     /// Whether a session has room for a node with a path of so many bytes.
@@ -89,6 +96,19 @@ impl Places {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = self.lock();
+        write!(f, "Places({} claims in {} sessions)", table.claims.len(), table.loads.len())
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Own({:?}, {:?}, {:#x})", self.post, Shown(&self.name), self.czxid)
     }
 }
 

@@ -1,5 +1,9 @@
 //! What a grant leaves with its holder: enough to guard his own transactions.
 
+use std::fmt;
+
+use crate::shown::Shown;
+
 /// Proof of a grant, for a `check` in a multi of one's own.
 ///
 /// The claim's node is there exactly as long as the claim, its name is never used again, and it is never written to. A multi
@@ -31,10 +35,17 @@
 ///
 /// # Does not promise
 /// Anything about writes elsewhere. For those there is the fence, whose `seq` is [`czxid`](ZooKeeperProof::czxid).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ZooKeeperProof {
     pub(crate) path: String,
     pub(crate) czxid: i64,
+}
+
+impl fmt::Debug for ZooKeeperProof {
+    /// Shows the path without the claim's id, which is the secret that ends the claim.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ZooKeeperProof({:?}, {:#x})", Shown(&self.path), self.czxid)
+    }
 }
 
 impl ZooKeeperProof {

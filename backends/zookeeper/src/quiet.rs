@@ -17,7 +17,7 @@ use leasehold_core::Resource;
 use zookeeper_client::OneshotWatcher;
 
 /// The containers of one client.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Quiet(Mutex<HashMap<Resource, Alone>>);
 
 /// What is known of one.
@@ -100,12 +100,9 @@ impl Watched {
     }
 }
 
-impl std::fmt::Debug for Alone {
+impl std::fmt::Debug for Quiet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Alone::Once => f.write_str("Once"),
-            Alone::Last { number, gone, .. } => write!(f, "Last({number}, gone: {gone})"),
-        }
+        write!(f, "Quiet({} containers)", self.lock().len())
     }
 }
 

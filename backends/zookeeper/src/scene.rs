@@ -4,12 +4,15 @@
 //! Pure: the children of the resource's nodes go in, as they were read one after the other. Who wants a lease moves from
 //! the line to the leases, so those are read last: whoever moved meanwhile is seen twice and kept once, and never missed.
 
+use std::fmt;
+
 use leasehold_core::{ClaimId, Version};
 use zookeeper_client::Stat;
 
 use crate::dialect::Dialect;
 use crate::line::{Line, Unreadable};
 use crate::names::Post;
+use crate::shown::Shown;
 
 /// What there is.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub(crate) struct Scene {
 }
 
 /// One lease of a semaphore.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Lease {
     /// The child's name.
     pub(crate) name: String,
@@ -41,20 +44,31 @@ impl Scene {
     pub(crate) fn of(dialect: Dialect, nodes: Vec<(Post, Children)>) -> Result<Scene, Unreadable> {
         let mut scene = Scene::default();
         for (post, children) in nodes {
-            scene.states.push(children.as_ref().map(|(_, stat)| stat.pzxid));
+            let state = children.as_ref().map(|(_, stat)| stat.pzxid);
             let names = children.map(|(names, _)| names).unwrap_or_default();
-            match post {
-                Post::Line => scene.line = Line::of(dialect, names)?,
-                Post::Locks => scene.locks = Line::of(dialect, names)?,
+            let claims = match post {
+                Post::Line => {
+                    scene.line = Line::of(dialect, names)?;
+                    scene.line.places().len()
+                }
+                Post::Locks => {
+                    scene.locks = Line::of(dialect, names)?;
+                    scene.locks.places().len()
+                }
                 Post::Leases => {
                     let (leases, others) = leases(dialect, names)?;
                     scene.leases = leases;
                     // Where the line of the resource is at the same node.
                     if dialect == Dialect::Kazoo {
                         scene.line = Line::of(dialect, others)?;
+                        scene.line.places().len() + scene.leases.len()
+                    } else {
+                        scene.leases.len()
                     }
                 }
-            }
+            };
+            // A node without claims may be removed by the server at any time, and below the line there may be other nodes.
+            scene.states.push(state.filter(|_| claims > 0));
         }
         let leases = &scene.leases;
         scene.locks = scene.locks.without(|id| leases.iter().any(|lease| lease.id == id));
@@ -65,7 +79,7 @@ impl Scene {
         self.line.places().is_empty() && self.locks.places().is_empty() && self.leases.is_empty()
     }
 
-    /// All states without claims are one, whether their nodes are still there or not.
+    /// All states with the same claims are one, whether the nodes that have none are there or not.
     pub(crate) fn version(&self) -> Version {
         if self.is_empty() {
             return Version("empty".to_owned());
@@ -86,6 +100,12 @@ impl Scene {
         let leases = self.leases.iter().filter(|lease| lease.id == id);
         found.extend(leases.map(|lease| (Post::Leases, lease.name.clone())));
         found
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({:?})", Shown(&self.name))
     }
 }
 
@@ -156,6 +176,23 @@ mod tests {
             assert!(scene.nodes_of(id(3)).is_empty());
             assert_eq!(scene.version(), Version("7-8".to_owned()));
         }
+    }
+
+    #[test]
+    fn the_version_knows_of_no_node_without_claims() {
+        let held = || (Post::Leases, children(8, vec![lease(Dialect::Curator, 1)]));
+        let parts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+        let version = |line, locks| {
+            let nodes = vec![(Post::Line, line), (Post::Locks, locks), held()];
+            Scene::of(Dialect::Curator, nodes).unwrap().version()
+        };
+        let before = version(children(4, parts(&["locks", "leases"])), children(7, Vec::new()));
+        let after = version(children(9, parts(&["leases"])), None);
+        assert_eq!(before, after, "the server has removed the empty part");
+        let place = || vec![place(Dialect::Curator, 2)];
+        let waited = version(children(4, parts(&["locks", "leases"])), children(9, place()));
+        assert_ne!(before, waited);
+        assert_ne!(waited, version(children(4, parts(&["locks", "leases"])), children(11, place())));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join, join_all, join3, select_all};
-use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Hint, Moment, Patience, Proof, Resource, Step};
+use leasehold_core::{
+    Claim, Effect, Failure, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Resource, Step,
+};
 use zookeeper_client::{Error, OneshotWatcher, Stat};
 
 use crate::backend::Ensemble;
@@ -50,6 +52,11 @@ impl Ensemble {
                 Look::Admitted(grant) => return Ok(Step::Granted(grant)),
                 Look::Refused(ahead) => return Ok(busy(ahead)),
                 Look::Gone | Look::Again => {}
+                Look::Blocked(_, MAX_LINE.., own) if !patience.is_ended() => {
+                    self.leave(&session, claim, &own).await?;
+                    let detail = format!("{MAX_LINE} claims stand in line for it already: try again later");
+                    return Err(Failure::unavailable(detail));
+                }
                 Look::Blocked(line, index, own) => {
                     let blockers = self.blockers(&session, claim, &own, &line, index);
                     let ended = match patience.is_ended() {

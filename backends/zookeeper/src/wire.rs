@@ -64,16 +64,7 @@ pub(crate) fn failure(error: Error, doing: &str) -> Failure {
 
 /// The children of a resource's container are no line.
 pub(crate) fn unreadable(resource: &Resource, why: &Unreadable) -> Failure {
-    let text = match why {
-        Unreadable::Foreign(child) => format!(
-            "the line of {resource:?} has a child «{child}» that is not written in this dialect: \
-             remove it, or take another prefix or the dialect that it is of"
-        ),
-        Unreadable::Alike(one, other) => format!(
-            "ZooKeeper's counter for {resource:?} has come to its end and numbers all new nodes alike, «{one}» and «{other}», \
-             so nobody can tell who was first: remove the node above them once it is empty, and it begins anew"
-        ),
-    };
+    let text = format!("the line of {resource:?} {why}");
     Failure::new(FailureKind::Foreign, Effect::None, text)
 }
 

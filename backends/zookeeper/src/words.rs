@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -22,19 +23,37 @@ pub(crate) enum Word {
 
 /// Asks the server at `address`.
 pub(crate) async fn ask(address: &str, limit: Duration) -> Word {
-    let asked = async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"srvr").await?;
-        let mut answer = Vec::new();
-        // It closes the connection behind its answer, which is a few lines.
-        stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
-        Ok::<_, std::io::Error>(answer)
-    };
-    match tokio::time::timeout(limit, asked).await {
+    match tokio::time::timeout(limit, talk(address, b"srvr")).await {
         Ok(Ok(answer)) => read(&String::from_utf8_lossy(&answer)),
         Ok(Err(error)) => Word::Unreachable(error.to_string()),
         Err(_) => Word::Unreachable(format!("no answer within {limit:?}")),
     }
+}
+
+async fn talk(address: &str, word: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(word).await?;
+    let mut answer = Vec::new();
+    // It closes the connection behind its answer, which is a few lines.
+    stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+/// The tick of an ensemble, as the first of its servers says that may say it. All of them are set up with the same one.
+pub(crate) async fn tick(addresses: &[String], limit: Duration) -> Option<Duration> {
+    let asked = addresses.iter().map(|address| {
+        Box::pin(async move {
+            let answer = talk(address, b"conf").await.map_err(drop)?;
+            read_tick(&String::from_utf8_lossy(&answer)).ok_or(())
+        })
+    });
+    let (tick, _) = tokio::time::timeout(limit, select_ok(asked)).await.ok()?.ok()?;
+    Some(tick)
+}
+
+fn read_tick(answer: &str) -> Option<Duration> {
+    let tick = answer.lines().find_map(|line| line.strip_prefix("tickTime="))?;
+    tick.trim().parse().ok().map(Duration::from_millis)
 }
 
 fn read(answer: &str) -> Word {
@@ -74,5 +93,9 @@ mod tests {
         assert_eq!(read("This ZooKeeper instance is not currently serving requests\n"), Word::Alone);
         assert_eq!(read("srvr is not executed because it is not in the whitelist.\n"), Word::Silent);
         assert!(matches!(read(""), Word::Unreachable(_)));
+        let answer =
+            "clientPort=2181\ndataDir=/d\ntickTime=2000\nmaxClientCnxns=60\nminSessionTimeout=4000\n";
+        assert_eq!(read_tick(answer), Some(Duration::from_secs(2)));
+        assert_eq!(read_tick("conf is not executed because it is not in the whitelist.\n"), None);
     }
 }

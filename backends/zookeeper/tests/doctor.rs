@@ -7,9 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::{backend, claim, eventually, hold};
-use leasehold::core::{Backend, Finding, Severity, Share};
+use leasehold::core::{Backend, FailureKind, Finding, Liveness, Severity, Share};
 use leasehold_testkit::ZooKeeperEnsemble;
-use leasehold_zookeeper::ZooKeeperBackend;
+use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
 async fn examine(backend: &ZooKeeperBackend) -> Vec<Finding> {
     backend.examine(Duration::from_secs(30)).await
@@ -75,6 +75,39 @@ async fn who_may_touch_the_nodes_is_told() {
     assert!(open.severity == Severity::Risk && !format!("{open:?}").contains("secret"), "{open:?}");
     let kazoo = backend(&format!("zk://{addr}?session=2s&dialect=kazoo")).await;
     assert!(topic(&examine(&kazoo).await, "dialect").meaning.contains("stay"));
+}
+
+/// Where servers give sessions of less than two ticks, their leader may know of a session for less than half of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_sessions_are_counted_on_for_less_or_refused() {
+    let settings = "tickTime=2000\nminSessionTimeout=1000";
+    let Some(servers) = ZooKeeperEnsemble::start_with_or_skip(1, settings).await else { return };
+    let of = async |session: &str| {
+        let config = ZooKeeperConfig::parse(&format!("{}?session={session}", servers.url())).unwrap();
+        ZooKeeperBackend::connect(config).await
+    };
+    let valid = |backend: &ZooKeeperBackend| backend.profile().liveness;
+    let millis = |valid| Liveness::Heartbeat { valid: Duration::from_millis(valid) };
+    let (long, short) = (of("4s").await.unwrap(), of("3s").await.unwrap());
+    assert_eq!((valid(&long), valid(&short)), (millis(2000), millis(1250)));
+    assert_eq!(topic(&examine(&long).await, "session").severity, Severity::Good);
+    let session = topic(&examine(&short).await, "session").clone();
+    assert!(session.severity == Severity::Notice, "{session:?}");
+    assert!(session.advice.contains("4.0s"), "{session:?}");
+    let failure = of("1500ms").await.unwrap_err();
+    assert!(failure.kind == FailureKind::Invalid && failure.detail().contains("tickTime is 2s"), "{failure}");
+
+    // Who may not ask for the tick takes it for the usual one.
+    let settings = "minSessionTimeout=1000\n4lw.commands.whitelist=srvr";
+    let Some(servers) = ZooKeeperEnsemble::start_with_or_skip(1, settings).await else { return };
+    let url = |session| format!("{}?session={session}", servers.url());
+    let short = backend(&url("3s")).await;
+    assert_eq!(valid(&short), millis(1250));
+    let session = topic(&examine(&short).await, "session").clone();
+    assert!(session.advice.contains("conf"), "{session:?}");
+    let config = ZooKeeperConfig::parse(&url("1500ms")).unwrap();
+    let failure = ZooKeeperBackend::connect(config).await.unwrap_err();
+    assert!(failure.detail().contains("`conf`"), "{failure}");
 }
 
 /// The servers are asked through TLS where the client speaks it.

@@ -8,8 +8,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, take};
-use leasehold::core::{Backend, Claim, FailureKind, Proof, Release, Renew, Renewal, Resource, Share, Step};
+use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take};
+use leasehold::core::{
+    Backend, Claim, Effect, FailureKind, MAX_LINE, Proof, Release, Renew, Renewal, Resource, Share, Step,
+};
 use leasehold_testkit::{ZooKeeperEnsemble, peers, require};
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
 
@@ -283,6 +285,11 @@ async fn who_comes_back_alone_sends_two_requests_and_still_sees_everybody() {
     // Long sessions, so that pings are few.
     let url = format!("{}?session=60s", servers.url());
     let (ours, theirs) = (backend(&url).await, backend(&url).await);
+    // A container would be removed by the server between two cycles, now and then, and cost some requests more.
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let container = "/leasehold/again";
+    let kept = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    user.mkdir(container, &kept).await.unwrap();
     let cycle = async || {
         let claim = claim("again", Share::MUTEX);
         take(&ours, &claim).await;
@@ -291,13 +298,11 @@ async fn who_comes_back_alone_sends_two_requests_and_still_sees_everybody() {
     for _ in 0..3 {
         cycle().await;
     }
-    let received = async || servers.metric(0, "zk_packets_received").await.unwrap();
-    let before = received().await;
+    let before = requests(&servers).await;
     for _ in 0..50 {
         cycle().await;
     }
-    let requests = received().await - before;
-    assert!(requests <= 104.0, "{requests} requests for 50 cycles");
+    assert_eq!(requests(&servers).await - before, 100, "requests for 50 cycles");
     assert_eq!(servers.metric(0, "zk_watch_count").await.unwrap(), 1.0);
 
     // Another comes while nobody holds, and holds.
@@ -309,8 +314,6 @@ async fn who_comes_back_alone_sends_two_requests_and_still_sees_everybody() {
     }
 
     // The container is made anew, and counts from the beginning up to the very number that would follow ours.
-    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
-    let container = "/leasehold/again";
     let numbered =
         zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
     let next = user.create(&format!("{container}/x-"), b"", &numbered).await.unwrap().1.into_i64();
@@ -320,7 +323,6 @@ async fn who_comes_back_alone_sends_two_requests_and_still_sees_everybody() {
     }
     let follows = next + 4;
     user.delete(container, None).await.unwrap();
-    let kept = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
     user.create(container, b"", &kept).await.unwrap();
     for _ in 0..follows - 1 {
         let number = user.create(&format!("{container}/x-"), b"", &numbered).await.unwrap().1.into_i64();
@@ -346,6 +348,100 @@ async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held
     let step = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
     assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
     assert!(matches!(release(ours, &second).await, Release::Freed));
+}
+
+/// The ids of claims end them, so nothing that people print shows one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_printed_shows_no_id_of_a_claim() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let client = backend(&servers.url()).await;
+    let (held, waits) = (claim("job", Share::MUTEX), claim("job", Share::MUTEX));
+    let grant = hold(&client, &held).await;
+    let waiting = tokio::spawn({
+        let (client, waits) = (client.clone(), waits.clone());
+        async move { take(&client, &waits).await }
+    });
+    stand(&client, &held.resource, 1).await;
+    let proof = grant.proof.get::<ZooKeeperProof>().unwrap();
+    let printed = format!("{client:?} {grant:?} {proof:?}");
+    // What another user of the node left there makes the line unreadable, and the error shows names.
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let options = zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
+    let alike = format!("/leasehold/job/{}-1-1-{:010}", claim("x", Share::MUTEX).id.to_hex(), 0);
+    user.create(&alike, b"", &options).await.unwrap();
+    let failure = client.contend(&claim("job", Share::MUTEX), &no_patience()).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    let printed = format!("{printed} {failure} {failure:?}");
+    for id in [held.id.to_hex(), waits.id.to_hex(), alike[15..47].to_owned()] {
+        assert!(!printed.contains(&id), "{printed}");
+    }
+    assert!(printed.contains("2 claims in 1 sessions"), "{printed}");
+    assert!(proof.path().contains(&held.id.to_hex()), "who asks for the path gets it");
+    user.delete(&alike, None).await.unwrap();
+    assert!(matches!(release(&client, &held).await, Release::Freed));
+    waiting.await.unwrap();
+}
+
+/// As in every store: a line that grew without end would cost each newcomer more than the last.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_behind_ten_thousand() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let client = backend(&format!("{}?session=60s", servers.url())).await;
+    let first = claim("full", Share::MUTEX);
+    hold(&client, &first).await;
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let options =
+        zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
+    // One more than there may wait behind the holder, so that there is one to take away.
+    let mut others = Vec::new();
+    while others.len() < MAX_LINE {
+        let mut multi = user.new_multi_writer();
+        for _ in 0..500 {
+            let stem = format!("/leasehold/full/{}-1-1-", claim("x", Share::MUTEX).id.to_hex());
+            multi.add_create(&stem, b"", &options).unwrap();
+        }
+        others.extend(multi.commit().await.unwrap());
+    }
+    let late = claim("full", Share::MUTEX);
+    let failure = client.contend(&late, &endless()).await.unwrap_err();
+    assert!(failure.is_transient() && failure.effect == Effect::None, "{failure}");
+    assert!(failure.detail().contains("claims stand in line"), "{failure}");
+    let children = async || user.list_children("/leasehold/full").await.unwrap();
+    assert_eq!(children().await.len(), MAX_LINE + 1, "it left nothing behind");
+    // Where one leaves there is room for one.
+    for _ in 0..2 {
+        let name = children().await.into_iter().find(|name| !name.starts_with(&first.id.to_hex())).unwrap();
+        user.delete(&format!("/leasehold/full/{name}"), None).await.unwrap();
+    }
+    let waiting = tokio::spawn({
+        let (client, late) = (client.clone(), late.clone());
+        async move { client.contend(&late, &endless()).await }
+    });
+    eventually(async || children().await.len() == MAX_LINE).await;
+    assert!(!waiting.is_finished());
+    waiting.abort();
+}
+
+/// The server removes a part of a semaphore that has become empty whenever it likes. Nobody has come or gone by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_node_that_goes_is_no_change() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let client = backend(&format!("{}?session=60s&dialect=curator", servers.url())).await;
+    let held = claim("job", Share::permits(1, 3).unwrap());
+    hold(&client, &held).await;
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    // Made again where the server has been quicker.
+    let options = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    let made = user.create("/job/locks", b"", &options).await;
+    assert!(matches!(made, Ok(_) | Err(zookeeper_client::Error::NodeExists)), "{made:?}");
+    let look = async || client.inspect(&held.resource, None, &no_patience()).await.unwrap();
+    let before = look().await;
+    assert_eq!(before.holders.len(), 1);
+    let gone = user.delete("/job/locks", None).await;
+    assert!(matches!(gone, Ok(()) | Err(zookeeper_client::Error::NoNode)), "{gone:?}");
+    assert_eq!(look().await.version, before.version);
+    assert!(matches!(release(&client, &held).await, Release::Freed));
+    assert_ne!(look().await.version, before.version);
 }
 
 /// The counter of a container, near its end, by the server's own classes: nobody makes two thousand million nodes in a test.

@@ -59,7 +59,7 @@ impl ZooKeeperEnsemble {
     /// [`Error::is_missing`] when Java or ZooKeeper are not installed. Otherwise the end of a server's log is in the
     /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
     pub async fn start(servers: usize) -> Result<Self, Error> {
-        Self::start_as(servers, Speech::Plain).await
+        Self::start_as(servers, Speech::Plain, "").await
     }
 
     /// As [`ZooKeeperEnsemble::start`]; besides, clients may speak TLS on ports of their own, where they have to prove who
@@ -68,11 +68,20 @@ impl ZooKeeperEnsemble {
     /// # Errors
     /// As [`ZooKeeperEnsemble::start`].
     pub async fn start_tls(servers: usize) -> Result<Self, Error> {
-        Self::start_as(servers, Speech::Tls).await
+        Self::start_as(servers, Speech::Tls, "").await
     }
 
-    async fn start_as(servers: usize, speech: Speech) -> Result<Self, Error> {
-        on_free_ports(|| Self::start_once(servers, speech)).await
+    /// As [`ZooKeeperEnsemble::start_or_skip`], with settings of the test's own: lines as in a server's file, which go before
+    /// the kit's. `srvr` has to stay in `4lw.commands.whitelist`.
+    ///
+    /// # Panics
+    /// As [`require::or_skip`].
+    pub async fn start_with_or_skip(servers: usize, settings: &str) -> Option<Self> {
+        require::or_skip("zookeeper", Self::start_as(servers, Speech::Plain, settings).await)
+    }
+
+    async fn start_as(servers: usize, speech: Speech, settings: &str) -> Result<Self, Error> {
+        on_free_ports(|| Self::start_once(servers, speech, settings)).await
     }
 
     /// As [`ZooKeeperEnsemble::start`], or ends the test as skipped; see [`require`].
@@ -91,7 +100,7 @@ impl ZooKeeperEnsemble {
         require::or_skip("zookeeper", Self::start_tls(servers).await)
     }
 
-    async fn start_once(servers: usize, speech: Speech) -> Result<Self, Error> {
+    async fn start_once(servers: usize, speech: Speech, settings: &str) -> Result<Self, Error> {
         let java = require::program("java", "default-jre-headless")?;
         if !Path::new(JARS).join(JAR).is_file() {
             return Err(Error::missing(JAR, "zookeeper"));
@@ -105,7 +114,9 @@ impl ZooKeeperEnsemble {
                 Some((Certificates::create(&directory)?, directory))
             }
         };
-        let mut configs: Vec<String> = (0..servers).map(|number| config(number, &ports)).collect();
+        // Of two lines for one setting the later one counts.
+        let mut configs: Vec<String> =
+            (0..servers).map(|number| format!("{}{settings}\n", config(number, &ports))).collect();
         if let Some((certificates, directory)) = &tls {
             let keys = key_store(certificates, directory)?;
             for (config, ports) in configs.iter_mut().zip(&ports) {

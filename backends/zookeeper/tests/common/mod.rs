@@ -10,6 +10,7 @@ use leasehold::core::{
     Backend, Claim, ClaimId, Clock, Grant, Moment, Note, Patience, Proof, Release, Renew, Renewal, Resource,
     Share, Step,
 };
+use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
 /// What clients ask for here, and get: eight ticks of the test servers.
@@ -91,6 +92,16 @@ pub async fn renew(backend: &ZooKeeperBackend, claim: &Claim) -> Renewal {
 pub async fn gone(backend: &ZooKeeperBackend, resource: &Resource) -> bool {
     let seen = backend.inspect(resource, None, &no_patience()).await.unwrap();
     seen.holders.is_empty() && seen.waiting.is_empty()
+}
+
+/// How many requests all clients of a server have sent: not their pings, of which there are more when a test takes longer.
+pub async fn requests(servers: &ZooKeeperEnsemble) -> u64 {
+    let answer = servers.ask(0, "cons").await.unwrap();
+    let counts = answer.split("lcxid=0x").skip(1).map(|rest| {
+        let digits = rest.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap();
+        u64::from_str_radix(digits, 16).unwrap()
+    });
+    counts.sum()
 }
 
 /// Waits until it is so.
