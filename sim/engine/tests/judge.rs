@@ -367,12 +367,8 @@ impl Seen {
     /// Returns whether what is free is enough for each waiter, in any order.
     fn could_be_served(&self, store: &Store, resource: &Resource) -> bool {
         let waiting = self.waiting.values().filter(|waiting| waiting.resource == *resource);
-        // Waiters on the store count, too: an upgrade is not in the list of waiting tasks.
+        let waiting: Vec<_> = waiting.map(|waiting| waiting.share).collect();
         let look = store.look(resource);
-        let waiting: Vec<_> = waiting
-            .map(|waiting| waiting.share)
-            .chain(look.waiting.iter().map(|standing| standing.share))
-            .collect();
         let held: Vec<_> = look.holders.iter().map(|holder| holder.share).collect();
         let all = waiting.iter().chain(&held);
         let capacity = all.map(|share| share.capacity()).min().unwrap_or_default();

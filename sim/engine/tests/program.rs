@@ -336,11 +336,13 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
     };
     sleep(dice.ms(0, 200)).await;
     world.judge.note(format_args!("u{number} upgrades"));
+    let upgrading = world.judge.waits(client, &thing.resource, Share::WRITER);
+    let leaving = Leaving { world, number: Some(upgrading) };
     let upgraded = match dice.percent(30) {
         true => Polled::late(guard.upgrade_timeout(dice.ms(1, 2_000)), dice).await,
         false => Polled::late(guard.upgrade(), dice).await,
     };
-    world.judge.note(format_args!("u{number} upgraded: {}", matches!(upgraded, Some(Ok(())))));
+    leaving.ended(format_args!("an upgrade: {}", matches!(upgraded, Some(Ok(())))));
     world.judge.count("upgraded");
     sleep(dice.ms(0, 200)).await;
     if dice.percent(50) {

@@ -16,7 +16,6 @@ use super::outage::Outage;
 use super::queue::Lines;
 use super::{Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mutant::mutant;
 use crate::panics::{answered, logged, spanned};
 use crate::witness::Event;
 
@@ -236,8 +235,7 @@ pub(super) fn take_charge(
         logged!(debug, resource = %claim.resource, "a grant had run out when it arrived");
         return Ok(None);
     }
-    let is_kept = engine.keeper.watch(&held, grant.lost.as_ref()) || mutant!("a closed client is granted");
-    if engine.is_forked() || !is_kept {
+    if engine.is_forked() || !engine.keeper.watch(&held, grant.lost.as_ref()) {
         abandon(engine, claim);
         return Err(Error::closed("lock").on(&claim.resource));
     }

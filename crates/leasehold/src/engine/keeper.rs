@@ -24,7 +24,6 @@ use super::desk::Desk;
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::{Engine, Tuning};
-use crate::mutant::mutant;
 use crate::panics::{answered, contained, logged, spanned};
 use crate::random::HashMap;
 use crate::witness::{Event, Telling};
@@ -336,7 +335,7 @@ impl Watchdog {
             self.end(id, None);
             return None;
         }
-        if kept.asks.is_waiting || (mutant!("a hung renewal makes suspect") && !kept.asks.open.is_empty()) {
+        if kept.asks.is_waiting {
             // The answer is overdue. Who holds should know before it is too late.
             kept.held.suspect();
             kept.asks.failures += 1;

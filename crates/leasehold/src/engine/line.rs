@@ -144,8 +144,7 @@ impl<W, E> Line<W, E> {
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
         let mut is_depended_on = false;
-        let wakes_nobody = (mutant!("who leaves wakes nobody") && matches!(change, Change::Leave(_)))
-            || (mutant!("a hand-over wakes nobody") && matches!(change, Change::Returned { .. }));
+        let wakes_nobody = mutant!("who leaves wakes nobody") && matches!(change, Change::Leave(_));
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
