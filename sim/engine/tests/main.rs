@@ -1,6 +1,6 @@
 //! The whole engine under a deterministic scheduler, in virtual time.
 //!
-//! A seed decides everything: what the tasks do, what goes wrong, when and in which order. See `docs/adr/0029`.
+//! A seed decides everything: what the tasks do, what goes wrong, when and in which order. See `docs/adr/0031`.
 
 #![allow(
     clippy::unwrap_used,

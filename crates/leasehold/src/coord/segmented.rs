@@ -393,7 +393,7 @@ fn segment_of(key: &[u8], count: u32) -> u32 {
 }
 
 /// FNV-1a over the key, mixed: the same in every process and every version.
-pub(super) fn hashed(key: &[u8]) -> u64 {
+fn hashed(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
