@@ -6,10 +6,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Moment, Order, Patience, Proof, Step,
-    stagger,
+    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Order, Patience, Proof, Step, stagger,
 };
-use tokio::time::Instant;
 
 use crate::backend::RedisBackend;
 use crate::config::Wait;
@@ -100,7 +98,7 @@ impl Asking<'_> {
         let channel = self.keys.channel(self.backend.reach);
         let mut heard = self.backend.listening.overhear(&channel);
         let mut last_ahead = None;
-        let (begun, mut calls) = (Instant::now(), CallWatch::default());
+        let mut calls = CallWatch::default();
         for round in 0.. {
             calls.look();
             let line = match self.look(patience, Place::Kept).await? {
@@ -124,7 +122,7 @@ impl Asking<'_> {
                 continue;
             };
             tokio::select! {
-                () = self.until_worth_a_look(ear, line, (begun, &mut calls), round) => {}
+                () = self.until_worth_a_look(ear, line, (patience, &mut calls), round) => {}
                 () = ended(patience) => break,
             }
             if !self.backend.listening.is_right(ear, &channel) {
@@ -139,7 +137,7 @@ impl Asking<'_> {
         &self,
         ear: &mut Ear,
         line: Line,
-        (begun, calls): (Instant, &mut CallWatch),
+        (patience, calls): (&Patience, &mut CallWatch),
         round: u32,
     ) {
         let in_line = self.backend.config.order == Order::Fifo;
@@ -155,7 +153,8 @@ impl Asking<'_> {
         let silent = line.look_in.map(|look_in| timer::after(look_in + TICK + stagger));
         loop {
             let deaf = (!ear.is_hearing()).then(|| timer::after(self.jittered(LAST_POLL, round)));
-            let unanswered = calls.look_at().map(|at| begun + Moment::START.until(at) + TICK + stagger);
+            let unanswered =
+                calls.look_at().map(|at| timer::after(patience.now().until(at) + TICK + stagger));
             let look_at = [deaf, silent, unanswered].into_iter().flatten().min();
             let timer = async {
                 match look_at {
@@ -174,9 +173,9 @@ impl Asking<'_> {
                 News::Called { called, .. } if called.contains(&self.address()) => return,
                 // Others go first. Should they be dead, those who wait call more of the line.
                 News::Called { called, answered } => {
-                    calls.hear(&called, answered, Moment::START.after(begun.elapsed()));
+                    calls.hear(&called, answered, patience.now());
                 }
-                News::Freed if line.behind > 0 => calls.freed(Moment::START.after(begun.elapsed())),
+                News::Freed if line.behind > 0 => calls.freed(patience.now()),
                 News::Freed => {}
             }
         }
