@@ -40,7 +40,7 @@ pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
     // The client's own conversion to unsigned numbers wraps.
     let numbers: Option<Vec<u64>> = numbers.into_iter().map(|number| u64::try_from(number).ok()).collect();
     match numbers.unwrap_or_default()[..] {
-        [1, seq, epoch] => Ok(Look::Granted(Fence::new(epoch, seq, 0))),
+        [1, seq, epoch] | [1, seq, epoch, 1] => Ok(Look::Granted(Fence::new(epoch, seq, 0))),
         [0, ahead, first_end, look_in, behind] => Ok(Look::Busy {
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
             first_end: Duration::from_millis(first_end),
@@ -55,6 +55,11 @@ pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
 /// Whether the script `contend` has granted.
 pub(crate) fn is_grant(answer: &Value) -> bool {
     matches!(answer, Value::Array(parts) if parts.first() == Some(&Value::Int(1)))
+}
+
+/// Whether the script `contend` has granted what the claim held before.
+pub(crate) fn was_held(answer: &Value) -> bool {
+    matches!(answer, Value::Array(parts) if parts.get(3) == Some(&Value::Int(1)) && is_grant(answer))
 }
 
 /// Whether the script `renew` has extended any claim.

@@ -204,9 +204,10 @@ impl Asking<'_> {
         let asked_at = patience.now();
         let limit = self.backend.limit_for(self.claim.ttl);
         let answer = match self.backend.wire.run(&request, limit).await {
-            Err(failure) if Unconfirmed::behind(&failure).is_some() => {
+            Err(failure) if Unconfirmed::behind(&failure).is_some_and(|of| !reply::was_held(&of.value)) => {
                 return Err(self.give_back(failure).await);
             }
+            // What was held before is not ended for want of replicas: its client asks again, or releases it.
             answer => answer?,
         };
         match reply::look(answer)? {

@@ -68,6 +68,23 @@ async fn a_grant_that_too_few_confirm_is_given_back() {
 }
 
 #[tokio::test]
+async fn what_was_held_before_is_kept_though_too_few_confirm() {
+    let Some(group) = group().await else { return };
+    let (plain, two) = (connect(&group.url()).await, connect(&format!("{}?replicas=2", group.url())).await);
+    let claim = claim_of("job", Share::MUTEX, Duration::from_secs(60));
+    let fence = try_take(&plain, &claim).await.unwrap().fence;
+    group.stop(2).unwrap();
+    // Another process asks for it, as one does to whom it is handed over.
+    let failure = two.contend(&claim, &no_patience()).await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    assert!(failure.detail().contains("1 of 2 replicas"), "{failure}");
+    let seen = two.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+    assert_eq!(seen.holders.len(), 1, "it was ended");
+    group.resume(2).unwrap();
+    assert_eq!(try_take(&two, &claim).await.unwrap().fence, fence, "it is another grant");
+}
+
+#[tokio::test]
 async fn a_server_without_replicas_is_told_of_in_time() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?replicas=1", server.url())).await;

@@ -6,7 +6,7 @@
 --   name     of the resource where its keys carry only a hash, else empty
 --   channel  where to tell whom this calls; empty where nothing is to be published
 --   epoch    in which the client believes that this server decides; 0 where nobody elects
--- Answers {1, seq, epoch} | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, milliseconds
+-- Answers {1, seq, epoch} | {1, seq, epoch, 1}: the claim held it before | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, milliseconds
 -- until another look challenges one of them or calls more of the line, 0 where none will, and those ahead that wait, too}.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
@@ -86,7 +86,7 @@ local function grant_again(state, record)
   if head and seen ~= note then redis.call('HSET', claims, id, head .. note) end
   redis.call('ZADD', held, 'XX', stop, state.own)
   keep(claims, latest)
-  return { 1, known, known_epoch }
+  return { 1, known, known_epoch, 1 }
 end
 
 -- The rank of the claim in the line, and its member as it stands there: a share is fixed when it is first asked for.
