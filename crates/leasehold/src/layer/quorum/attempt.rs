@@ -37,11 +37,13 @@ pub(super) struct Granted(pub(super) Fence);
 impl Quorum {
     /// Asks until the outcome is clear. A second round that a member lost is not the end: the claim has its locks and asks again.
     pub(super) async fn attempt(&self, claim: &Arc<Claim>, patience: &Patience) -> Outcome {
+        // One for all rounds: what a late answer of any of them leaves on a member is given back.
+        let dropped = Arc::new(AtomicBool::new(false));
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
             let granted =
                 |fence| Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::of(Granted(fence)) };
-            let round = match self.ask(claim).await {
+            let round = match self.ask(claim, &dropped).await {
                 Ok(round) => round,
                 Err(failure) => return Outcome::Failed(failure),
             };
@@ -57,31 +59,32 @@ impl Quorum {
                     }
                 }
                 Verdict::Busy { free_in, listeners } => {
-                    self.withdraw(claim, &round.dropped).await;
+                    self.withdraw(claim, &dropped).await;
                     return Outcome::Busy { free_in, listeners };
                 }
                 Verdict::Failed(mut failure) => {
                     // Where it may hold from before, its locks stay: it asks again, or is released.
-                    if !round.met_a_grant && self.withdraw(claim, &round.dropped).await {
+                    if !round.met_a_grant && self.withdraw(claim, &dropped).await {
                         failure.effect = Effect::None;
                     }
                     return Outcome::Failed(failure);
                 }
                 Verdict::Split | Verdict::Undecided => {
-                    self.withdraw(claim, &round.dropped).await;
+                    self.withdraw(claim, &dropped).await;
                     return Outcome::Split;
                 }
             }
         }
-        self.withdraw(claim, &AtomicBool::new(true)).await;
+        self.withdraw(claim, &dropped).await;
         Outcome::Split
     }
 
     /// The first round: until the answers decide, or what is missing comes too late.
-    async fn ask(&self, claim: &Arc<Claim>) -> Result<Round, Failure> {
+    ///
+    /// Once `dropped` is set, a lock that is given late is given back.
+    async fn ask(&self, claim: &Arc<Claim>, dropped: &Arc<AtomicBool>) -> Result<Round, Failure> {
         let count = self.seats.count();
         let stamps = (0..count).map(|_| draw()).collect::<Result<Vec<Stamp>, Failure>>()?;
-        let dropped = Arc::new(AtomicBool::new(false));
         let (sender, mut inbox) = mpsc::channel(count.max(1));
         for (number, stamp) in stamps.iter().copied().enumerate() {
             let (claim, sender, dropped) = (claim.clone(), sender.clone(), dropped.clone());
@@ -124,7 +127,7 @@ impl Quorum {
         if ballot.met_unarmed() {
             self.arming.notice();
         }
-        Ok(Round { verdict, stamps, met_a_grant: ballot.met_a_grant(), dropped })
+        Ok(Round { verdict, stamps, met_a_grant: ballot.met_a_grant() })
     }
 
     /// The second round: whether a majority has the fence now.
@@ -181,8 +184,6 @@ struct Round {
     stamps: Vec<Stamp>,
     /// Whether the claim has a fence from before somewhere.
     met_a_grant: bool,
-    /// Set once the attempt has come to nothing: a lock that is given after that is given back.
-    dropped: Arc<AtomicBool>,
 }
 
 fn draw() -> Result<Stamp, Failure> {
