@@ -22,7 +22,7 @@ use crate::wire::Dialect;
 ///
 /// | option | meaning | default |
 /// |---|---|---|
-/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : / -` | `leasehold/`, or none in the other dialect |
+/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : -`, and one `/` at its end; with another dialect `/` anywhere | `leasehold/`; with another dialect none, or `/locks/` |
 /// | `dialect` | `native`; or `concurrency`, to contend with `etcdctl lock` and Go's `concurrency` package; or `etcd3`, with Python's `etcd3` and `etcd3gw`: both mutexes only | `native` |
 /// | `timeout` | how long to wait for an answer, over all servers, 100ms to 5m | `5s` |
 /// | `password-file` | file that holds the password, read again at each login | |
@@ -170,6 +170,15 @@ impl EtcdConfig {
 
     fn check(&self) -> Result<(), Failure> {
         self.tls.as_ref().map_or(Ok(()), TlsFiles::check)?;
+        // Prefix `a/` with name `b/c` and prefix `a/b/` with name `c` would be one lock.
+        let ends = |prefix: &str| prefix.find('/').is_some_and(|at| at > 0 && at + 1 == prefix.len());
+        if self.dialect == Dialect::Native && !ends(self.prefix()) {
+            let prefix = self.prefix();
+            let better = prefix.trim_matches('/').replace('/', ".");
+            return Err(invalid(format!(
+                "prefix={prefix}: it ends at its first /, so a lock could be one of another prefix: write prefix={better}/"
+            )));
+        }
         self.credentials.check()
     }
 }
@@ -213,9 +222,9 @@ mod tests {
         assert_eq!((config.prefix(), config.timeout), ("leasehold/", Duration::from_secs(5)));
         assert!(config.tls.is_none() && config.login().unwrap().is_none());
 
-        let config = EtcdConfig::parse("etcd://a,[::1]:7000,10.0.0.1/?prefix=x/y:z&timeout=250ms").unwrap();
+        let config = EtcdConfig::parse("etcd://a,[::1]:7000,10.0.0.1/?prefix=x.y:z/&timeout=250ms").unwrap();
         assert_eq!(config.to_string(), "etcd://a:2379,[::1]:7000,10.0.0.1:2379");
-        assert_eq!((config.prefix(), config.timeout), ("x/y:z", Duration::from_millis(250)));
+        assert_eq!((config.prefix(), config.timeout), ("x.y:z/", Duration::from_millis(250)));
 
         let config = EtcdConfig::parse("etcds://h?ca=/c.pem&cert=/a.pem&key=/k.pem").unwrap();
         assert_eq!(config.tls.unwrap().key.as_deref(), Some(Path::new("/k.pem")));
@@ -263,6 +272,9 @@ mod tests {
             ("etcd://h?dialect=go", "dialect=concurrency"),
             ("etcd://h?order=last", "order=given"),
             ("etcd://h?prefix=", "1 to 64"),
+            ("etcd://h?prefix=a/b/", "write prefix=a.b/"),
+            ("etcd://h?prefix=/a", "write prefix=a/"),
+            ("etcd://h?prefix=a", "write prefix=a/"),
             ("etcd://h?prefix=a!b", "1 to 64"),
             ("etcd://h?ca=/x", "etcds://"),
             ("etcds://h?cert=/x", "belong together"),

@@ -34,7 +34,7 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// |---|---|---|
 /// | `wait` | `pubsub`: a waiter is sent word; `poll`: it asks again, and no publish or subscribe is ever sent | `pubsub` |
 /// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
-/// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ : -` | `lh` |
+/// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ -` | `lh` |
 /// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock`; or `dual:` and one of these, which takes that lock and the native one together | `native` |
 /// | `key-prefix` | not for `native`: what stands before the name in the key, up to 128 bytes | |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
@@ -189,9 +189,14 @@ impl RedisConfig {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        // Prefix `a` with name `b:c` and prefix `a:b` with name `c` would be one lock.
+        if self.prefix.contains(':') {
+            let text = "prefix: a colon ends it in the keys, so a lock could be one of a shorter prefix: write . or - in its place";
+            return Err(invalid(text));
+        }
         if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(plain) {
-            return Err(invalid("prefix: write 1 to 32 of the characters A-Z a-z 0-9 . _ : -"));
+            return Err(invalid("prefix: write 1 to 32 of the characters A-Z a-z 0-9 . _ -"));
         }
         if !(Duration::from_millis(10)..=Duration::from_secs(300)).contains(&self.timeout) {
             return Err(invalid("timeout: write a duration between 10ms and 5m"));
@@ -457,9 +462,9 @@ mod tests {
         assert_eq!((config.db, config.wait, config.order), (0, Wait::Pubsub, Order::Fifo));
         assert_eq!((config.prefix.as_str(), config.timeout), ("lh", Duration::from_secs(5)));
 
-        let config = RedisConfig::parse("redis://[::1]:7000/3?wait=poll&timeout=250ms&prefix=a:b").unwrap();
+        let config = RedisConfig::parse("redis://[::1]:7000/3?wait=poll&timeout=250ms&prefix=a.b").unwrap();
         assert_eq!(config.endpoint.to_string(), "[::1]:7000");
-        assert_eq!((config.db, config.wait, config.prefix.as_str()), (3, Wait::Poll, "a:b"));
+        assert_eq!((config.db, config.wait, config.prefix.as_str()), (3, Wait::Poll, "a.b"));
 
         let config = RedisConfig::parse("rediss://h?ca=/c.pem&cert=/a.pem&key=/k.pem").unwrap();
         let Endpoint::Tls { files, .. } = &config.endpoint else { panic!("{config:?}") };
@@ -561,6 +566,7 @@ mod tests {
             ("redis://h?replicas=17", "from 0 to 16"),
             ("redis://h?replicas=1&dialect=plain", "native dialect"),
             ("redis://h?prefix=", "1 to 32"),
+            ("redis://h?prefix=a:b", "a colon ends it in the keys"),
             ("redis://h?prefix=a{b}", "1 to 32"),
             ("redis://h?ca=/x", "rediss://"),
             ("rediss://h?cert=/x", "belong together"),
