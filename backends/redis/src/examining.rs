@@ -3,6 +3,7 @@
 //! Ground rules: nothing is changed, and nothing is written but a message on a channel of our own. What may not be asked, or
 //! is not answered, is unknown, never good. Asking is here, judging in `facts.rs`, without I/O.
 
+mod clocks;
 mod facts;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use crate::config::{Deployment, Wait};
 use crate::keys::Keys;
 use crate::reply;
 use crate::wire::Wire;
+use clocks::Offset;
 use facts::Facts;
 
 /// Everything that was found, server by server.
@@ -26,13 +28,16 @@ pub(crate) async fn examine(backend: &RedisBackend) -> Vec<Finding> {
     };
     let limit = backend.config.timeout;
     let is_alone = servers.len() == 1;
-    let mut findings = Vec::new();
+    let (mut findings, mut clocks) = (Vec::new(), Vec::new());
     for wire in &servers {
+        let address = wire.address();
         let found = match Facts::ask(wire, limit).await {
-            Ok(facts) => facts.judge(&backend.config.deployment),
+            Ok(facts) => {
+                clocks.extend(facts.clock_offset.map(|offset| (address.clone(), offset)));
+                facts.judge(&backend.config.deployment)
+            }
             Err(failure) => vec![Finding::new("servers", Severity::Broken, failure.to_string())],
         };
-        let address = wire.address();
         findings.extend(found.into_iter().map(|mut finding| {
             if !is_alone {
                 finding.found = format!("{address}: {}", finding.found);
@@ -43,6 +48,7 @@ pub(crate) async fn examine(backend: &RedisBackend) -> Vec<Finding> {
     if let (Deployment::Cluster(_), Some(wire)) = (&backend.config.deployment, servers.first()) {
         findings.push(cluster(wire, limit).await);
     }
+    findings.extend(clocks::judge(&clocks));
     findings.push(rights(backend, &servers).await);
     findings.push(pubsub(backend, &servers).await);
     findings
@@ -69,19 +75,10 @@ impl Facts {
             let server = Duration::from_secs(seconds.parse().unwrap_or(0));
             let server = server + Duration::from_micros(micros.parse().unwrap_or(0));
             let after = SystemTime::now();
-            facts.clock_offset = offset(before, after, server);
+            facts.clock_offset = Offset::measured(before, after, server);
         }
         Ok(facts)
     }
-}
-
-/// How far the server's clock is from this machine's at least, whatever the way there took; for display only.
-fn offset(before: SystemTime, after: SystemTime, server: Duration) -> Option<Duration> {
-    let (before, after) = (
-        before.duration_since(SystemTime::UNIX_EPOCH).ok()?,
-        after.duration_since(SystemTime::UNIX_EPOCH).ok()?,
-    );
-    Some(before.saturating_sub(server).max(server.saturating_sub(after)))
 }
 
 async fn cluster(wire: &Wire, limit: Duration) -> Finding {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{Finding, Severity};
 
+use super::clocks::Offset;
 use super::fields;
 use crate::config::Deployment;
 
@@ -16,8 +17,8 @@ pub(super) struct Facts {
     pub(super) settings: HashMap<String, String>,
     /// The user of this login.
     pub(super) user: Option<String>,
-    /// How far its clock is from this machine's, at least.
-    pub(super) clock_offset: Option<Duration>,
+    /// How far its clock is from this machine's.
+    pub(super) clock_offset: Option<Offset>,
 }
 
 impl Facts {
@@ -212,7 +213,7 @@ impl Facts {
     }
 
     fn clock(&self) -> Option<Finding> {
-        let offset = self.clock_offset?;
+        let offset = self.clock_offset?.from_here();
         let found = format!("the server's clock is {offset:.0?} from this machine's at least");
         if offset < Duration::from_secs(1) {
             return Some(Finding::new(
@@ -223,7 +224,7 @@ impl Facts {
         }
         let finding = Finding::new("clock", Severity::Notice, found)
             .meaning(
-                "no lease compares the two. But leases end by the server's wall clock: when somebody sets it right in \
+                "no lease compares these two. But leases end by the server's wall clock: when somebody sets it right in \
                  one step, locks end too early or too late by as much",
             )
             .advice("let both follow the same time service, which corrects in small steps");
