@@ -163,6 +163,80 @@ async fn a_flushed_server_has_forgotten_although_it_did_not_start_anew() {
     assert!(locks.mutex("job").lock().await.unwrap().fence() > fence);
 }
 
+/// For how many seconds the server has run.
+async fn uptime(server: &RedisServer) -> u64 {
+    let Reply::Bytes(info) = server.command(&["INFO", "server"]).await.unwrap() else { panic!("no INFO") };
+    let info = String::from_utf8(info).unwrap();
+    info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:")).unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_server_votes_for_nobody_while_a_lease_is_valid() {
+    let Some(servers) = servers(3).await else { return };
+    let options = "?max-ttl=6s";
+    let (one, two) = (redlock(&servers.hosts(), options).await, impatient(&servers, options).await);
+    // The servers have run for longer than any lease.
+    while uptime(servers.server(1)).await < 8 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let old = one.mutex("job").ttl(Duration::from_secs(6)).lock().await.unwrap();
+    // As if one of the servers had not been reached.
+    servers.server(2).command(&["DEL", "{lh:job}:vote"]).await.unwrap();
+    servers.server(1).flushall().await.unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Ok(_new) = two.mutex("job").lock_timeout(Duration::from_millis(300)).await {
+            assert!(old.check().is_err(), "two hold it");
+            break;
+        }
+        assert!(Instant::now() < end, "nobody follows");
+    }
+}
+
+/// When the server was first asked without a mark, by a client that takes another lock; not what it was `before`.
+async fn noted(locks: &Leasehold, server: &RedisServer, before: &Reply) -> Reply {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        // The grant does not wait for this server.
+        locks.mutex("other").lock().await.unwrap().release().await.unwrap();
+        let noted = server.command(&["GET", "{lh:}:unarmed"]).await.unwrap();
+        if noted != Reply::Nil && noted != *before {
+            return noted;
+        }
+        assert!(Instant::now() < end, "nobody wrote down that it has forgotten: {noted:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_server_notes_when_it_was_first_asked() {
+    let Some(servers) = servers(3).await else { return };
+    let two = impatient(&servers, "").await;
+    let old = two.mutex("job").ttl(Duration::from_secs(50)).lock().await.unwrap();
+    servers.server(1).flushall().await.unwrap();
+    let first = noted(&two, servers.server(1), &Reply::Nil).await;
+    assert_eq!(servers.server(1).command(&["EXISTS", "{lh:}:mark"]).await.unwrap(), Reply::Int(0));
+    // It forgets once more, and the time begins anew.
+    servers.server(1).flushall().await.unwrap();
+    noted(&two, servers.server(1), &first).await;
+    old.check().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_server_comes_back_by_itself() {
+    let Some(servers) = servers(3).await else { return };
+    let locks = redlock(&servers.hosts(), SHORT).await;
+    servers.server(0).flushall().await.unwrap();
+    let mark = ["EXISTS", "{lh:}:mark"];
+    let end = Instant::now() + Duration::from_secs(60);
+    while servers.server(0).command(&mark).await.unwrap() == Reply::Int(0) {
+        assert!(Instant::now() < end, "it does not come back");
+        drop(locks.mutex("job").ttl(TTL).lock().await.unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let unarmed = ["EXISTS", "{lh:}:unarmed"];
+    assert_eq!(servers.server(0).command(&unarmed).await.unwrap(), Reply::Int(0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_may_forget_single_keys_or_have_two_names_are_refused() {
     let builder = RedisServer::builder().arg("--maxmemory-policy").arg("allkeys-lru");

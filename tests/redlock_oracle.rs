@@ -8,7 +8,7 @@ use leasehold::core::quorum::{Member, Memory, Stamp, Vote};
 use leasehold::core::{Claim, ClaimId, Fence, Note};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
-use leasehold_sim::quorum::{Answer, Node, Rules};
+use leasehold_sim::quorum::{Answer, Heard, Node, Rules};
 use leasehold_testkit::{Data, RedisServer};
 
 const STEPS: usize = 1500;
@@ -30,7 +30,7 @@ struct Twins {
     node: Node,
     claims: Vec<Claim>,
     asked: Vec<Asked>,
-    heard: Vec<(u8, u8, Memory)>,
+    heard: Vec<(Heard, Memory)>,
     asks: u32,
 }
 
@@ -99,7 +99,8 @@ impl Twins {
     async fn recall(&mut self) {
         let memory = self.member.recall().await.unwrap();
         assert_eq!(memory.armed().unwrap_or(0), u64::from(self.node.epoch));
-        self.heard.push((self.node.run, self.node.epoch, memory));
+        let Node { run, epoch, losses, .. } = self.node;
+        self.heard.push((Heard { run, epoch, losses: memory.unarmed_since.map(|_| losses) }, memory));
         if self.heard.len() > 6 {
             self.heard.remove(0);
         }
@@ -107,12 +108,17 @@ impl Twins {
 
     /// Somebody marks the node by what was heard of it, now or long ago.
     async fn mark(&mut self) -> bool {
-        let Some((run, heard, memory)) = self.heard.get(below(self.heard.len().max(1))) else { return false };
-        let epoch = heard + 1 + below(2) as u8;
-        let took = self.node.mark(*run, *heard, epoch, &Rules::SOUND);
+        let Some((heard, memory)) = self.heard.get(below(self.heard.len().max(1))) else { return false };
+        let epoch = heard.epoch + 1 + below(2) as u8;
+        let took = self.node.mark(*heard, epoch, &Rules::SOUND);
         let answer = self.member.mark(memory, u64::from(epoch)).await.unwrap();
-        assert_eq!(answer, took, "{epoch} over {heard} of run {run} into {:?}", self.node);
+        assert_eq!(answer, took, "{epoch} over {heard:?} into {:?}", self.node);
         took
+    }
+
+    async fn flush(&mut self) {
+        self.server.flushall().await.unwrap();
+        self.node.flush();
     }
 
     async fn crash(&mut self) {
@@ -136,6 +142,10 @@ async fn the_scripts_do_what_the_model_does() {
     for step in 0..STEPS {
         if step % 150 == 149 || twins.node.epoch > 200 || twins.node.record.1 > 200 {
             twins.crash().await;
+            continue;
+        }
+        if step % 50 == 49 {
+            twins.flush().await;
             continue;
         }
         let took = match below(10) {

@@ -2,7 +2,8 @@
 //!
 //! # The protocol
 //!
-//! A node keeps a **mark** beside its records: an epoch, valid for the node's present run only. With a valid mark it is
+//! A node keeps a **mark** beside its records: an epoch, valid for the node's present run only. It may lose its memory and run on;
+//! then the mark is lost with the records. Since when it has none is written on the node as well, so each loss has a name. With a valid mark it is
 //! *armed*; then a resource that has no record of that epoch has had no token in it. A token is `(epoch, counter)`.
 //!
 //! 1. **Ask.** As in `redlock`. The asker waits for the armed answers of a majority, takes the greatest epoch among
@@ -14,7 +15,7 @@
 //!
 //! - **Join.** Somebody hears a majority of armed nodes, and some without memory. He *raises* the armed ones to the next
 //!   epoch, each only from the epoch that he heard, and once a majority took that step he marks the others in the new epoch, each
-//!   only in the run that he heard.
+//!   only in the run and after the loss that was heard.
 //! - **Begin.** Where no node was ever marked: somebody hears all nodes, hears all of them once more, and marks
 //!   those that are unchanged, in an epoch of his own. Whoever begins at the same time may choose a lower one.
 //!
@@ -44,6 +45,8 @@ pub struct Rules {
     pub from_heard: bool,
     /// A node is marked only in the run that was heard of it.
     pub same_run: bool,
+    /// A node is marked only if it has not lost its memory once more since it was heard without.
+    pub same_loss: bool,
     /// Before a beginning, all nodes are heard twice.
     pub hears_twice: bool,
 }
@@ -59,6 +62,7 @@ impl Rules {
         majority_first: true,
         from_heard: true,
         same_run: true,
+        same_loss: true,
         hears_twice: true,
     };
 }
@@ -84,6 +88,8 @@ pub struct Node {
     pub record: Token,
     /// Another one after each restart.
     pub run: u8,
+    /// How often it has lost its memory, with a restart or without.
+    pub losses: u8,
     /// The epoch of its mark; zero without a valid one.
     pub epoch: u8,
     /// Whose value the lock has.
@@ -96,7 +102,7 @@ pub const NOBODY: u8 = u8::MAX;
 impl Node {
     /// A node that has served nobody, in this epoch; zero where it is not armed.
     pub const fn fresh(epoch: u8) -> Node {
-        Node { record: (0, 0), run: 0, epoch, lock: NOBODY }
+        Node { record: (0, 0), run: 0, losses: 0, epoch, lock: NOBODY }
     }
 
     /// The first round. That the lock may be taken is the adversary's choice.
@@ -120,9 +126,12 @@ impl Node {
     }
 
     /// Marks the node, if it is as it was heard. Whether it did.
-    pub fn mark(&mut self, run: u8, heard: u8, epoch: u8, rules: &Rules) -> bool {
-        let same = (self.run == run || !rules.same_run) && (self.epoch == heard || !rules.from_heard);
-        let takes = same && (self.epoch < epoch || !rules.raises);
+    pub fn mark(&mut self, heard: Heard, epoch: u8, rules: &Rules) -> bool {
+        let same =
+            (self.run == heard.run || !rules.same_run) && (self.epoch == heard.epoch || !rules.from_heard);
+        // One that was heard armed has lost its mark with the rest.
+        let forgot = heard.epoch == 0 && heard.losses.is_some_and(|losses| losses != self.losses);
+        let takes = same && (!forgot || !rules.same_loss) && (self.epoch < epoch || !rules.raises);
         if takes {
             self.epoch = self.epoch.max(epoch);
         }
@@ -131,8 +140,24 @@ impl Node {
 
     /// Restarts without memory.
     pub fn crash(&mut self, lock: u8) {
-        *self = Node { record: (0, 0), run: self.run + 1, epoch: 0, lock };
+        *self = Node { record: (0, 0), run: self.run + 1, losses: self.losses + 1, epoch: 0, lock };
     }
+
+    /// Loses its memory and runs on.
+    pub fn flush(&mut self) {
+        *self = Node { record: (0, 0), run: self.run, losses: self.losses + 1, epoch: 0, lock: NOBODY };
+    }
+}
+
+/// What one who arms has heard of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Heard {
+    /// Its run.
+    pub run: u8,
+    /// The epoch of its mark; zero without a valid one.
+    pub epoch: u8,
+    /// How often it had lost its memory, where that was written on it.
+    pub losses: Option<u8>,
 }
 
 /// The token that these answers of `nodes` allow, if they are enough.
@@ -166,10 +191,10 @@ pub enum Reach {
 pub enum Arm {
     /// It was not heard.
     Nothing,
-    /// It was heard a first time, in this run.
+    /// It was heard a first time, after so many losses of memory.
     Met(u8),
-    /// It was heard in this run and this epoch.
-    Heard(u8, u8),
+    /// It was heard.
+    Heard(Heard),
     /// It was raised.
     Raised,
     /// Nothing more is sent to it, or it refuses what may come.
@@ -247,6 +272,8 @@ pub enum Step {
     Mark(u8, u8),
     /// The node of the first number restarts, with a lock of the second number's value.
     Crash(u8, u8),
+    /// The node loses its memory and runs on.
+    Flush(u8),
 }
 
 /// What those do who arm.
@@ -320,7 +347,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
     /// The epoch that one who arms would choose by what he has heard.
     fn choice(&self, state: &State<N, K, J>, who: usize) -> Option<u8> {
         let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
-            Arm::Heard(_, epoch) => Some(epoch),
+            Arm::Heard(heard) => Some(heard.epoch),
             _ => None,
         });
         let (armed, forgot) = heard.fold((0, 0), |(armed, forgot), epoch| match epoch {
@@ -330,7 +357,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         match self.arming {
             Arming::Join if armed > N / 2 && forgot > 0 => {
                 let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
-                    Arm::Heard(_, epoch) => Some(epoch),
+                    Arm::Heard(heard) => Some(heard.epoch),
                     _ => None,
                 });
                 heard.max().map(|epoch| epoch + u8::from(self.rules.raises))
@@ -344,13 +371,13 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         let raised = state.columns.iter().filter(|column| column.arms[who] == Arm::Raised).count();
         let epoch = state.chosen[who];
         let column = &mut state.columns[node];
-        let Arm::Heard(run, heard) = column.arms[who] else { return None };
-        let joins = heard == 0 && self.arming == Arming::Join;
+        let Arm::Heard(heard) = column.arms[who] else { return None };
+        let joins = heard.epoch == 0 && self.arming == Arming::Join;
         if joins && self.rules.majority_first && raised <= N / 2 {
             return None;
         }
         // A refusal changes nothing: it is as if the message had been lost.
-        if !column.node.mark(run, heard, epoch, &self.rules) {
+        if !column.node.mark(heard, epoch, &self.rules) {
             return None;
         }
         // A message that brings a node back may be repeated.
@@ -444,6 +471,7 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
                 // With run ids, a lock that survives serves nobody: whoever may write knows of another run.
                 let locks = if self.rules.run_id { 0 } else { begun };
                 actions.extend((0..locks).chain([NOBODY]).map(|lock| Step::Crash(node, lock)));
+                actions.push(Step::Flush(node));
             }
         }
     }
@@ -484,14 +512,15 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
             }
             Step::Meet(who, node) => {
                 let column = &mut state.columns[usize::from(node)];
-                column.arms[usize::from(who)] = Arm::Met(column.node.run);
+                column.arms[usize::from(who)] = Arm::Met(column.node.losses);
             }
             Step::Recall(who, node) => {
                 let column = &mut state.columns[usize::from(node)];
-                let Node { run, epoch, .. } = column.node;
+                let Node { run, epoch, losses, .. } = column.node;
                 // One that has changed in between ends the attempt.
-                let same = !matches!(column.arms[usize::from(who)], Arm::Met(met) if met != run);
-                column.arms[usize::from(who)] = if same { Arm::Heard(run, epoch) } else { Arm::Over };
+                let same = !matches!(column.arms[usize::from(who)], Arm::Met(met) if met != losses);
+                column.arms[usize::from(who)] =
+                    if same { Arm::Heard(Heard { run, epoch, losses: Some(losses) }) } else { Arm::Over };
             }
             Step::Choose(who) => {
                 let who = usize::from(who);
@@ -501,6 +530,10 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
             Step::Crash(node, lock) => {
                 state.crashes += 1;
                 state.columns[usize::from(node)].node.crash(lock);
+            }
+            Step::Flush(node) => {
+                state.crashes += 1;
+                state.columns[usize::from(node)].node.flush();
             }
         }
         for column in &mut state.columns {
@@ -568,7 +601,7 @@ mod tests {
             (Rules { raises: false, majority_first: false, ..SOUND }, 1),
             (Rules { epoch: false, ..SOUND }, 1),
             (Rules { lock: false, ..SOUND }, 1),
-            (Rules { same_run: false, ..SOUND }, 2),
+            (Rules { same_loss: false, ..SOUND }, 2),
         ] {
             breaks_somehow(Quorum { order: false, ..join::<2, 1>(rules, crashes) }, UNIQUE);
         }
@@ -585,7 +618,9 @@ mod tests {
 
     #[test]
     #[ignore = "minutes"]
-    fn two_rules_may_be_softer() {
+    fn three_rules_may_be_softer() {
+        // A restart is a loss of memory, too.
+        holds(join::<2, 1>(Rules { same_run: false, ..SOUND }, 2));
         holds(join::<2, 1>(Rules { run_id: false, ..SOUND }, 2));
         holds(join::<2, 2>(Rules { from_heard: false, ..SOUND }, 2));
         holds(begin::<2>(Rules { from_heard: false, ..SOUND }, 1, [2, 1]));

@@ -80,6 +80,10 @@ impl RedisNode {
         format!("{{{}:}}:mark", self.config.prefix)
     }
 
+    fn unarmed_key(&self) -> String {
+        format!("{{{}:}}:unarmed", self.config.prefix)
+    }
+
     /// How long to wait for an answer about a lease: an answer that comes later is worth nothing.
     fn limit_for(&self, ttl: Duration) -> Duration {
         self.config.timeout.min(ttl.max(MIN_TTL))
@@ -111,7 +115,7 @@ impl Member for RedisNode {
     async fn recall(&self) -> Result<Memory, Failure> {
         let request = Request {
             script: &scripts::RECALL,
-            keys: vec![self.mark_key()],
+            keys: vec![self.mark_key(), self.unarmed_key()],
             args: Vec::new(),
             confirm: None,
         };
@@ -122,10 +126,16 @@ impl Member for RedisNode {
 
     async fn mark(&self, heard: &Memory, epoch: u64) -> Result<bool, Failure> {
         let mark = heard.mark.as_ref().map(|mark| format!("{} {}", mark.epoch, mark.run));
+        let since = heard.unarmed_since.map(|since| since.to_string());
         let request = Request {
             script: &scripts::MARK,
-            keys: vec![self.mark_key()],
-            args: vec![heard.run.clone(), mark.unwrap_or_default(), epoch.to_string()],
+            keys: vec![self.mark_key(), self.unarmed_key()],
+            args: vec![
+                heard.run.clone(),
+                mark.unwrap_or_default(),
+                epoch.to_string(),
+                since.unwrap_or_default(),
+            ],
             confirm: None,
         };
         reply::was_there(self.wire.run(&request, self.config.timeout).await?)
@@ -135,7 +145,7 @@ impl Member for RedisNode {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::ASK,
-            keys: vec![keys.key(LOCK), keys.key(RECORD), self.mark_key()],
+            keys: vec![keys.key(LOCK), keys.key(RECORD), self.mark_key(), self.unarmed_key()],
             args: vec![
                 claim.id.to_hex(),
                 stamp.to_string(),

@@ -139,8 +139,9 @@ pub struct Memory {
     pub run: String,
     /// Its mark, of whatever run.
     pub mark: Option<Mark>,
-    /// How long it has been running.
-    pub up_for: Duration,
+    /// When it was first seen without a mark of its run, in microseconds by its own clock; `None` where it is armed, and where
+    /// nobody has asked it for a lock since.
+    pub unarmed_since: Option<u64>,
     /// Its wall clock, in microseconds of the Unix epoch.
     pub unix_us: u64,
 }
@@ -158,6 +159,23 @@ impl Memory {
     /// The epoch of a member that is armed.
     pub fn armed(&self) -> Option<u64> {
         self.mark.as_ref().filter(|mark| mark.run == self.run).map(|mark| mark.epoch)
+    }
+
+    /// Returns for how long it is known that the member is not armed, by its own clock.
+    pub fn unarmed_for(&self) -> Duration {
+        let since = self.unarmed_since.unwrap_or(self.unix_us);
+        Duration::from_micros(self.unix_us.saturating_sub(since))
+    }
+
+    /// Says why the member of this name has no vote; `None` where it is armed.
+    pub fn trouble(&self, name: &str) -> Option<String> {
+        match (self.armed(), self.unarmed_since) {
+            (Some(_), _) => None,
+            (None, None) => Some(format!("{name} is not armed")),
+            (None, Some(_)) => {
+                Some(format!("{name} is not armed, first seen so {} s ago", self.unarmed_for().as_secs()))
+            }
+        }
     }
 }
 
@@ -256,11 +274,20 @@ mod tests {
     #[test]
     fn a_mark_of_another_run_does_not_arm() {
         let mark = |run: &str| Some(Mark { epoch: 4, run: run.to_owned() });
-        let memory =
-            |mark| Memory { run: "new".to_owned(), mark, up_for: Duration::ZERO, unix_us: 0 }.armed();
+        let memory = |mark| Memory { run: "new".to_owned(), mark, unarmed_since: None, unix_us: 0 }.armed();
         assert_eq!(memory(mark("new")), Some(4));
         assert_eq!(memory(mark("old")), None);
         assert_eq!(memory(None), None);
+    }
+
+    #[test]
+    fn time_without_a_mark_counts_from_when_it_was_seen() {
+        let memory =
+            |unarmed_since| Memory { run: "a".to_owned(), mark: None, unarmed_since, unix_us: 9_000_000 };
+        assert_eq!(memory(None).unarmed_for(), Duration::ZERO);
+        assert_eq!(memory(Some(2_000_000)).unarmed_for(), Duration::from_secs(7));
+        assert_eq!(memory(Some(10_000_000)).unarmed_for(), Duration::ZERO, "its clock was set back");
+        assert_eq!(memory(Some(2_000_000)).trouble("b").unwrap(), "b is not armed, first seen so 7 s ago");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) fn texts(answer: Value) -> Result<Vec<String>, Failure> {
 }
 
 fn parse_memory(texts: &[String]) -> Option<Memory> {
-    let [run, up, mark, us, ..] = texts else { return None };
+    let [run, since, mark, us, ..] = texts else { return None };
     let mark = match mark.as_str() {
         "" => None,
         text => {
@@ -45,8 +45,8 @@ fn parse_memory(texts: &[String]) -> Option<Memory> {
             Some(Mark { epoch: epoch.parse().ok()?, run: run.to_owned() })
         }
     };
-    let up_for = Duration::from_secs(up.parse().ok()?);
-    Some(Memory { run: run.clone(), mark, up_for, unix_us: us.parse().ok()? })
+    let unarmed_since = if since.is_empty() { None } else { Some(since.parse().ok()?) };
+    Some(Memory { run: run.clone(), mark, unarmed_since, unix_us: us.parse().ok()? })
 }
 
 fn parse_answer(texts: &[String]) -> Option<Answer> {
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn answers_of_the_first_round_are_read() {
-        let answer = parse_answer(&words("ab|7|5 ab|1800000000000000|yours|5 3|")).unwrap();
+        let answer = parse_answer(&words("ab||5 ab|1800000000000000|yours|5 3|")).unwrap();
         assert_eq!(answer.memory.armed(), Some(5));
         assert_eq!(answer.vote, Vote::Yours { last: Fence::new(5, 3, 0), fence: None });
         let answer = parse_answer(&words("ab|7||1800000000000000|theirs|granted|20|4")).unwrap();
-        assert_eq!(answer.memory.mark, None);
+        assert_eq!((answer.memory.mark, answer.memory.unarmed_since), (None, Some(7)));
         let ends_in = Duration::from_millis(20);
         assert_eq!(answer.vote, Vote::Theirs { granted: true, ends_in, listeners: 4 });
         for bad in ["", "ab|7||1", "ab|x||1|yours|5 3|", "ab|7||1|yours|5|", "ab|7||1|theirs|granted|-2|4"] {

@@ -190,7 +190,7 @@ impl Ballot {
         // What is known to have served before could have forgotten anything.
         let unused = armed == 0 && unarmed().all(|memory| memory.mark.is_none());
         let advice = if unused {
-            "servers that never served are armed once all of them answer and have run for longer than any lease; to \
+            "servers that never served are armed once all of them answer and max-ttl has passed since they were first asked; to \
              begin at once: leasehold redlock rearm"
         } else if armed + failed >= needed {
             "it passes when those come back that do not answer"
@@ -211,10 +211,9 @@ impl Ballot {
         let told = self.names.iter().zip(&self.members).map(|(name, heard)| match heard {
             Heard::Nothing => format!("{name} is silent"),
             Heard::Failed(failure) => failure.detail().to_owned(),
-            Heard::Answer(answer) => match answer.memory.armed() {
-                Some(_) => format!("{name} is armed"),
-                None => format!("{name} is not armed, and runs for {} s", answer.memory.up_for.as_secs()),
-            },
+            Heard::Answer(answer) => {
+                answer.memory.trouble(name).unwrap_or_else(|| format!("{name} is armed"))
+            }
         });
         told.collect::<Vec<_>>().join("; ")
     }
@@ -269,7 +268,7 @@ mod tests {
 
     fn memory(armed: Option<u64>) -> Memory {
         let mark = armed.map(|epoch| Mark { epoch, run: "run".to_owned() });
-        Memory { run: "run".to_owned(), mark, up_for: SOON, unix_us: 0 }
+        Memory { run: "run".to_owned(), mark, unarmed_since: None, unix_us: 0 }
     }
 
     fn yours(seq: u64) -> Answer {

@@ -77,7 +77,7 @@ pub struct Quorum {
 pub struct Terms {
     /// The shortest lease.
     pub min_ttl: Duration,
-    /// The longest lease. A member that has lost its memory is not armed before it has run for longer.
+    /// The longest lease. A member that has lost its memory is not armed before so much time has passed since that was seen.
     pub max_ttl: Duration,
 }
 

@@ -1,19 +1,25 @@
 -- The first round: locks what is free, or the claim's own already.
 --
--- KEYS  lock record mark
+-- KEYS  lock record mark unarmed
 -- ARGV  id stamp ttl note name channel
 -- Answers what the server remembers of itself, and `yours` with the greatest fence and the claim's own fence or nothing,
 -- or `theirs` with `granted` or nothing, the milliseconds that are left, and how many listen.
 local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
 local id, stamp, ttl, note, name, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
-local stored, problem = read_mark(mark)
-if not stored then return problem end
+local stored, marked, of_run = read_mark(mark)
+if not stored then return marked end
 local epoch, seq = read_record(record, name)
 if not epoch then return seq end
 local found = redis.call('HMGET', lock, 'id', 'fence')
 local left = redis.call('PTTL', lock)
-local answer = memory(stored)
+local answer, problem = memory(stored, of_run, KEYS[4])
+if not answer then return problem end
+if of_run ~= answer[1] and answer[2] == '' then
+  -- The first question without a mark writes down when it came. Where that is refused, the next one does.
+  local noted = redis.pcall('SET', KEYS[4], micros .. ' ' .. answer[1])
+  if not noted.err then answer[2] = micros end
+end
 
 if found[1] and found[1] ~= id then
   local told = redis.pcall('PUBSUB', 'NUMSUB', channel)

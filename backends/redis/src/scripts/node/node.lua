@@ -7,14 +7,13 @@
 --           out; name where the keys carry only its hash
 --   record  string: `<epoch> <seq>`, the greatest fence taken, followed by the name where the keys carry only its hash
 --   mark    string, one for all resources: `<epoch> <run id>`
+--   unarmed string, one for all resources: `<microseconds> <run id>`, when the server was first seen without a mark of its run
 
 local clock = redis.call('TIME')
+local micros = clock[1] .. string.format('%06d', clock[2])
 
--- The running server, by its own name, and for how many seconds it has run.
-local function server()
-  local info = redis.call('INFO', 'server')
-  return string.match(info, 'run_id:(%x+)'), string.match(info, 'uptime_in_seconds:(%d+)')
-end
+-- The running server, by its own name.
+local function server() return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') end
 
 local function foreign(key) return redis.error_reply('FOREIGN ' .. key .. ' is not of leasehold') end
 
@@ -39,8 +38,14 @@ end
 
 local function whole(number) return string.format('%.0f', number) end
 
--- What the server remembers of itself, as four texts.
-local function memory(mark)
-  local run, up = server()
-  return { run, up, mark, clock[1] .. string.format('%06d', clock[2]) }
+-- What the server remembers of itself, as four texts: its run, since when it is known that it is not armed or nothing, its mark,
+-- and its clock; or an error.
+local function memory(mark, of_run, unarmed)
+  local run = server()
+  local stored = redis.call('GET', unarmed)
+  local since, whose = string.match(stored or '', '^(%d+) (%x+)$')
+  if stored and not since then return nil, foreign(unarmed) end
+  -- A time that is still to come says that the clock was set back: it is written anew.
+  if of_run == run or whose ~= run or tonumber(since) > tonumber(micros) then since = '' end
+  return { run, since, mark, micros }
 end

@@ -1,6 +1,7 @@
 -- What the server remembers of itself. Changes nothing.
 --
--- KEYS  mark
-local stored, problem = read_mark(KEYS[1])
-if not stored then return problem end
-return memory(stored)
+-- KEYS  mark unarmed
+local stored, epoch, of_run = read_mark(KEYS[1])
+if not stored then return epoch end
+local answer, problem = memory(stored, of_run, KEYS[2])
+return answer or problem

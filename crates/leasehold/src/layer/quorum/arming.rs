@@ -10,8 +10,9 @@
 //!   Therefore the first epoch is the latest of their wall clocks.
 //! - *Anything else* is for an operator: [`rearm`](super::Quorum::rearm).
 //!
-//! By itself a member is armed only after it has run for longer than any lease: by then what it had locked before has
-//! ended, or was locked on it again by a renewal.
+//! By itself a member is armed only after it has been known for longer than any lease that it is not: by then what it had
+//! locked before has ended, or was locked on it again by a renewal. When it was first seen without a mark is written on the
+//! member itself, and is lost with its next loss of memory. How long it has run would not do: `FLUSHALL` forgets and runs on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +44,8 @@ pub struct Rearmed {
 
 impl Arming {
     pub(super) fn new(seats: Seats, max_ttl: Duration) -> Arming {
-        // The server tells whole seconds; and its clock may run a little faster than that of a holder.
-        let quarantine = max_ttl + max_ttl / 50 + Duration::from_secs(1);
+        // The server's clock may run a little faster than that of a holder.
+        let quarantine = max_ttl + max_ttl / 50;
         Arming { seats, quarantine, busy: AtomicBool::new(false) }
     }
 
@@ -91,7 +92,7 @@ impl Arming {
         let armed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
         let unarmed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
         let ready: Vec<_> =
-            unarmed.iter().copied().filter(|(_, memory)| memory.up_for >= self.quarantine).collect();
+            unarmed.iter().copied().filter(|(_, memory)| memory.unarmed_for() >= self.quarantine).collect();
         if armed.len() >= self.seats.majority() && !ready.is_empty() {
             let Some(epoch) = armed.iter().filter_map(|(_, memory)| memory.armed()).max() else { return };
             let raised = self.mark_all(&armed, epoch + 1).await;
@@ -164,13 +165,13 @@ impl Arming {
     }
 
     /// Hears all once more, and keeps those that are as they were. One that was heard before the others may have served
-    /// with them and forgotten it; so nobody is marked whose run began after another was heard.
+    /// with them and forgotten it; so nobody is marked that has lost its memory after another was heard.
     async fn recall_unchanged(&self, first: &Outcomes<Memory>) -> Outcomes<Memory> {
         let mut again = self.recall_all().await;
         for (number, outcome) in again.iter_mut().enumerate() {
             let before = first.get(number).and_then(|outcome| outcome.as_ref()?.as_ref().ok());
             if let Some(Ok(now)) = outcome
-                && before.is_none_or(|before| before.run != now.run || before.mark != now.mark)
+                && before.is_none_or(|before| has_changed(before, now))
             {
                 *outcome = None;
             }
@@ -202,6 +203,13 @@ fn heard(outcomes: &Outcomes<Memory>) -> impl Iterator<Item = (usize, &Memory)> 
         .iter()
         .enumerate()
         .filter_map(|(number, outcome)| Some((number, outcome.as_ref()?.as_ref().ok()?)))
+}
+
+/// Whether a member is another than it was, or has forgotten once more. Who asks it for a lock may have written down that it
+/// is not armed; that changes nothing.
+fn has_changed(before: &Memory, now: &Memory) -> bool {
+    let forgot = before.unarmed_since.is_some() && before.unarmed_since != now.unarmed_since;
+    before.run != now.run || before.mark != now.mark || forgot
 }
 
 /// About how long a client leaves members alone that it could not arm.

@@ -27,8 +27,7 @@ impl Quorum {
             Finding::new("servers", Severity::Good, found).meaning(meaning)
         } else if armed >= majority {
             let meaning = format!("locks are granted; {} more may fail", armed - majority);
-            let advice =
-                "bring them back; one that forgot is armed by itself once it has run for longer than max-ttl";
+            let advice = "bring them back; one that forgot is armed by itself once max-ttl has passed since that was seen";
             Finding::new("servers", Severity::Risk, found).meaning(meaning).advice(advice)
         } else {
             let meaning = format!("nothing is granted: {majority} are needed");
@@ -45,7 +44,6 @@ fn trouble(name: &str, outcome: Option<&Result<Memory, Failure>>) -> Option<Stri
     match outcome {
         None => Some(format!("{name} is silent")),
         Some(Err(failure)) => Some(failure.detail().to_owned()),
-        Some(Ok(memory)) if memory.armed().is_some() => None,
-        Some(Ok(memory)) => Some(format!("{name} is not armed, and runs for {} s", memory.up_for.as_secs())),
+        Some(Ok(memory)) => memory.trouble(name),
     }
 }
