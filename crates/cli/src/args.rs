@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leasehold::{Note, Resource};
 
@@ -23,6 +23,10 @@ use crate::lessons;
 #[command(name = "leasehold", version, after_help = lessons::EXAMPLES, after_long_help = lessons::EXAMPLES_LONG, styles = STYLES)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Args {
+    /// Log more on stderr: -v what happens, -vv each step, -vvv everything; warnings are shown without [env: LEASEHOLD_LOG]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -243,6 +247,7 @@ pub(crate) struct BreakArgs {
 /// again; when it is told to end (TERM, INT, HUP, QUIT) it resigns.
 #[derive(Debug, clap::Args)]
 #[command(after_help = lessons::ELECT_EXAMPLES)]
+#[command(override_usage = ELECT_USAGE)]
 #[command(group = clap::ArgGroup::new("duty").required(true).args(["command", "on_elected"]))]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
@@ -385,6 +390,8 @@ fn resource(text: &str) -> Result<Resource, leasehold::core::InvalidResource> {
 fn note(text: &str) -> Result<Note, leasehold::core::NoteTooLong> {
     Note::new(text)
 }
+
+const ELECT_USAGE: &str = "leasehold elect [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold elect [OPTIONS] --on-elected <CMD> <NAME>";
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
+use crate::environment::Variables;
 use crate::program::Program;
 
 /// A started command.
@@ -44,12 +45,13 @@ impl Child {
     pub(crate) async fn start(
         program: &Program,
         file: PathBuf,
-        variables: Vec<(&'static str, Option<String>)>,
+        variables: Variables,
         group: Pid,
+        stdin: Stdio,
     ) -> io::Result<Child> {
         let mut command = Command::new(file);
         command.arg0(program.name()).args(&program.arguments).process_group(group.as_raw_nonzero().get());
-        command.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        command.stdin(stdin).stdout(Stdio::inherit()).stderr(Stdio::inherit());
         for (name, value) in variables {
             match value {
                 Some(value) => command.env(name, value),
@@ -60,6 +62,11 @@ impl Child {
         let started = tokio::task::spawn_blocking(move || command.spawn()).await;
         let child = started.map_err(io::Error::other)??;
         Ok(Child { pid: Pid::from_child(&child) })
+    }
+
+    /// Its id, which is of no use once its end was seen.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
     }
 
     /// What has become of it; `None` where nothing has. Not to be asked again after its end.

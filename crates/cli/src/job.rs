@@ -14,9 +14,10 @@ use rustix::process::{Pid, Signal, kill_current_process_group};
 
 use crate::child::{Change, Child, Ending};
 use crate::exit::Exit;
+use crate::orphans;
 use crate::request::{Loss, Request};
 use crate::signals::{Heard, Signals};
-use crate::terminal::{Terminal, is_interactive};
+use crate::terminal::{Terminal, is_interactive, is_shared};
 use crate::text::{duration, visible};
 use crate::voice::Voice;
 use crate::warden::{Warden, Word};
@@ -32,6 +33,10 @@ pub(crate) struct Job<'a> {
     voice: &'a Voice,
     clock: SystemClock,
     lost: bool,
+    /// The person was told that the lease is not renewed.
+    is_suspect: bool,
+    /// Ctrl-C was passed on, or an INT that somebody sent.
+    heard_int: bool,
     kill_at: Option<Moment>,
 }
 
@@ -80,11 +85,21 @@ impl<'a> Job<'a> {
         voice: &'a Voice,
     ) -> Self {
         let mut terminal = Terminal::controlling();
-        if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive()) {
+        if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {
             terminal.lend(warden.group());
         }
-        let mut job =
-            Job { request, guard, warden, terminal, voice, clock: SystemClock, lost: false, kill_at: None };
+        let mut job = Job {
+            request,
+            guard,
+            warden,
+            terminal,
+            voice,
+            clock: SystemClock,
+            lost: false,
+            is_suspect: false,
+            heard_int: false,
+            kill_at: None,
+        };
         job.tell_warden();
         job
     }
@@ -122,9 +137,13 @@ impl<'a> Job<'a> {
                     listening = None;
                     self.revoked(heard);
                 }
-                Event::Heard(Heard::Sent(signal)) => self.warden.signal(signal),
+                Event::Heard(Heard::Sent(signal)) => {
+                    self.heard_int |= signal == Signal::INT;
+                    self.warden.signal(signal);
+                }
                 Event::Heard(Heard::Continued) => self.resume(),
-                Event::Heard(Heard::Child) | Event::Lost | Event::Time => {}
+                Event::Heard(Heard::Child) => orphans::reap(&[child.pid(), self.warden.group()]),
+                Event::Lost | Event::Time => {}
             }
         };
         self.finish(ending).await
@@ -176,16 +195,32 @@ impl<'a> Job<'a> {
 
     /// Looks at the clock, and acts on what it says.
     fn look(&mut self) {
-        if let Some(guard) = self.guard.filter(|_| !self.lost)
-            && let State::Lost(cause) = guard.state()
-        {
-            self.lose(cause);
+        if let Some(guard) = self.guard.filter(|_| !self.lost) {
+            match guard.state() {
+                State::Lost(cause) => self.lose(cause),
+                state => self.doubt(state == State::Suspect, guard.remaining()),
+            }
         }
         if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
             self.kill_at = None;
             self.warden.signal(Signal::KILL);
             self.voice.say("the command has not ended in its grace, and was killed");
         }
+    }
+
+    /// Says when renewals begin to fail, and when they succeed again.
+    fn doubt(&mut self, is_suspect: bool, remaining: Duration) {
+        if is_suspect == std::mem::replace(&mut self.is_suspect, is_suspect) {
+            return;
+        }
+        let name = visible(self.request.name.as_str());
+        self.voice.say(&match is_suspect {
+            true => format!(
+                "{name} could not be renewed, and is lost in {} unless that succeeds",
+                duration(remaining)
+            ),
+            false => format!("{name} was renewed again"),
+        });
     }
 
     fn lose(&mut self, cause: LossCause) {
@@ -263,7 +298,7 @@ impl<'a> Job<'a> {
     /// This process goes on after a stop, and so does the command; with the terminal if it is our turn there.
     fn resume(&mut self) {
         if let Some(terminal) =
-            self.terminal.as_mut().filter(|terminal| is_interactive() && !terminal.is_lent())
+            self.terminal.as_mut().filter(|terminal| is_interactive() && !terminal.is_lent() && !is_shared())
         {
             terminal.lend(self.warden.group());
         }
@@ -276,8 +311,16 @@ impl<'a> Job<'a> {
             // What the command has left behind may not go on without the lock either.
             self.warden.signal(Signal::KILL);
         }
-        let interrupted = had_terminal && ending == Ending::Signal(Signal::INT.as_raw());
-        if interrupted {
+        let by_int = ending == Ending::Signal(Signal::INT.as_raw());
+        if had_terminal && is_shared() {
+            // Who used the terminal while it was lent was stopped for that.
+            let _ = kill_current_process_group(Signal::CONT);
+        }
+        // Without the terminal the command was not reached by Ctrl-C itself; then this process was, and passed it on.
+        let is_passed_on = by_int && self.heard_int && !had_terminal;
+        let interrupted =
+            by_int && had_terminal || is_passed_on && Exit::by(Signal::INT) == Exit::Interrupted;
+        if interrupted && had_terminal {
             // Ctrl-C is meant for the whole job of the shell, a script around this process included. It reached only the
             // command, because that one had the terminal.
             let _ = kill_current_process_group(Signal::INT);

@@ -1,7 +1,7 @@
 //! The `leasehold` command.
 //!
 //! ```text
-//!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job ─▶ child, warden, terminal
+//!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job, hook ─▶ child, warden, terminal
 //!                                                 └▶ show, list, deadlocks, watch, brk, doctor, schema, sweep ─▶ describe, json, table
 //! ```
 //!
@@ -17,12 +17,17 @@ mod deadlocks;
 mod describe;
 mod doctor;
 mod elect;
+mod environment;
 mod exit;
+mod hook;
 mod job;
 mod json;
 mod lessons;
 mod list;
+mod log;
+mod orphans;
 mod paint;
+mod processes;
 mod program;
 mod progress;
 mod redlock;
@@ -45,6 +50,7 @@ mod watch;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use args::{Args, CompletionsArgs, RedlockVerb, Verb};
@@ -56,7 +62,7 @@ fn main() -> ExitCode {
         return warden::serve().into();
     }
     let exit = match Args::try_parse() {
-        Ok(args) => obey(args.verb),
+        Ok(args) => log::start(args.verbose).and_then(|()| obey(args.verb)),
         Err(error) => answer(&error),
     };
     let exit = exit.unwrap_or_else(|problem| {
@@ -81,7 +87,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
     let runtime =
         runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?;
     let exit = runtime.block_on(async {
-        match verb {
+        let exit = match verb {
             Verb::Run(args) => run::run(*args).await,
             Verb::Show(args) => show::show(args).await,
             Verb::Ls(args) if args.deadlocks => deadlocks::deadlocks(args).await,
@@ -95,7 +101,12 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Sweep(args) => sweep::sweep(args).await,
             Verb::Redlock(RedlockVerb::Rearm(args)) => redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
+        };
+        // What the log has said comes before the complaint that ends the program.
+        if let Some(voice) = voice::Voice::started() {
+            voice.settle().await;
         }
+        exit
     });
     // A thread of the store may be blocked in the kernel; what had to be given back was waited for.
     runtime.shutdown_background();
@@ -117,11 +128,30 @@ fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     }
     // Clap repeats what was written, and that may be a URL in the wrong place.
     let plain = error.render().to_string();
-    let clean = store::redacted(&plain);
-    if clean == plain {
+    let hint = hint(error).map(|hint| format!("\ntip: {hint}")).unwrap_or_default();
+    let clean = format!("{}{hint}", store::redacted(plain.trim_end()));
+    if clean == plain.trim_end() {
         drop(error.print());
     } else {
         drop(writeln!(std::io::stderr().lock(), "{}", clean.trim_end()));
     }
     Ok(Exit::Usage)
+}
+
+/// What was meant, where the command line shows it.
+fn hint(error: &clap::Error) -> Option<&'static str> {
+    let holds = matches!(std::env::args_os().nth(1)?.to_str()?, "run" | "elect");
+    let is_word = || match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) => !word.starts_with('-'),
+        _ => false,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument if holds && is_word() => {
+            Some("the command comes after --, as in: leasehold run NAME -- COMMAND ARG")
+        }
+        ErrorKind::InvalidSubcommand => {
+            Some("to hold a lock while a command runs: leasehold run NAME -- COMMAND ARG")
+        }
+        _ => None,
+    }
 }

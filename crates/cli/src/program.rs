@@ -27,6 +27,11 @@ impl Program {
         Some(Program { name: words.next()?, arguments: words.collect() })
     }
 
+    /// A script, for `/bin/sh`.
+    pub(crate) fn shell(script: OsString) -> Program {
+        Program { name: "/bin/sh".into(), arguments: vec!["-c".into(), script] }
+    }
+
     /// The program's name as it was written.
     pub(crate) fn name(&self) -> &OsStr {
         &self.name

@@ -1,6 +1,5 @@
 //! What `run` was asked to do, as types: parsed once, then trusted.
 
-use std::ffi::OsString;
 use std::time::Duration;
 
 use leasehold::{Guard, Leasehold, Lock, Note, Resource, Result, Share};
@@ -27,6 +26,8 @@ pub(crate) struct Request {
     pub(crate) at_least: Duration,
     pub(crate) program: Program,
     pub(crate) after: After,
+    /// What is run each time that the lock is held no more.
+    pub(crate) hook: Option<Program>,
 }
 
 /// What becomes of the lock when the command has ended well.
@@ -109,32 +110,34 @@ impl Request {
             at_least: args.at_least.unwrap_or_default(),
             program,
             after: After::Release,
+            hook: None,
         })
     }
 
-    /// One candidate of an election, who runs `command` when it leads.
+    /// One candidate of an election.
     ///
     /// # Errors
     /// As [`Request::new`].
-    pub(crate) fn of_candidate(
-        args: &ElectArgs,
-        command: Vec<OsString>,
-        after: After,
-    ) -> Result<Request, Problem> {
-        let program = Program::new(command)
-            .ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
+    pub(crate) fn of_candidate(args: ElectArgs) -> Result<Request, Problem> {
+        let (program, after) = match args.on_elected {
+            Some(script) => (Some(Program::shell(script)), After::Stay),
+            None => (Program::new(args.command), After::Release),
+        };
+        let program =
+            program.ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
         Ok(Request {
             store: Store::named(args.store.on.as_deref())?,
-            name: args.name.clone(),
+            name: args.name,
             kind: Kind::Exclusive,
             patience: Patience::Forever,
             terms: Terms { ttl: args.ttl, max_hold: None },
-            note: args.value.clone().unwrap_or_else(|| own_note(&program)),
+            note: args.value.unwrap_or_else(|| own_note(&program)),
             on_lost: Loss::Term(args.grace),
             on_revoke: None,
             at_least: Duration::ZERO,
             program,
             after,
+            hook: args.on_lost.map(Program::shell),
         })
     }
 
@@ -167,6 +170,19 @@ impl Request {
                 self.with_terms(locks.semaphore(name, permits))?.acquire().await.map(Some)
             }
         }
+    }
+
+    /// How long what is started has to end.
+    pub(crate) fn grace(&self) -> Duration {
+        match self.on_lost {
+            Loss::Term(grace) => grace,
+            Loss::Kill | Loss::Ignore => GRACE,
+        }
+    }
+
+    /// How long the lock stays taken when this machine dies.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.terms.ttl.unwrap_or(TTL)
     }
 
     /// How much of the lock is asked for.
@@ -202,3 +218,8 @@ fn own_note(program: &Program) -> Note {
     let pid = std::process::id();
     Note::clipped(&format!("host={host} user={user} pid={pid} cmd={}", program.short_name()))
 }
+
+/// The grace where none was said.
+const GRACE: Duration = Duration::from_secs(5);
+/// The library's own, where none was said.
+const TTL: Duration = Duration::from_secs(30);

@@ -32,5 +32,8 @@ pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
         }
         return Ok(Exit::NothingBroken);
     }
+    if !args.json {
+        complain("a holder that does not listen for this (run --on-revoke) goes on, and nobody is told");
+    }
     Ok(Exit::Done)
 }

@@ -3,6 +3,7 @@
 //! Ground rules: what can be refused without the lock is refused before it is asked for. Every way out of here gives
 //! back what was taken, and waits for that within a limit.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold::local::Life;
@@ -12,13 +13,14 @@ use rustix::process::Signal;
 use crate::args::RunArgs;
 use crate::child::Child;
 use crate::describe::held_by;
+use crate::environment::{Variables, variables};
 use crate::exit::{Exit, Problem};
+use crate::hook;
 use crate::job::{Job, Outcome};
 use crate::progress::Progress;
-use crate::reentry::{OWNER_VARIABLE, Outer, Tags};
+use crate::reentry::{Outer, Tags};
 use crate::request::{After, Loss, Patience, Request};
 use crate::signals::Signals;
-use crate::store::{SECRET_VARIABLES, URL_VARIABLE};
 use crate::text::{duration, visible};
 use crate::voice::Voice;
 use crate::warden::Warden;
@@ -76,9 +78,19 @@ pub(crate) async fn hold_and_run(
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
         Err(problem) => Err(problem),
     };
+    // The hook does not wait for a store that may be away: another may hold the lock by now.
+    let hook = async {
+        match (&request.hook, &ended) {
+            (Some(program), Ok(Ended { was_held: true, .. })) => {
+                hook::run(request, program, signals, voice).await;
+            }
+            _ => {}
+        }
+    };
     // What was given up while it was on its way is ended now, or the line would have to wait for its ttl. Where nothing could be
     // taken the reason is told, which is also why nothing is confirmed.
-    if !locks.close(CLOSE_LIMIT).await && ended.is_ok() {
+    let (is_confirmed, ()) = tokio::join!(locks.close(CLOSE_LIMIT), hook);
+    if !is_confirmed && ended.is_ok() {
         voice.say(
             "the store did not confirm that everything was given back; what is left there ends with its ttl",
         );
@@ -122,7 +134,8 @@ async fn start(
     let warden = Warden::start(life)
         .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}")))?;
     let job = Job::new(request, hold.guard(), warden, voice);
-    let child = Child::start(&request.program, file, hold.variables(request), job.group()).await;
+    let child =
+        Child::start(&request.program, file, hold.variables(request), job.group(), Stdio::inherit()).await;
     match child {
         Ok(child) => Ok(job.attend(child, signals).await),
         Err(error) => {
@@ -141,7 +154,9 @@ async fn wait_at_least(
     outcome: &Outcome,
 ) -> Option<Signal> {
     let guard = hold.guard()?;
-    if outcome.lost || request.at_least.is_zero() {
+    // What has ended the command by way of this process is meant for this process, too.
+    let is_asked = signals.ending(request.grace()).is_some();
+    if outcome.lost || request.at_least.is_zero() || is_asked {
         return None;
     }
     tokio::select! {
@@ -237,19 +252,12 @@ impl Hold {
     }
 
     /// What the command's environment is to hold, or not to hold.
-    fn variables(&self, request: &Request) -> Vec<(&'static str, Option<String>)> {
+    fn variables(&self, request: &Request) -> Variables {
         let (fence, owner) = match self {
             Hold::Own(guard, tags) => (guard.fence(), tags.with(Some(guard.tag()))),
             Hold::Outer(outer, tags) => (outer.fence, tags.with(None)),
         };
-        let mut variables = vec![
-            ("LEASEHOLD_NAME", Some(request.name.to_string())),
-            ("LEASEHOLD_FENCE", fence.map(|fence| fence.to_string())),
-            (OWNER_VARIABLE, Some(owner)),
-            (URL_VARIABLE, request.store.for_child()),
-        ];
-        variables.extend(SECRET_VARIABLES.iter().map(|name| (*name, None)));
-        variables
+        variables(request, fence, owner)
     }
 
     /// Gives it back and waits for the answer, up to a limit.

@@ -6,6 +6,10 @@
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::SystemClock;
+use leasehold::core::{Clock, Moment};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,8 +29,8 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Heard, tokio::signal::unix::Signal)>,
-    /// The last one that was heard and asks a program to end.
-    ending: Option<Signal>,
+    /// The last one that was heard and asks a program to end, and when.
+    ending: Option<(Signal, Moment)>,
 }
 
 impl Signals {
@@ -69,9 +73,10 @@ impl Signals {
         self.first(|heard| heard == Heard::Continued).await;
     }
 
-    /// The last signal that was heard and asks a program to end, whoever it was passed on to.
-    pub(crate) fn ending(&self) -> Option<Signal> {
-        self.ending
+    /// The last signal that was heard and asks a program to end. A command that goes on for longer than `grace` after a
+    /// HUP has taken it for something else, for a request to read its configuration; then it is none.
+    pub(crate) fn ending(&self, grace: Duration) -> Option<Signal> {
+        self.ending.filter(|asked| still_asks(*asked, SystemClock.now(), grace)).map(|(signal, _)| signal)
     }
 
     async fn first(&mut self, wanted: impl Fn(Heard) -> bool) -> Heard {
@@ -84,11 +89,29 @@ impl Signals {
             Poll::Pending
         })
         .await;
-        if let Heard::Sent(signal @ (Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)) = heard {
-            self.ending = Some(signal);
+        if let Heard::Sent(signal) = heard
+            && asks_to_end(signal)
+            // What was asked for good is not taken back by a HUP.
+            && (signal != Signal::HUP || self.ending.is_none_or(|(before, _)| before == Signal::HUP))
+        {
+            self.ending = Some((signal, SystemClock.now()));
         }
         heard
     }
+}
+
+/// Whether the signal asks a program to end.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
+}
+
+fn still_asks((signal, at): (Signal, Moment), now: Moment, grace: Duration) -> bool {
+    signal != Signal::HUP || now.since(at) <= grace
+}
+
+/// Whether this process ignored the signal when it started.
+pub(crate) fn was_ignored(signal: Signal) -> bool {
+    ignored_at_start().has(signal)
 }
 
 /// A set of signals as the kernel writes it: bit n-1 is signal n.
@@ -122,6 +145,16 @@ const PASSED_ON: &[Signal] =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hup_that_was_survived_asks_for_nothing() {
+        let (at, grace) = (Moment::from_nanos(0), Duration::from_secs(5));
+        let (soon, later) = (at.after(grace), at.after(grace * 2));
+        assert!(still_asks((Signal::HUP, at), soon, grace) && !still_asks((Signal::HUP, at), later, grace));
+        for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
+            assert!(still_asks((signal, at), later, grace), "{signal:?}");
+        }
+    }
 
     #[test]
     fn the_kernels_mask_is_read_by_bits() {

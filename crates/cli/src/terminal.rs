@@ -10,8 +10,12 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use rustix::fs::OFlags;
-use rustix::process::{Pid, getpgrp, test_kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpgrp, getpid, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+use crate::processes;
+use crate::signals::was_ignored;
 
 /// The controlling terminal.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ impl Terminal {
         let Some(group) = self.lent.take() else { return false };
         // A shell may have taken it for itself meanwhile; but what a group has that exists no more, nobody has.
         let returns = match tcgetpgrp(&self.tty) {
-            Ok(now) => now == group || test_kill_process_group(now).is_err(),
+            Ok(now) => now == group || is_gone(test_kill_process_group(now)),
             Err(_) => true,
         };
         returns && self.give(getpgrp())
@@ -62,6 +66,26 @@ impl Terminal {
         // A background process that changes this is stopped by TTOU unless it blocks the signal.
         without_ttou(|| tcsetpgrp(&self.tty, group).is_ok())
     }
+}
+
+/// Whether a group that was sent no signal with this result exists no more. One that may not be sent signals exists.
+fn is_gone(sent: rustix::io::Result<()>) -> bool {
+    sent == Err(Errno::SRCH)
+}
+
+/// Whether others are at work in the group of this process, who would be without the terminal when it is lent: members of a
+/// pipeline, or a script that did not wait. Those who wait for this process, its ancestors, are none of them.
+pub(crate) fn is_shared() -> bool {
+    // A script without job control starts so what it does not wait for.
+    if was_ignored(Signal::INT) {
+        return true;
+    }
+    let (all, own) = (processes::all(), getpid());
+    let waiting = processes::ancestors(&all, own);
+    all.iter().any(|process| {
+        let is_member = process.group == Some(getpgrp()) && !process.is_over;
+        is_member && process.pid != own && !waiting.contains(&process.pid)
+    })
 }
 
 /// Whether this process talks with a person: one of its three streams is a terminal.
@@ -79,4 +103,15 @@ pub(crate) fn without_ttou<T>(work: impl FnOnce() -> T) -> T {
         let _ = before.thread_set_mask();
     }
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_of_another_user_exists() {
+        assert!(is_gone(Err(Errno::SRCH)));
+        assert!(!is_gone(Err(Errno::PERM)) && !is_gone(Ok(())));
+    }
 }

@@ -5,6 +5,7 @@
 //! `run` writes to stderr. What cannot be said is dropped.
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -32,14 +33,22 @@ enum Word {
 }
 
 impl Voice {
-    /// Starts the thread.
+    /// Starts the thread, unless it runs: two would break each other's lines.
     ///
     /// # Errors
     /// Where the operating system has no thread left.
     pub(crate) fn start() -> std::io::Result<Voice> {
+        if let Some(voice) = Voice::started() {
+            return Ok(voice);
+        }
         let (words, heard) = sync_channel(BACKLOG);
         std::thread::Builder::new().name("voice".to_owned()).spawn(move || without_ttou(|| speak(&heard)))?;
-        Ok(Voice { words })
+        Ok(SHARED.get_or_init(|| Voice { words }).clone())
+    }
+
+    /// The speaker, where anything was said by it.
+    pub(crate) fn started() -> Option<Voice> {
+        SHARED.get().cloned()
     }
 
     /// Says a line, prefixed as the program's.
@@ -108,6 +117,7 @@ fn width() -> usize {
     size.map_or(80, |size| usize::from(size.ws_col)).max(20) - 1
 }
 
+static SHARED: OnceLock<Voice> = OnceLock::new();
 const CLEAR_LINE: &str = "\r\x1b[K";
-const BACKLOG: usize = 64;
+const BACKLOG: usize = 512;
 const SETTLE_LIMIT: Duration = Duration::from_secs(1);

@@ -28,9 +28,12 @@ use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process_group, waitpid,
+    Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
+    waitpid,
 };
 use rustix::time::Timespec;
+
+use crate::processes;
 
 /// Leasehold's end.
 #[derive(Debug)]
@@ -215,9 +218,40 @@ impl Post {
     }
 }
 
-/// Ends the group, this process with it.
+/// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose write is still in the
+/// kernel dies later than it is killed, and so may the group of a nested `run`.
 fn kill_all() {
+    let mut groups = vec![getpgrp()];
+    let mut pause = END_PAUSE;
+    while kill_others(&mut groups) {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(KILL_PAUSE);
+    }
     let _ = kill_current_process_group(Signal::KILL);
+}
+
+/// Kills the members of the groups, and of those that wardens under them lead. `false` where nobody is left but wardens and
+/// those whom this process may not kill.
+fn kill_others(groups: &mut Vec<Pid>) -> bool {
+    let all = processes::all();
+    let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
+    loop {
+        let known = groups.len();
+        for warden in
+            all.iter().filter(|process| process.is_named(NAME) && process.group == Some(process.pid))
+        {
+            let parent = all.iter().find(|process| Some(process.pid) == warden.parent);
+            if !groups.contains(&warden.pid) && is_in(groups, parent.and_then(|parent| parent.group)) {
+                groups.push(warden.pid);
+            }
+        }
+        if groups.len() == known {
+            break;
+        }
+    }
+    let members = all.iter().filter(|process| is_in(groups, process.group));
+    let living = members.filter(|process| !process.is_over && !process.is_named(NAME));
+    living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
 }
 
 /// This program's file, also where it was replaced by another since it was started.
@@ -233,6 +267,8 @@ const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 const PRECEDENCE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_WORD: usize = 256;
+/// The longest pause between two looks whether what was killed is gone.
+const KILL_PAUSE: Duration = Duration::from_millis(100);
 const END_LOOKS: u32 = 100;
 const END_PAUSE: Duration = Duration::from_millis(2);
 

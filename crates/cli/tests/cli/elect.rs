@@ -89,3 +89,60 @@ fn what_makes_no_sense_is_refused() {
     place.end(&["elect", "boss", "--", "no-such-command-here"]).expect(127);
     place.end(&["elect", "--on", "redis://127.0.0.1:1", "boss", "--", "true"]).expect(69);
 }
+
+#[test]
+fn a_leader_who_survived_a_hup_campaigns_again_after_a_loss() {
+    let place = Place::new();
+    let script = "trap 'echo reloaded' HUP; trap 'exit 0' TERM; echo begin; while :; do sleep 0.05; done";
+    let leader = elect(&place, &["boss", "--grace", "100ms", "--", "sh", "-c", script]);
+    leader.line_with("begin");
+    leader.signal(Signal::HUP);
+    leader.line_with("reloaded");
+    // Longer than its grace: what it goes on after was no request to end.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    place.end(&["break", "--yes", "boss"]).expect(0);
+    leader.complaint_with("campaigned for again");
+    leader.line_with("begin");
+    leader.signal(Signal::TERM);
+    leader.end();
+}
+
+#[test]
+fn a_hook_has_the_environment_of_a_command() {
+    const PASSWORD: &str = "hunter2-and-more";
+    let Some(redis) = Redis::build_or_skip(leasehold_testkit::RedisServer::builder().password(PASSWORD))
+    else {
+        return;
+    };
+    let (url, addr) = (redis.server.url(), redis.server.addr());
+    let ended = elect(&Place::on(&url), &["boss", "--on-lost", "env", "--", "true"]).end();
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    assert!(ended.out.contains(&format!("LEASEHOLD_URL=redis://default@{addr}")), "{ended:?}");
+    assert!(ended.out.contains("LEASEHOLD_NAME=boss") && !ended.out.contains("hunter2"), "{}", ended.out);
+    // Where the flag names the store, the hook finds the same.
+    let other = Place::new();
+    let ended = elect(&Place::new(), &["--on", &other.url, "boss", "--on-lost", "env", "--", "true"]).end();
+    assert!(ended.out.contains(&format!("LEASEHOLD_URL={}\n", other.url)), "{ended:?}");
+}
+
+#[test]
+fn a_hook_that_hangs_ends_with_a_signal_and_its_grace() {
+    let place = Place::new();
+    let hook = "trap '' TERM; echo down; while :; do sleep 0.05; done";
+    let candidate = elect(&place, &["boss", "--grace", "100ms", "--on-lost", hook, "--", "true"]);
+    candidate.line_with("down");
+    candidate.signal(Signal::TERM);
+    candidate.complaint_with("--on-lost failed: signal 9 ended it");
+    candidate.end();
+}
+
+#[test]
+fn a_hook_that_hangs_is_ended_after_the_time_of_a_lease() {
+    let place = Place::new();
+    let hook = "echo down $$; exec sleep 1000";
+    let candidate = elect(&place, &["boss", "--ttl", "300ms", "--on-lost", hook, "--", "sh", "-c", "exit 3"]);
+    let pid = crate::support::number(&candidate.line_with("down"));
+    candidate.complaint_with("took longer than 300ms");
+    crate::support::wait_until_gone(pid);
+    assert_eq!(candidate.end().code(), 3);
+}

@@ -133,9 +133,9 @@ fn what_listens_on_a_wrong_port_is_told_as_far_as_it_can_be() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let nobody = leasehold_testkit::Port::take().unwrap();
     for (url, text) in [
-        (format!("etcd://{}?timeout=500ms", redis.server.addr()), "does it speak etcd"),
-        (format!("zk://{}?timeout=500ms", redis.server.addr()), "is it ZooKeeper"),
-        (format!("zk://{}?timeout=500ms", nobody.addr()), "refused"),
+        (format!("etcd://{}?timeout=10s", redis.server.addr()), "does it speak etcd"),
+        (format!("zk://{}?timeout=10s", redis.server.addr()), "is it ZooKeeper"),
+        (format!("zk://{}?timeout=10s", nobody.addr()), "refused"),
     ] {
         Place::on(&url).end(&["ls"]).expect(69).says(text);
     }
@@ -178,4 +178,18 @@ fn without_any_store_named_it_is_a_file_store_of_this_user() {
         assert!(ended.out.trim().parse::<u64>().unwrap() > 0);
     }
     assert!(place.path(".local/state/leasehold").is_dir());
+}
+
+#[test]
+fn a_store_that_goes_away_during_the_wait_is_69() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&format!("{}?timeout=200ms", redis.server.url()));
+    let holder = place.hold(&["--ttl", "60s", "job"]);
+    // So long that it waits in the line, and the store fails more than once before the end.
+    let waiter = place.start(&["--wait", "10s", "job"], "echo never");
+    place.wait_for_line("job", 1, 1);
+    redis.server.kill().unwrap();
+    let ended = waiter.end().expect(69);
+    assert_eq!(ended.out, "");
+    drop(holder);
 }

@@ -37,10 +37,19 @@ fn on_files_the_next_in_line_runs_at_once() {
 
 #[test]
 fn on_files_what_the_killed_one_left_never_runs_beside_the_next() {
+    // It writes as fast as it can, and would be seen writing.
+    never_beside_the_next("echo ready; while :; do echo mark; done >>marks");
+}
+
+#[test]
+fn on_files_a_nested_command_never_runs_beside_the_next() {
+    never_beside_the_next("leasehold run job -- sh -c 'echo ready; while :; do echo mark; done >>marks'");
+}
+
+fn never_beside_the_next(script: &str) {
     for _ in 0..10 {
         let place = Place::new();
-        // It writes as fast as it can, and would be seen writing.
-        let holder = place.start(&["job"], "echo ready; while :; do echo mark; done >>marks");
+        let holder = place.start(&["job"], script);
         holder.line_with("ready");
         let script = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
         let waiter = place.start(&["job"], script);

@@ -19,6 +19,7 @@ mod exits;
 mod inspect;
 mod killed;
 mod kinds;
+mod log;
 mod loss;
 mod nested;
 mod redis;

@@ -29,6 +29,7 @@ fn a_command_is_told_by_the_signal_that_was_said_and_lets_go_by_itself() {
 fn who_does_not_listen_goes_on_and_is_not_asked_twice() {
     let place = Place::new();
     let holder = place.hold(&["job"]);
+    place.end(&["revoke", "job"]).expect(0).says("a holder that does not listen");
     let asked = place.end(&["revoke", "--json", "job"]).expect(0).out;
     let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
     assert_eq!((&asked["name"], asked["asked"].as_array().unwrap().len()), (&"job".into(), 1));

@@ -86,3 +86,32 @@ fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
     running.tell("\n");
     running.end().expect(7);
 }
+
+#[test]
+fn the_signal_that_ended_the_command_ends_at_least_too() {
+    let place = Place::new();
+    let script = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done";
+    let running = place.start(&["--at-least", "1h", "job"], script);
+    running.line_with("ready");
+    running.signal(Signal::TERM);
+    running.end().expect(4);
+    assert_eq!(place.show("job")["state"], "free");
+}
+
+#[test]
+fn the_first_process_of_a_container_reaps_orphans() {
+    let place = Place::new();
+    // The namespace has this process as its first. Where the kernel allows none, there is nothing to test.
+    let mut probe = place.sh("unshare --user --map-root-user --pid --fork --mount-proc true");
+    if !probe.status().unwrap().success() {
+        return;
+    }
+    let script = "(sleep 0.1 &); while ps -o comm= -e | grep -q sleep; do :; done; echo reaped";
+    let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+    let mut command = std::process::Command::new("unshare");
+    place.prepare(&mut command);
+    command.args(words).args(["leasehold", "run", "job", "--", "sh", "-c", script]);
+    let running = Started::new(command);
+    running.line_with("reaped");
+    running.end().expect(0);
+}

@@ -235,3 +235,42 @@ fn where_no_shell_could_continue_it_ctrl_z_does_not_strand_it() {
     pty.see("got words");
     assert_eq!(pty.end().0.code(), Some(0));
 }
+
+#[test]
+fn a_pipeline_keeps_the_terminal_that_its_members_use() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    // The other member reads from the terminal while the command runs, as a pager does.
+    let reader = "read -r line; echo \"came $line\"; read -r key </dev/tty; echo \"got $key\"; echo >go; cat";
+    shell.enter(&format!(
+        "mkfifo go; leasehold run job -- sh -c 'echo rea''dy; read -r _ <go' | sh -c '{reader}'"
+    ));
+    shell.see("came ready");
+    shell.press("words\r");
+    shell.see("got words");
+    shell.prompt();
+}
+
+#[test]
+fn a_command_in_a_pipeline_gets_the_terminal_when_it_wants_it() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    shell.enter("leasehold run job -- sh -c 'echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"' | cat");
+    shell.see("ready");
+    shell.press("words\r");
+    shell.see("got words");
+    shell.prompt();
+}
+
+#[test]
+fn ctrl_c_in_a_pipeline_ends_all_of_it() {
+    let place = Place::new();
+    let mut shell = Pty::shell(&place);
+    shell.enter(
+        "leasehold run job -- sh -c 'echo rea\"\"dy; exec sleep 1000' | cat; echo codes ${PIPESTATUS[@]}",
+    );
+    shell.see("ready");
+    shell.press("\x03");
+    shell.prompt();
+    assert_eq!(place.show("job")["state"], "free");
+}

@@ -94,3 +94,31 @@ fn completions_are_scripts_that_shells_accept() {
     bash.env_remove("LEASEHOLD_URL");
     crate::support::Started::new(bash).end().expect(0);
 }
+
+#[test]
+fn the_likeliest_mistakes_are_answered_by_what_to_write() {
+    let place = Place::new();
+    for (args, text) in [
+        (&["run", "nightly", "echo", "hi"][..], "the command comes after --"),
+        (&["elect", "boss", "echo", "hi"], "the command comes after --"),
+        (&["lock", "n"], "leasehold run NAME -- COMMAND"),
+        (&["ls", "--on", "127.0.0.1:6379"], "did you mean redis://127.0.0.1:6379?"),
+        (&["ls", "--on", "reddis://h"], "did you mean redis:?"),
+        (&["elect"], "elect [OPTIONS] <NAME> -- <COMMAND>"),
+    ] {
+        place.end(args).expect(64).says(text);
+    }
+    let wrong_flag = place.end(&["run", "--nonsense", "job", "--", "true"]).expect(64);
+    assert!(!wrong_flag.err.contains("comes after"), "{wrong_flag:?}");
+}
+
+#[test]
+fn a_ttl_out_of_range_is_told_in_hours() {
+    let Some(redis) = crate::support::Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    place
+        .run(&["--ttl", "48h", "job"], "true")
+        .expect(64)
+        .says("48h is out of range: redis takes")
+        .says("to 24h");
+}

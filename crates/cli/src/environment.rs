@@ -1,0 +1,25 @@
+//! The variables of what is started: the command, and the hooks of a candidate.
+//!
+//! Ground rules: this is the only list. No password is in it, and whatever is started finds the store that this process
+//! uses.
+
+use leasehold::Fence;
+
+use crate::reentry::OWNER_VARIABLE;
+use crate::request::Request;
+use crate::store::{SECRET_VARIABLES, URL_VARIABLE};
+
+/// What is to be set, and with `None` what is to be removed.
+pub(crate) type Variables = Vec<(&'static str, Option<String>)>;
+
+/// Lists what an environment is to hold, or not to hold, under these tags.
+pub(crate) fn variables(request: &Request, fence: Option<Fence>, owner: String) -> Variables {
+    let mut variables = vec![
+        ("LEASEHOLD_NAME", Some(request.name.to_string())),
+        ("LEASEHOLD_FENCE", fence.map(|fence| fence.to_string())),
+        (OWNER_VARIABLE, Some(owner)),
+        (URL_VARIABLE, request.store.for_child()),
+    ];
+    variables.extend(SECRET_VARIABLES.iter().map(|name| (*name, None)));
+    variables
+}

@@ -1,0 +1,96 @@
+//! The processes of this machine, as the kernel lists them.
+//!
+//! Ground rules: a list is old when it is read, so who acts on one looks again. Where there is no `/proc`, the list is empty.
+
+use rustix::process::Pid;
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// `None` where it has none that this process may see.
+    pub(crate) parent: Option<Pid>,
+    pub(crate) group: Option<Pid>,
+    /// It has ended, and waits to be reaped at most.
+    pub(crate) is_over: bool,
+    name: String,
+}
+
+impl Process {
+    fn read(stat: &str) -> Option<Process> {
+        // The name may hold anything, parentheses and spaces included.
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        let is_over = matches!(fields.next()?, "Z" | "X");
+        let mut id = || fields.next()?.parse().ok().and_then(Pid::from_raw);
+        let (parent, group) = (id(), id());
+        let pid = pid.parse().ok().and_then(Pid::from_raw)?;
+        Some(Process { pid, parent, group, is_over, name: name.to_owned() })
+    }
+
+    /// Whether it is called so.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.name == name
+    }
+}
+
+/// Lists all that this process may see.
+pub(crate) fn all() -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let is_process = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    entries
+        .flatten()
+        .filter(|entry| is_process(&entry.file_name()))
+        .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
+        .filter_map(|stat| Process::read(&stat))
+        .collect()
+}
+
+/// Finds whom `pid` descends from, among `all`.
+pub(crate) fn ancestors(all: &[Process], pid: Pid) -> Vec<Pid> {
+    let mut line = Vec::new();
+    let mut below = pid;
+    while let Some(parent) =
+        all.iter().find(|process| process.pid == below).and_then(|process| process.parent)
+        && !line.contains(&parent)
+    {
+        line.push(parent);
+        below = parent;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_is_read() {
+        let process = Process::read("12 (a) S 1) Z 7 9 9 0 -1").unwrap();
+        let ids = (
+            process.pid.as_raw_pid(),
+            process.parent.map(Pid::as_raw_pid),
+            process.group.map(Pid::as_raw_pid),
+        );
+        assert_eq!(ids, (12, Some(7), Some(9)));
+        assert!(process.is_over && process.is_named("a) S 1"));
+        assert_eq!(Process::read("12 (a) S 0 0 0").unwrap().parent, None);
+        assert_eq!(Process::read("nonsense"), None);
+    }
+
+    #[test]
+    fn ancestors_end_where_the_line_ends_or_turns_in_a_circle() {
+        let process = |pid, parent| Process::read(&format!("{pid} (x) S {parent} 1 1")).unwrap();
+        let all = [process(5, 4), process(4, 3), process(3, 0), process(8, 9), process(9, 8)];
+        let of = |pid| {
+            ancestors(&all, Pid::from_raw(pid).unwrap())
+                .iter()
+                .map(|pid| pid.as_raw_pid())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(5), [4, 3]);
+        assert_eq!(of(8), [9, 8]);
+        assert!(of(7).is_empty());
+    }
+}

@@ -1,0 +1,41 @@
+//! What is said on stderr of what the library does.
+
+use leasehold_testkit::RedisServer;
+
+use crate::support::{Place, Redis};
+
+#[test]
+fn warnings_are_shown_unless_the_environment_says_otherwise() {
+    let Some(redis) = Redis::build_or_skip(RedisServer::builder().password("hunter2-and-more")) else {
+        return;
+    };
+    let url = format!("redis://default:hunter2-and-more@localhost:{}", redis.server.addr().port());
+    let place = Place::new();
+    let file = place.path("secret");
+    std::fs::write(&file, "hunter2-and-more\n").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let by_file = format!("redis://{}?password-file={}", redis.server.addr(), file.display());
+    let place = Place::on(&by_file);
+    for args in [&["ls"][..], &["run", "job", "--", "true"]] {
+        let ended = place.end(args).expect(0).says("leasehold: warning: every user of this machine may read");
+        assert_eq!(ended.out, "");
+    }
+    let quiet = Place::on(&by_file).with("LEASEHOLD_LOG", "off");
+    assert_eq!(quiet.end(&["ls"]).expect(0).err, "");
+    Place::on(&by_file).with("LEASEHOLD_LOG", "loud").end(&["ls"]).expect(64).says("LEASEHOLD_LOG");
+    // Everything there is to say holds no password, and stdout stays as it was.
+    let ended = Place::on(&url).end(&["-vvv", "run", "job", "--", "echo", "in"]).expect(0);
+    assert!(ended.out == "in\n" && !ended.err.contains("hunter2"), "{ended:?}");
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_is_told_and_so_is_its_recovery() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&format!("{}?timeout=200ms", redis.server.url()));
+    let holder = place.hold(&["--ttl", "20s", "job"]);
+    redis.server.stop().unwrap();
+    holder.complaint_with("job could not be renewed, and is lost in ");
+    redis.server.resume().unwrap();
+    holder.complaint_with("job was renewed again");
+    holder.end().expect(0);
+}
