@@ -313,9 +313,52 @@ fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
         None if scheme.is_empty() => {
             format!("a store is named by a URL, a directory by file:///a/path; known are {known}")
         }
-        None => format!("no store is known by the scheme «{scheme}:»; known are {known}"),
+        None => {
+            let meant = meant(url, scheme, schemes)
+                .map(|meant| format!("; did you mean {meant}?"))
+                .unwrap_or_default();
+            format!("no store is known by the scheme «{scheme}:»{meant}; known are {known}")
+        }
     }
 }
+
+/// What may have been meant by a scheme that nobody knows: a server's address without one, or one with letters wrong.
+fn meant(url: &str, scheme: &str, schemes: &[Scheme]) -> Option<String> {
+    let rest = url.split_once(':').map_or("", |(_, rest)| rest);
+    let port = rest.split(['/', '?']).next().unwrap_or_default();
+    if let Some((_, known)) = PORTS.iter().find(|(known, _)| *known == port) {
+        return Some(format!("{known}://{scheme}:{port}"));
+    }
+    let names =
+        schemes.iter().filter(|known| known.is_built).filter_map(|known| known.text.split(':').next());
+    let nearest = names.map(|name| (distance(scheme, name), name)).min()?;
+    // In short names every second letter would do.
+    (nearest.0 <= 2 && scheme.len() > 3).then(|| format!("{}:", nearest.1))
+}
+
+/// How many letters have to be added, removed or replaced to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, same) in other.chars().map(|other| other == letter).enumerate() {
+            let replaced = diagonal + usize::from(!same);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// The ports on which servers listen unless told otherwise.
+const PORTS: &[(&str, &str)] = &[
+    ("2181", "zk"),
+    ("2379", "etcd"),
+    ("3306", "mysql"),
+    ("5432", "postgres"),
+    ("6379", "redis"),
+    ("11211", "memcached"),
+];
 
 /// Whether this build understands the scheme.
 fn is_known(scheme: &str) -> bool {
@@ -376,6 +419,22 @@ mod tests {
         }
         let error = open_backend("redis://h/?hunter=2").await.unwrap_err().to_string();
         assert!(error.contains("known are"), "what nobody can take for a login is told: {error}");
+    }
+
+    #[test]
+    fn what_was_meant_by_a_scheme_with_a_typo_is_told() {
+        let schemes =
+            ["file:", "redis://", "etcd://"].map(|text| Scheme { text, feature: "", is_built: true });
+        let why = |url| why_unknown(url, &schemes);
+        assert!(why("reddis://h").contains("did you mean redis:?"), "{}", why("reddis://h"));
+        assert!(
+            why("127.0.0.1:6379").contains("did you mean redis://127.0.0.1:6379?"),
+            "{}",
+            why("127.0.0.1:6379")
+        );
+        for other in ["ftp://h", "consul://h", "h:80"] {
+            assert!(!why(other).contains("did you mean"), "{}", why(other));
+        }
     }
 
     #[test]

@@ -179,17 +179,3 @@ fn without_any_store_named_it_is_a_file_store_of_this_user() {
     }
     assert!(place.path(".local/state/leasehold").is_dir());
 }
-
-#[test]
-fn a_store_that_goes_away_during_the_wait_is_69() {
-    let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&format!("{}?timeout=200ms", redis.server.url()));
-    let holder = place.hold(&["--ttl", "60s", "job"]);
-    // So long that it waits in the line, and the store fails more than once before the end.
-    let waiter = place.start(&["--wait", "10s", "job"], "echo never");
-    place.wait_for_line("job", 1, 1);
-    redis.server.kill().unwrap();
-    let ended = waiter.end().expect(69);
-    assert_eq!(ended.out, "");
-    drop(holder);
-}

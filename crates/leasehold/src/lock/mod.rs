@@ -357,9 +357,10 @@ impl<K> Lock<K> {
         match profile.liveness {
             Liveness::Lease { min, max } => {
                 if !(min..=max).contains(&self.ttl) {
-                    let ttl = self.ttl;
+                    let ttl = hours(self.ttl);
                     return invalid(format!(
-                        "a ttl of {ttl:?} is out of range: {name} takes {min:?} to {max:?}"
+                        "a ttl of {ttl} is out of range: {name} takes {min:?} to {}",
+                        hours(max)
                     ));
                 }
                 if self.quiet > max - self.ttl {
@@ -410,3 +411,11 @@ impl<K> Lock<K> {
 
 const TTL: Duration = Duration::from_secs(30);
 const TTL_MIN: Duration = Duration::from_millis(20);
+
+/// A length for people: whole hours as hours, others as seconds.
+fn hours(length: Duration) -> String {
+    match length.as_secs() {
+        seconds if seconds >= 3600 && seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+        _ => format!("{length:?}"),
+    }
+}
