@@ -212,9 +212,6 @@ pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
 pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     let command = trial.taker()?;
-    if ONE_BY_ONE.contains(&trial.profile().name) {
-        return Err(Stop::OptedOut("it passes over waiters that died one by one".to_owned()));
-    }
     let resource = trial.resource("dead")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
@@ -408,5 +405,3 @@ const KILLS: usize = 8;
 const DEAD: usize = 16;
 /// Two seconds are promised. No machine is so busy that it takes four times as long, and one by one they take twice that.
 const TOGETHER: Duration = Duration::from_secs(8);
-/// The stores that do not keep this yet.
-const ONE_BY_ONE: [&str; 1] = ["etcd"];
