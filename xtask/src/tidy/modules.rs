@@ -20,6 +20,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("open", &["layer", "local"]),
     // Looks at a store through a client of it.
     ("examine", &["client"]),
+    // What a simulation of the engine sees of it.
+    ("probe", &["client", "engine", "lock"]),
     // The same API for callers without a runtime: a shell around the client.
     ("blocking", &["client", "lock", "coord", "engine"]),
     ("lock", &["engine"]),
@@ -32,7 +34,8 @@ const MODULES: &[(&str, &[&str])] = &[
 ];
 
 /// Modules of values only: all may use them, and they use only each other.
-const LEAVES: &[&str] = &["alarm", "clock", "error", "options", "panics", "witness"];
+const LEAVES: &[&str] =
+    &["alarm", "clock", "error", "mutant", "options", "panics", "random", "watch", "witness"];
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let exports = sources.iter().find(|source| source.path == format!("{FOLDER}lib.rs")).map(exports);
