@@ -80,11 +80,8 @@ pub(crate) async fn hold_and_run(
     };
     // The hook does not wait for a store that may be away: another may hold the lock by now.
     let hook = async {
-        match (&request.hook, &ended) {
-            (Some(program), Ok(Ended { was_held: true, .. })) => {
-                hook::run(request, program, signals, voice).await;
-            }
-            _ => {}
+        if let (Some(program), Ok(Ended { was_held: true, .. })) = (&request.hook, &ended) {
+            hook::run(request, program, signals, voice).await;
         }
     };
     // What was given up while it was on its way is ended now, or the line would have to wait for its ttl. Where nothing could be

@@ -192,13 +192,13 @@ fn a_panic_of_foreign_code_harms_that_call_alone() {
     let work = std::thread::Builder::new().name("seeds".to_owned()).spawn(|| {
         let mut panicked = 0;
         for seed in 0..PANICS {
-            let panics_in = Some(seed * 7 % 600);
-            let verdict = run(Run { seed, panics_in, ..Run::default() });
+            let panics_in = seed * 7 % 600;
+            let verdict = run(Run { seed, panics_in: Some(panics_in), ..Run::default() });
             panicked += verdict.counts.get("panicked").copied().unwrap_or_default();
             if let Some(failure) = verdict.failure {
                 return Err(format!(
                     "seed {seed} with LEASEHOLD_SIM_PANIC={}: {failure}; {}",
-                    panics_in.unwrap(),
+                    panics_in,
                     replay(seed)
                 ));
             }

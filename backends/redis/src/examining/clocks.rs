@@ -21,7 +21,7 @@ impl Offset {
     }
 
     /// Returns how far the clock is from this machine's at least.
-    pub(super) fn from_here(self) -> Duration {
+    pub(super) fn distance(self) -> Duration {
         self.from(Offset { least: 0, most: 0 })
     }
 
@@ -63,7 +63,7 @@ mod tests {
     fn an_answer_that_took_long_says_little() {
         let at = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
         let measured = |before, after, server| {
-            Offset::measured(at(before), at(after), Duration::from_millis(server)).unwrap().from_here()
+            Offset::measured(at(before), at(after), Duration::from_millis(server)).unwrap().distance()
         };
         assert_eq!(measured(1_000, 1_500, 1_200), Duration::ZERO);
         assert_eq!(measured(1_000, 1_500, 3_000), Duration::from_millis(1_500));

@@ -213,7 +213,7 @@ impl Facts {
     }
 
     fn clock(&self) -> Option<Finding> {
-        let offset = self.clock_offset?.from_here();
+        let offset = self.clock_offset?.distance();
         let found = format!("the server's clock is {offset:.0?} from this machine's at least");
         if offset < Duration::from_secs(1) {
             return Some(Finding::new(
