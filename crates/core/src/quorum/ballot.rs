@@ -264,8 +264,6 @@ mod tests {
     use super::super::{Mark, Memory, NO_FENCE};
     use super::*;
 
-    const SOON: Duration = Duration::from_millis(7);
-
     fn memory(armed: Option<u64>) -> Memory {
         let mark = armed.map(|epoch| Mark { epoch, run: "run".to_owned() });
         Memory { run: "run".to_owned(), mark, unarmed_since: None, unix_us: 0 }
