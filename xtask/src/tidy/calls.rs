@@ -14,6 +14,11 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it compares the time of a runtime, which a test may have paused, with the machine's",
     },
     Exception {
+        path: "crates/cli/src/warden.rs",
+        rule: RULE,
+        why: "the warden is a process of its own without a runtime, and waits for the deaths of others",
+    },
+    Exception {
         path: "crates/testkit/src/process.rs",
         rule: RULE,
         why: "ending a server blocks its test by contract, and has to work in `Drop`",
