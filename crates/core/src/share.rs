@@ -88,10 +88,20 @@ impl fmt::Display for Share {
 
 /// A share that no claim can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{weight} of {capacity} permits cannot be held: ask for at least 1 and at most {capacity}")]
+#[error("{weight} of {capacity} permits cannot be held: {}", self.advice())]
 pub struct InvalidShare {
     weight: u32,
     capacity: u32,
+}
+
+impl InvalidShare {
+    /// Says what can be held instead.
+    fn advice(self) -> String {
+        match self.capacity {
+            0 => "let there be at least 1".to_owned(),
+            capacity => format!("ask for at least 1 and at most {capacity}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -102,7 +112,8 @@ mod tests {
     fn a_share_that_can_never_be_held_is_refused() {
         assert!(Share::permits(0, 3).is_err());
         assert!(Share::permits(4, 3).is_err());
-        assert!(Share::permits(0, 0).is_err());
+        let none = Share::permits(0, 0).unwrap_err().to_string();
+        assert_eq!(none, "0 of 0 permits cannot be held: let there be at least 1");
         assert_eq!(Share::permits(1, 1), Ok(Share::MUTEX));
     }
 
