@@ -203,17 +203,17 @@ impl Cells for SqliteCells {
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
         let (prefix, after) = (prefix.to_owned(), after.map_or("", Resource::as_str).to_owned());
-        let (statements, limit) = (self.statements.clone(), i64::try_from(limit).unwrap_or(i64::MAX));
+        let statements = self.statements.clone();
         self.run(move |connection| {
             let mut list = connection.prepare_cached(&statements.list)?;
-            let mut rows = list.query((&prefix, &after, time::now(), limit))?;
+            let mut rows = list.query((&prefix, &after, time::now()))?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
                 let name: String = row.get(0)?;
-                if !name.starts_with(&prefix) {
+                if !name.starts_with(&prefix) || found.len() == limit {
                     break;
                 }
-                // A name that no resource can have is not ours.
+                // A name that no resource can have is not ours. It does not count, or the page would look like the last.
                 if let Ok(resource) = Resource::new(&name) {
                     found.push((resource, cell(row, 1)?));
                 }

@@ -17,6 +17,7 @@ use percent_encoding::percent_decode_str;
 /// | `synchronous` | `full`: each change is on the disk before it is answered; `normal`: a loss of power may take the last back | `full` |
 /// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
 /// | `table` | beginning of the names of the tables: 1 to 60 of `A-Z a-z 0-9 _`, not a digit first | `leasehold` |
+/// | `create` | `yes`: a database that is missing is created; `no`: it is an error | `yes` |
 /// | `timeout` | how long to wait for the database while others write, 10ms to 5m | `5s` |
 ///
 /// ```
@@ -33,6 +34,14 @@ pub struct SqliteConfig {
     pub(crate) order: Order,
     pub(crate) table: String,
     pub(crate) timeout: Duration,
+    pub(crate) create: Create,
+}
+
+/// What happens where there is no database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Create {
+    Yes,
+    No,
 }
 
 /// When a change is on the disk.
@@ -89,6 +98,7 @@ impl SqliteConfig {
             order: Order::Fifo,
             table: "leasehold".to_owned(),
             timeout: Duration::from_secs(5),
+            create: Create::Yes,
         };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             config.read_option(&name, &value)?;
@@ -107,6 +117,13 @@ impl SqliteConfig {
                             "synchronous={value}: write synchronous=full or synchronous=normal"
                         )));
                     }
+                }
+            }
+            "create" => {
+                self.create = match value {
+                    "yes" => Create::Yes,
+                    "no" => Create::No,
+                    _ => return Err(invalid(format!("create={value}: write create=yes or create=no"))),
                 }
             }
             "order" => {
@@ -146,7 +163,7 @@ impl fmt::Display for SqliteConfig {
 }
 
 const FORM: &str = "sqlite:/a/path/locks.db";
-const OPTIONS: &[&str] = &["synchronous", "order", "table", "timeout"];
+const OPTIONS: &[&str] = &["synchronous", "order", "table", "timeout", "create"];
 
 #[cfg(test)]
 mod tests {
@@ -171,7 +188,8 @@ mod tests {
             ("sqlite::memory:", "mem:"),
             ("sqlite:/a/", "name a file"),
             ("sqlite://host/a", "no host"),
-            ("sqlite:x?tabel=y", "known are synchronous, order, table, timeout"),
+            ("sqlite:x?tabel=y", "known are synchronous, order, table, timeout, create"),
+            ("sqlite:x?create=maybe", "create=no"),
             ("sqlite:x?table=1a", "not a digit first"),
             ("sqlite:x?table=a;drop", "A-Z a-z 0-9 _"),
             ("sqlite:x?table=", "1 to 60"),

@@ -4,14 +4,16 @@
 //! oldest client that may still use it.
 
 use leasehold_core::Failure;
+use leasehold_machine::FileSystem;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::config::SqliteConfig;
 use crate::failure::{failure, unsupported};
 use crate::time;
 
-/// The form of the tables that this client writes.
-const FORM: i64 = 1;
+/// The form of the tables that this client writes. Clients of form 1 remove all claims when they read another boot identity, which
+/// a container on the same kernel has: they may not open what this client uses.
+const FORM: i64 = 2;
 
 /// Statements that create the tables, for those who want to see them. Running them again changes nothing.
 pub fn schema(config: &SqliteConfig) -> String {
@@ -33,40 +35,88 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
     connection.pragma_update(None, "synchronous", config.synchronous.word()).map_err(failed)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     transaction.execute_batch(&statements(&config.table)).map_err(failed)?;
-    let meta = format!("SELECT oldest_client, boot, namespace FROM {}_meta", config.table);
+    settle(&transaction, config, &Machine::here())?;
+    transaction.commit().map_err(failed)
+}
+
+/// What tells one run of the machine from another.
+struct Machine {
+    /// The identity of the boot; empty where it cannot be read.
+    boot: String,
+    namespace: String,
+    /// Microseconds since the machine started.
+    now: i64,
+}
+
+impl Machine {
+    fn here() -> Machine {
+        let boot = leasehold_machine::boot_id().unwrap_or_default();
+        Machine { boot, namespace: leasehold_machine::time_namespace(), now: time::now() }
+    }
+}
+
+/// Decides whether the claims in the tables are of this run of the machine, and removes those of an earlier one.
+///
+/// Another boot identity is no evidence of a restart: containers on this very kernel read one of their own, or none. What is
+/// evidence is the clock that counts from the start: it shows less than a row says only after a restart. Without that evidence
+/// nothing is removed. Claims of an earlier run then end with their leases, as after any crash.
+fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<(), Failure> {
+    let (failed, table) = (|error| failure(config, error), &config.table);
+    let meta = format!("SELECT oldest_client, boot, namespace FROM {table}_meta");
     let found: Option<(i64, String, String)> = transaction
         .query_row(&meta, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()
         .map_err(failed)?;
-    let (boot, namespace) = (time::boot(), time::namespace());
     match found {
+        None => {}
         Some((oldest_client, ..)) if oldest_client > FORM => {
             return Err(unsupported(config, "its tables were made for a newer leasehold: update this one"));
         }
-        Some((_, known, there)) if known == boot && there != namespace => {
-            let text =
-                "other processes of this machine use it from another time namespace, and count another time";
-            return Err(unsupported(config, text));
+        Some((.., there)) if there != here.namespace => {
+            let text = format!(
+                "it was last used in another time namespace, where time since the start of the machine is another: \
+                 use it from one time namespace; when no process uses it any more, `DELETE FROM {table}_meta` \
+                 makes it usable here"
+            );
+            return Err(unsupported(config, &text));
         }
-        Some((_, known, _)) if known == boot => {}
-        _ => {
-            // Whoever held something before the machine started again is gone. Fences stay.
-            let table = &config.table;
-            let clear = format!(
-                "UPDATE {table} SET claims = '', version = abs(random() / 2) + 1, origin = 0, lapses = 0"
+        Some((oldest_client, known, _))
+            if known == here.boot && !known.is_empty() && oldest_client == FORM =>
+        {
+            return Ok(());
+        }
+        Some(_) => {
+            let latest = format!(
+                "SELECT max(coalesce((SELECT max(origin) FROM {table}), 0), \
+                            coalesce((SELECT max(origin) FROM {table}_registers), 0))"
             );
-            transaction.execute(&clear, []).map_err(failed)?;
-            // Registers stay; what they are to be kept for is counted from the start of the machine now.
-            let settle = format!("UPDATE {table}_registers SET lapses = lapses - origin, origin = 0");
-            transaction.execute(&settle, []).map_err(failed)?;
-            let settle = format!(
-                "INSERT INTO {table}_meta (one, form, oldest_client, boot, namespace) VALUES (1, {FORM}, {FORM}, ?1, ?2) \
-                 ON CONFLICT (one) DO UPDATE SET boot = excluded.boot, namespace = excluded.namespace"
-            );
-            transaction.execute(&settle, (&boot, &namespace)).map_err(failed)?;
+            let latest: i64 = transaction.query_row(&latest, [], |row| row.get(0)).map_err(failed)?;
+            if here.now >= latest {
+                return sign(transaction, config, here);
+            }
+            tracing::info!(database = %config, "the machine was started again: claims from before are removed");
         }
     }
-    transaction.commit().map_err(failed)
+    // Those who held something before the machine started again are gone. Fences stay.
+    let clear =
+        format!("UPDATE {table} SET claims = '', version = abs(random() / 2) + 1, origin = 0, lapses = 0");
+    transaction.execute(&clear, []).map_err(failed)?;
+    // Registers stay; what they are to be kept for is counted from the start of the machine now.
+    let settle = format!("UPDATE {table}_registers SET lapses = lapses - origin, origin = 0");
+    transaction.execute(&settle, []).map_err(failed)?;
+    sign(transaction, config, here)
+}
+
+/// Writes down which client, on which run of the machine, last decided about the claims.
+fn sign(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<(), Failure> {
+    let sign = format!(
+        "INSERT INTO {}_meta (one, form, oldest_client, boot, namespace) VALUES (1, {FORM}, {FORM}, ?1, ?2) \
+         ON CONFLICT (one) DO UPDATE SET form = excluded.form, oldest_client = excluded.oldest_client, \
+                                         boot = excluded.boot, namespace = excluded.namespace",
+        config.table
+    );
+    transaction.execute(&sign, (&here.boot, &here.namespace)).map_err(|error| failure(config, error))?;
+    Ok(())
 }
 
 fn statements(table: &str) -> String {
@@ -91,48 +141,96 @@ CREATE TABLE IF NOT EXISTS {table}_meta (
     )
 }
 
-/// WAL shares memory between processes, so two machines would each see their own locks only.
-#[cfg(target_os = "linux")]
+/// Refuses a file system of several machines. WAL shares memory between processes, so two machines would each see their own
+/// locks only.
+///
+/// The file itself is judged where there is one, through symbolic links and bind mounts; else the directory that it is made in.
 fn refuse_network(config: &SqliteConfig) -> Result<(), Failure> {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let Ok(system) = rustix::fs::statfs(folder.unwrap_or_else(|| std::path::Path::new("."))) else {
-        // Opening the file says better what is wrong.
-        return Ok(());
-    };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the kernel's numbers have 32 bits"
-    )]
-    let number = system.f_type as u32;
-    match NETWORK_SYSTEMS.iter().find(|(magic, _)| *magic == number) {
-        None => Ok(()),
-        Some((_, name)) => {
+    let system = FileSystem::of(&config.path)
+        .or_else(|_| FileSystem::of(folder.unwrap_or_else(|| std::path::Path::new("."))));
+    match system {
+        Ok(FileSystem::Network(name)) => {
             let text = format!(
                 "lies on a network file system ({name}), where two machines could hold one lock: \
-                                use a local disk, or a lock server"
+                 use a local disk, or a lock server"
             );
             Err(unsupported(config, &text))
         }
+        // Where nothing can be looked up, opening the file says better what is wrong.
+        Ok(FileSystem::Local | FileSystem::Fleeting) | Err(_) => Ok(()),
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn refuse_network(_config: &SqliteConfig) -> Result<(), Failure> {
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// File systems of several machines, by their numbers in `linux/magic.h`.
-#[cfg(target_os = "linux")]
-const NETWORK_SYSTEMS: &[(u32, &str)] = &[
-    (0x6969, "nfs"),
-    (0xff53_4d42, "cifs"),
-    (0xfe53_4d42, "smb2"),
-    (0x517b, "smb"),
-    (0x0102_1997, "9p"),
-    (0x00c3_6400, "ceph"),
-    (0x5346_414f, "afs"),
-    (0x7461_636f, "ocfs2"),
-    (0x0116_1970, "gfs2"),
-    (0x0bd0_0bd0, "lustre"),
-];
+    fn database() -> (Connection, SqliteConfig) {
+        let config = SqliteConfig::parse("sqlite:/x.db").unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(&statements(&config.table)).unwrap();
+        (connection, config)
+    }
+
+    fn machine(boot: &str, now: i64) -> Machine {
+        Machine { boot: boot.to_owned(), namespace: String::new(), now }
+    }
+
+    fn hold(connection: &Connection, origin: i64) {
+        let row = "INSERT OR REPLACE INTO leasehold VALUES ('job', 'held', 7, 1, ?1, ?1 + 30)";
+        connection.execute(row, [origin]).unwrap();
+    }
+
+    fn is_held(connection: &Connection) -> bool {
+        connection.query_row("SELECT claims = 'held' FROM leasehold", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn another_boot_id_on_one_kernel_removes_no_claim() {
+        let (connection, config) = database();
+        settle(&connection, &config, &machine("host", 1_000)).unwrap();
+        hold(&connection, 1_000);
+        for (boot, now) in [("container", 1_001), ("", 1_002), ("host", 1_003), ("another", 1_004)] {
+            settle(&connection, &config, &machine(boot, now)).unwrap();
+            assert!(is_held(&connection), "opened as '{boot}'");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_begins_again_removes_claims() {
+        let (connection, config) = database();
+        settle(&connection, &config, &machine("first", 1_000)).unwrap();
+        hold(&connection, 1_000);
+        settle(&connection, &config, &machine("second", 999)).unwrap();
+        assert!(!is_held(&connection));
+        hold(&connection, 999);
+        settle(&connection, &config, &machine("", 5)).unwrap();
+        assert!(!is_held(&connection), "the boot identity cannot be read, and the clock tells");
+    }
+
+    #[test]
+    fn another_time_namespace_is_refused_under_any_boot_id() {
+        let (connection, config) = database();
+        settle(&connection, &config, &machine("host", 1_000)).unwrap();
+        hold(&connection, 1_000);
+        for boot in ["host", "container", ""] {
+            let there = Machine { namespace: "boottime 86400 0".to_owned(), ..machine(boot, 5) };
+            let refused = settle(&connection, &config, &there).unwrap_err();
+            assert!(refused.detail().contains("time namespace"), "{refused}");
+            assert!(is_held(&connection));
+        }
+    }
+
+    #[test]
+    fn clients_that_trust_the_boot_id_are_locked_out() {
+        let (connection, config) = database();
+        connection.execute("INSERT INTO leasehold_meta VALUES (1, 1, 1, 'host', '')", []).unwrap();
+        hold(&connection, 1_000);
+        settle(&connection, &config, &machine("host", 1_001)).unwrap();
+        assert!(is_held(&connection));
+        let oldest = "SELECT oldest_client FROM leasehold_meta";
+        let oldest: i64 = connection.query_row(oldest, [], |row| row.get(0)).unwrap();
+        assert_eq!(oldest, 2);
+    }
+}

@@ -35,7 +35,7 @@ impl Statements {
             ),
             list: format!(
                 "SELECT name, claims, version, seq, origin FROM {table} \
-                 WHERE name >= ?1 AND name > ?2 AND lapses > ?3 AND claims <> '' ORDER BY name LIMIT ?4"
+                 WHERE name >= ?1 AND name > ?2 AND lapses > ?3 AND claims <> '' ORDER BY name"
             ),
             all: format!(
                 "SELECT name, claims, version, seq, origin, lapses FROM {table} WHERE name > ?1 ORDER BY name LIMIT ?2"

@@ -13,8 +13,8 @@ use leasehold_core::Failure;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
-use crate::config::SqliteConfig;
-use crate::failure::failure;
+use crate::config::{Create, SqliteConfig};
+use crate::failure::{failure, unsupported};
 use crate::schema;
 
 /// A connection on a thread of its own, which ends with this value.
@@ -90,8 +90,28 @@ impl Base {
         if let Ok(path) = std::path::absolute(&config.path) {
             config.path = path;
         }
-        let connection = open(&config)?;
-        Ok(Base { file: file_at(&config.path), connection, config })
+        let mut pause = Pause::new();
+        for _ in 0..MAX_REOPEN {
+            let before = file_at(&config.path);
+            let connection = match open(&config) {
+                Ok(connection) => connection,
+                // Another process closes the database at this moment, and removes its log.
+                Err(refused) if is_log_gone(&refused) => {
+                    std::thread::sleep(pause.next());
+                    continue;
+                }
+                Err(refused) => return Err(refused),
+            };
+            // A file that was replaced between the two looks is not the one that this connection has. Of a file that was made
+            // by opening it nothing was known before: it is opened once more.
+            if before == file_at(&config.path) && (before.is_some() || cfg!(not(unix))) {
+                return Ok(Base { file: before, connection, config });
+            }
+        }
+        Err(Failure::unavailable(format!(
+            "{}: the file is replaced again and again while it is opened",
+            config.path.display()
+        )))
     }
 
     /// The connection to the file that the path leads to now.
@@ -103,6 +123,16 @@ impl Base {
         Ok(&mut self.connection)
     }
 }
+
+/// Whether the log vanished while the database was opened, as it does when the last other process closes it.
+fn is_log_gone(refused: &Failure) -> bool {
+    let cause = std::error::Error::source(refused).and_then(|cause| cause.downcast_ref::<rusqlite::Error>());
+    let code = cause.and_then(rusqlite::Error::sqlite_error).map(|error| error.extended_code);
+    code == Some(rusqlite::ffi::SQLITE_IOERR_DELETE_NOENT)
+}
+
+/// How often the file may change while it is opened.
+const MAX_REOPEN: u32 = 100;
 
 /// Which file this is, however it is called; `None` where there is none, or the system has no such numbers.
 fn file_at(path: &Path) -> Option<(u64, u64)> {
@@ -119,8 +149,15 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 }
 
 fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    match config.create {
+        Create::Yes => flags |= OpenFlags::SQLITE_OPEN_CREATE,
+        Create::No if !config.path.exists() => {
+            let text = "there is no such database: name another one, or leave out create=no";
+            return Err(unsupported(config, text));
+        }
+        Create::No => {}
+    }
     let failed = |error| failure(config, error);
     let mut connection = Connection::open_with_flags(&config.path, flags).map_err(failed)?;
     // For what comes before the first request; those have pauses of their own.

@@ -74,12 +74,69 @@ async fn a_reboot_frees_everything_and_takes_no_fence_back() {
     let held = claim("job");
     let fence = try_take(&before, &held).await.unwrap().unwrap();
     drop(before);
+    // The machine's clock begins again: what was written before is of a later time than now.
     place.other().execute("UPDATE leasehold_meta SET boot = 'an earlier one'", []).unwrap();
+    place.other().execute("UPDATE leasehold SET origin = origin + 1e15, lapses = lapses + 1e15", []).unwrap();
     let after = place.open("").await.unwrap();
     let next = try_take(&after, &claim("job")).await.unwrap().expect("nobody lives who held it");
     assert!(next > fence);
     assert!(matches!(renew(&after, &held).await, Renewal::Lost));
     assert!(matches!(after.release(&[&held]).await[0], Release::Gone));
+}
+
+#[tokio::test]
+async fn another_boot_id_on_the_same_kernel_frees_nothing() {
+    let name = "another_boot_id_on_the_same_kernel_frees_nothing";
+    // As a container has it: a random identity is mounted over the kernel's.
+    let mount = "echo 11111111-2222-3333-4444-555555555555 >\"$DIR/id\"; \
+                 mount --bind \"$DIR/id\" /proc/sys/kernel/random/boot_id";
+    let Some(dir) = inside(name, &private_mounts(), mount) else { return };
+    let identity = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let file = dir.join("locks.db");
+    let container = open(&file, "").await.unwrap();
+    assert!(identity().starts_with("11111111"));
+    let held = claim("job");
+    try_take(&container, &held).await.unwrap().unwrap();
+    let unmounted = std::process::Command::new("umount").arg("/proc/sys/kernel/random/boot_id").status();
+    assert!(unmounted.unwrap().success() && !identity().starts_with("11111111"));
+    let host = open(&file, "").await.unwrap();
+    assert!(try_take(&host, &claim("job")).await.unwrap().is_none(), "two hold it");
+    assert!(matches!(renew(&container, &held).await, Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_row_with_a_foreign_name_does_not_end_a_listing() {
+    let place = Place::new();
+    let backend = place.open("").await.unwrap();
+    for name in ["a", "c", "d"] {
+        try_take(&backend, &claim(name)).await.unwrap().unwrap();
+    }
+    let foreign = "INSERT INTO leasehold SELECT 'b' || char(7), claims, version, seq, origin, lapses FROM leasehold WHERE name = 'a'";
+    place.other().execute(foreign, []).unwrap();
+    let page = backend.list("", None, 2).await.unwrap();
+    let names: Vec<_> = page.iter().map(|summary| summary.resource.as_str()).collect();
+    assert_eq!(names, ["a", "c"]);
+}
+
+#[tokio::test]
+async fn a_missing_database_is_an_error_without_create() {
+    let place = Place::new();
+    let refused = place.open("?create=no").await.unwrap_err();
+    assert!(refused.detail().contains("no such database"), "{refused}");
+    assert!(!place.file().exists());
+    drop(place.open("").await.unwrap());
+    place.open("?create=no").await.unwrap();
+}
+
+#[tokio::test]
+async fn opening_survives_others_that_close_and_remove_the_file() {
+    let place = Place::new();
+    for _ in 0..200 {
+        // The thread of the earlier client closes its connection, and removes the log, at any moment.
+        drop(place.open("").await.unwrap());
+        let _ = std::fs::remove_file(place.file());
+        place.open("").await.unwrap();
+    }
 }
 
 #[tokio::test]

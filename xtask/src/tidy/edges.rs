@@ -52,6 +52,8 @@ enum Role {
     Backend,
     /// What several backends share.
     Support,
+    /// Facts about the machine, without anything of ours below.
+    Machine,
     /// Not part of what is published: may use anything, and nothing published may use it.
     Free,
 }
@@ -65,6 +67,7 @@ impl Role {
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
             ["crates", "address" | "cell" | "session"] => Some(Self::Support),
+            ["crates", "machine"] => Some(Self::Machine),
             ["backends", _] => Some(Self::Backend),
             ["tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => Some(Self::Free),
             _ => None,
@@ -77,6 +80,8 @@ impl Role {
             (Self::Free, _) => None,
             (Self::Core, _) => Some("core depends on no crate of ours, not even in its tests"),
             _ if dependency.stage == Stage::Dev => None,
+            (Self::Machine, _) => Some("machine depends on no crate of ours"),
+            (Self::Leasehold | Self::Backend | Self::Cli, Self::Machine) => None,
             (Self::Leasehold, Self::Backend) if dependency.optional => None,
             (Self::Leasehold, Self::Backend) => {
                 Some("a backend is an optional dependency, behind its feature")
@@ -87,14 +92,18 @@ impl Role {
             // Cargo itself refuses a circle of them.
             (Self::Backend | Self::Support, Self::Support) => None,
             (Self::Cli, Self::Leasehold) => None,
-            (Self::Leasehold, _) => Some("leasehold depends on core, and on backends behind features, only"),
-            (Self::Backend, _) => Some("a backend depends on core, and on what backends share, only"),
+            (Self::Leasehold, _) => {
+                Some("leasehold depends on core and machine, and on backends behind features, only")
+            }
+            (Self::Backend, _) => {
+                Some("a backend depends on core and machine, and on what backends share, only")
+            }
             (Self::Support, _) => Some("what backends share depends on core, and on each other, only"),
             (Self::Conformance, _) => {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }
             (Self::Testkit, _) => Some("testkit depends on no crate of ours"),
-            (Self::Cli, _) => Some("cli depends on leasehold and core only"),
+            (Self::Cli, _) => Some("cli depends on leasehold, core and machine only"),
         }
     }
 }
@@ -216,6 +225,7 @@ mod tests {
         ("leasehold", "crates/leasehold"),
         ("leasehold-conformance", "crates/conformance"),
         ("leasehold-testkit", "crates/testkit"),
+        ("leasehold-machine", "crates/machine"),
         ("leasehold-cli", "crates/cli"),
         ("leasehold-redis", "backends/redis"),
         ("leasehold-etcd", "backends/etcd"),
@@ -241,6 +251,9 @@ mod tests {
             ("leasehold-conformance", "leasehold-core"),
             ("leasehold-cli", "leasehold-core"),
             ("leasehold-cli", "leasehold"),
+            ("leasehold", "leasehold-machine"),
+            ("leasehold-redis", "leasehold-machine"),
+            ("leasehold-cli", "leasehold-machine"),
         ];
         let free = |name: &str| ["leasehold-tests", "rivals", "xtask"].contains(&name);
         for (from, _) in FOLDERS.iter().filter(|(name, _)| *name != "leasehold-etcd") {

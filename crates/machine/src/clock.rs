@@ -1,0 +1,30 @@
+//! The clock that all processes of a machine share.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Reads the time since this machine started, suspend included.
+///
+/// Processes in different time namespaces read different times; see [`time_namespace`](crate::time_namespace).
+pub fn since_boot() -> Duration {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let time = clock_gettime(ClockId::Boottime);
+    // The nearest there is elsewhere. On macOS it counts suspend as well.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let time = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_runs_forward() {
+        let before = since_boot();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(since_boot() >= before + Duration::from_millis(2));
+    }
+}
