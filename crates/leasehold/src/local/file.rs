@@ -38,8 +38,7 @@
 //! took 980, because ext4 writes a renamed file out.)
 //!
 //! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the fence. The
-//! first grant of a resource writes through to the disk, and so does one grant in 1024, later one in a
-//! million; all others touch the page cache only. A claim that holds costs one descriptor, one that waits three.
+//! first grant of a resource writes through to the disk, and so does one grant in a million; all others touch the page cache only. A claim that holds costs one descriptor, one that waits three.
 //!
 //! All of it runs on the runtime's blocking threads, also what takes microseconds: a file system may stall for
 //! as long as it likes, and a stalled worker thread would stall everything else of the process.
@@ -57,6 +56,7 @@ use leasehold_core::{
 
 mod book;
 mod config;
+mod directory;
 mod failure;
 mod life;
 mod look;
@@ -89,7 +89,8 @@ use root::{Medium, Root};
 /// Anything between two machines: network file systems are refused. Anything against those who may write to the
 /// directory: removing a file of a held claim frees it, and its holder learns of that with its next renewal only. That
 /// fences rise over the removal of a resource's directory; in a store on tmpfs they do not outlive the
-/// machine's restart, and the profile says so. That a process which was forked without
+/// machine's restart, nor in a container's own layer (overlayfs) the container, and the profile says so. Those of a new store begin at the
+/// wall clock, above those of the last one unless that was set back. That a process which was forked without
 /// exec lets go: a child has a copy of its parent's descriptors, and the claim lives until both have ended.
 /// A waiter that is stopped keeps its place, and those behind it wait until it goes on or ends.
 ///
@@ -288,7 +289,8 @@ impl Backend for FileBackend {
 fn profile(medium: Medium) -> Profile {
     let (fencing, safety) = match medium {
         Medium::Disk => (Grade::Strict, Safety::Strict),
-        // A restart of the machine ends every claim, and takes the fences with it.
+        // A restart of the machine ends every claim, and takes the fences with it. New ones begin at the wall clock, which
+        // may have been set back.
         Medium::Memory => (Grade::BestEffort, Safety::Strict),
         // What a file server acknowledges is not always on its disk, and what it serves is not always the newest.
         Medium::Network => (Grade::BestEffort, Safety::LostOnFailover),

@@ -319,11 +319,11 @@ impl<'a> Bell<'a> {
 impl Drop for Bell<'_> {
     fn drop(&mut self) {
         let mut store = self.backend.store();
-        // The map has one of them and this bell the other: no second call of the same claim is asleep.
-        if Arc::strong_count(&self.notify) > 2 {
+        // Under the lock, or two that end together would each count the other, and both would leave the bell hanging.
+        drop(std::mem::take(&mut self.notify));
+        if !store.take_down(&self.at) {
             return;
         }
-        store.take_down(&self.at);
         let (resource, Some(id)) = &self.at else { return };
         let waits =
             |entry: &Entry| entry.id == *id && entry.granted.is_none() && entry.until == Moment::NEVER;

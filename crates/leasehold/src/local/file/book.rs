@@ -235,7 +235,8 @@ impl Book {
     /// Builds the line from the claims that live, and removes the others.
     fn rebuild(root: &Root, room: &Room, missing: Missing, sound: Option<Book>) -> Result<Book, Failure> {
         let ceiling = reserve::read(room)?;
-        let mut book = Book::from_living(room, ceiling.unwrap_or(0), sound, |name| pulse::bury(room, name))?;
+        let floor = ceiling.unwrap_or_else(reserve::beginning);
+        let mut book = Book::from_living(room, floor, sound, |name| pulse::bury(room, name))?;
         if ceiling.is_none() && (missing == Missing::Soundness || !book.entries().is_empty()) {
             return Err(foreign(
                 room.path(),
@@ -249,7 +250,7 @@ impl Book {
                 tracing::info!(room = %room.path().display(), claims, "the ledger was lost and built again");
                 ceiling
             }
-            None => reserve::raise(root, room, 1)?,
+            None => reserve::raise(root, room, floor)?,
         };
         // Written at once, a new and empty one as well: an onlooker can then trust that a claim which the ledger
         // does not know has not been granted.

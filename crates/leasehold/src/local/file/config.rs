@@ -143,6 +143,12 @@ impl FileConfig {
         Mode::from_raw_mode(self.mode | (self.mode & 0o444) >> 2)
     }
 
+    /// The mode of the store's own directory. Where everybody may write to it, nobody may move what belongs to others.
+    pub(super) fn root_mode(&self) -> Mode {
+        let sticky = if self.mode & 0o002 != 0 { Mode::SVTX } else { Mode::empty() };
+        self.directory_mode() | sticky
+    }
+
     /// Whether modes must be set after creation because the umask may take bits away.
     pub(super) fn is_shared(&self) -> bool {
         self.mode != PRIVATE
@@ -161,7 +167,7 @@ const PRIVATE: u32 = 0o600;
 pub fn default_root() -> Result<PathBuf, Failure> {
     let var = |name| std::env::var_os(name);
     match under_home(var("XDG_STATE_HOME").as_deref(), var("HOME").as_deref()) {
-        Some(path) => Ok(path),
+        Some(path) => own_home(path),
         None => under_temp(&std::env::temp_dir()),
     }
 }
@@ -175,6 +181,21 @@ fn under_home(state: Option<&OsStr>, home: Option<&OsStr>) -> Option<PathBuf> {
     // Services often have a home that does not exist, and may not create it.
     let home = absolute(home).filter(|home| home.is_dir())?;
     Some(home.join(".local/state/leasehold"))
+}
+
+/// Refuses the home of another user, which root has under `sudo -E`: what root makes there is closed to that user afterwards.
+fn own_home(path: PathBuf) -> Result<PathBuf, Failure> {
+    use std::os::unix::fs::MetadataExt;
+    let user = rustix::process::geteuid();
+    let nearest = path.ancestors().find_map(|level| std::fs::metadata(level).ok());
+    if user.is_root() && nearest.is_some_and(|found| found.uid() != user.as_raw()) {
+        return Err(denied(
+            &path,
+            "lies in the home of another user, and root would make directories there that this user cannot use: \
+             run sudo with -H, or name the store",
+        ));
+    }
+    Ok(path)
 }
 
 fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {

@@ -68,13 +68,11 @@ impl Pulse {
         let text = name.text();
         let path = room.path_to(&text);
         make_fifo(root, room, &text)?;
-        let opened =
-            open_and_lock(root, room, &text).and_then(|file| Ok((Identity::of(&fstat(&file)?), file)));
-        match opened {
+        match open_and_lock(root, room, &text) {
             Ok((identity, file)) => Ok(Pulse { file, path, identity, room: room.identity }),
             Err(cause) => {
                 let _ = unlinkat(room.at(), &*text, AtFlags::empty());
-                Err(cannot("open and lock", &path, cause))
+                Err(cause)
             }
         }
     }
@@ -221,20 +219,27 @@ fn make_fifo(root: &Root, room: &Room, text: &str) -> Result<(), Failure> {
     Err(foreign(&path, "appears again and again: somebody else creates it"))
 }
 
-fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<OwnedFd, Errno> {
+fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<(Identity, OwnedFd), Failure> {
+    let path = room.path_to(text);
+    let failed = |cause| cannot("open and lock", &path, cause);
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = openat(room.at(), text, flags, Mode::empty())?;
+    let file = openat(room.at(), text, flags, Mode::empty()).map_err(failed)?;
+    let found = fstat(&file).map_err(failed)?;
+    // In a shared store another user may have put a link to some file in its place. Its mode is not ours to set.
+    if FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
+        return Err(foreign(&path, "is no FIFO any more: another user of this store replaced it"));
+    }
     if root.is_shared() {
-        fchmod(&file, root.file_mode())?;
+        fchmod(&file, root.file_mode()).map_err(failed)?;
     }
     // An onlooker without the short lock may try the lock at just this moment, and lets go at once.
     for _ in 0..LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) => pause(LOCK_PAUSE),
-            locked => return locked.map(|()| file),
+            locked => return locked.map(|()| (Identity::of(&found), file)).map_err(failed),
         }
     }
-    Err(Errno::AGAIN)
+    Err(failed(Errno::AGAIN))
 }
 
 fn wake(room: &Room, text: &str) {
@@ -260,6 +265,25 @@ const MAX_FILES: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Another user of a shared store can put a link to any file in the place of a FIFO.
+    #[test]
+    fn the_mode_of_what_is_no_fifo_stays_as_it_is() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        let config = super::super::FileConfig::new(base.path().join("store")).mode(0o666).unwrap();
+        let root = Root::open(config).unwrap();
+        let limit = super::super::room::Limit::fixed(Duration::from_secs(60));
+        let resource = leasehold_core::Resource::new("a").unwrap();
+        let (room, _latch) = Room::enter(&root, &resource, &limit).unwrap();
+        let (file, sign) = (base.path().join("secret"), room.path_to("claim-1"));
+        std::fs::write(&file, "x").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::hard_link(&file, &sign).unwrap();
+        let refused = open_and_lock(&root, &room, "claim-1").unwrap_err();
+        assert!(refused.detail().contains("no FIFO"), "{refused}");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn a_name_reads_back_and_sorts_as_the_line() {

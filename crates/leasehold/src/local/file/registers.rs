@@ -12,9 +12,10 @@ use leasehold_core::{
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
+use super::directory;
 use super::failure::{cannot, foreign, with_effect};
 use super::room::{Limit, Room, Sync, read_file};
-use super::root::{Medium, Root, sync_directory};
+use super::root::{Medium, Root};
 use super::{FileBackend, Inner};
 
 /// What a store on this medium promises of its registers.
@@ -98,7 +99,8 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
             let replaced = room.replace_file(root, VALUE, &text(&stamp, at, value), Sync::Durable);
             // Where nothing stood, the directory itself may be new.
             let is_first = *seen == nothing().stamp;
-            let settled = replaced.and_then(|()| if is_first { sync_directory(root.path()) } else { Ok(()) });
+            let settled =
+                replaced.and_then(|()| if is_first { directory::sync(root.path()) } else { Ok(()) });
             settled.map(|()| Stamp(stamp))
         }
         None => remove(&room).map(|()| nothing().stamp),
@@ -110,7 +112,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
 
 fn remove(room: &Room) -> Result<(), Failure> {
     match unlinkat(room.at(), VALUE, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => sync_directory(room.path()),
+        Ok(()) | Err(Errno::NOENT) => directory::sync(room.path()),
         Err(cause) => Err(cannot("remove", &room.path_to(VALUE), cause)),
     }
 }

@@ -4,12 +4,15 @@
 //! it is given out. After a restart, or when the ledger is lost, fences go on above that number: some are
 //! skipped, none comes twice. What cannot be read is an error, never a beginning at one.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use leasehold_core::Failure;
 use rustix::io::Errno;
 
+use super::directory;
 use super::failure::{cannot, foreign};
 use super::room::{Room, Sync, read_file};
-use super::root::{Root, sync_directory};
+use super::root::Root;
 
 /// The number up to which fences are reserved; `None` where none was ever given out.
 pub(super) fn read(room: &Room) -> Result<Option<u64>, Failure> {
@@ -29,14 +32,22 @@ pub(super) fn read(room: &Room) -> Result<Option<u64>, Failure> {
     Ok(Some(ceiling))
 }
 
-/// Reserves the fences up to at least `needed`, and returns up to which.
+/// Finds the number above which the fences of a new resource begin: the wall clock, in microseconds.
 ///
-/// The more fences a resource has used, the more are reserved at once: the cost of writing through goes to zero.
+/// A store may be thrown away with its machine or container while what its fences protect lives on. The next store then begins
+/// above the fences of the last one.
+pub(super) fn beginning() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(0)
+}
+
+/// Reserves the fences up to at least `needed`, and returns up to which. It is written through once for so many fences that
+/// its cost does not count.
 pub(super) fn raise(root: &Root, room: &Room, needed: u64) -> Result<u64, Failure> {
-    let ceiling = needed.saturating_add(needed.clamp(LEAST, MOST));
+    let ceiling = needed.saturating_add(AT_ONCE);
     room.replace_file(root, NAME, text(ceiling).as_bytes(), Sync::Durable)?;
     // The room itself may be as new as the file.
-    sync_directory(root.path())?;
+    directory::sync(root.path())?;
     Ok(ceiling)
 }
 
@@ -54,8 +65,7 @@ fn parse(bytes: &[u8]) -> Option<u64> {
 const NAME: &str = "fence";
 const MAGIC: &str = "leasehold-fence 1";
 const MAX_BYTES: usize = 128;
-const LEAST: u64 = 1 << 10;
-const MOST: u64 = 1 << 20;
+const AT_ONCE: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Moment, Patience, Resource};
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, mkdirat, openat,
-    renameat, statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::directory::{self, is_trusted_owner};
 use super::failure::{cannot, denied, foreign};
-use super::root::{Root, is_trusted_owner, sync_directory};
+use super::root::Root;
 use crate::SystemClock;
 
 /// The directory of one resource.
@@ -149,7 +150,7 @@ impl Room {
             let _ = unlinkat(&self.directory, &*temporary, AtFlags::empty());
             return Err(cannot("write", &path, cause));
         }
-        if sync == Sync::Durable { sync_directory(&self.path) } else { Ok(()) }
+        if sync == Sync::Durable { directory::sync(&self.path) } else { Ok(()) }
     }
 
     fn write_new(&self, root: &Root, name: &str, content: &[u8], sync: Sync) -> Result<(), Errno> {
@@ -165,18 +166,12 @@ impl Room {
 
     fn make(root: &Root, resource: &Resource) -> Result<(), Failure> {
         let path = root.path_of(resource);
-        match mkdirat(CWD, &path, root.directory_mode()) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Ok(()),
+        match directory::make(&path, root.directory_mode(), root.is_shared()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
             // The whole store was removed under us.
-            Err(Errno::NOENT) => return root.make(),
-            Err(cause) => return Err(cannot("create", &path, cause)),
+            Err(Errno::NOENT) => root.make(),
+            Err(cause) => Err(cannot("create", &path, cause)),
         }
-        if root.is_shared() {
-            let set = rustix::fs::chmodat(CWD, &path, root.directory_mode(), AtFlags::empty());
-            set.map_err(|cause| cannot("set the mode of", &path, cause))?;
-        }
-        Ok(())
     }
 
     /// Takes the short lock; `None` where the room was removed meanwhile.
@@ -220,8 +215,12 @@ impl Room {
             return Ok(());
         }
         match self.read_name()? {
-            None => self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Cached),
             Some(name) if name == resource.as_str() => Ok(()),
+            // Nothing is what a power failure leaves of a file whose name reached the disk before its content.
+            None => self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Durable),
+            Some(name) if name.is_empty() => {
+                self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Durable)
+            }
             Some(_) => Err(foreign(
                 &self.path_to(NAME),
                 "has the name of another resource, whose hash is the same, or is damaged: rename one of the two, \
@@ -365,8 +364,9 @@ const LOCK: &str = "lock";
 const NAME: &str = "name";
 /// How often a path may change under us before we give up.
 const MAX_REOPEN: u32 = 100;
-/// A call whose patience has ended still waits this long for others who are in the middle of a change.
-const LEAST_WAIT: Duration = Duration::from_secs(1);
+/// A call whose patience has ended still waits this long for others who are in the middle of a change. The first grant of a
+/// resource writes through to the disk three times, which takes more than a second on a busy one.
+const LEAST_WAIT: Duration = Duration::from_secs(5);
 /// Nobody is in the middle of a change for this long unless it is stopped.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);

@@ -1,15 +1,16 @@
 //! The directory of the whole store: made, and judged before anything in it is trusted.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use leasehold_core::{Failure, Resource};
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::Errno;
+use leasehold_machine::{BOOT_ID, FileSystem};
+use rustix::fs::Mode;
 
 use super::config::{FileConfig, Network};
-use super::failure::{cannot, denied, foreign, unsupported};
+use super::directory::{self, errno};
+use super::failure::{cannot, denied, unsupported};
 
 /// The verified directory of a store, and how things in it are made.
 #[derive(Debug)]
@@ -28,22 +29,33 @@ impl Root {
         let path = std::path::absolute(&config.path).map_err(|cause| {
             denied(&config.path, "cannot be made absolute: name an absolute path").because(cause)
         })?;
+        let path = directory::resolve(&path)?;
         let mut root = Root { path, boot: boot_id()?, medium: Medium::Disk, is_open_to_all: false, config };
         root.make()?;
-        let judged = judge(&root.path)?;
-        root.is_open_to_all = judged.mode() & 0o002 != 0;
-        let number = system_number(&root.path)?;
-        root.settle_on(number)?;
+        // Again, because it may have been made by somebody else meanwhile.
+        if directory::resolve(&root.path)? != root.path {
+            return Err(denied(
+                &root.path,
+                "was replaced while it was opened: another user may write above it",
+            ));
+        }
+        let found = fs::metadata(&root.path).map_err(|cause| cannot("look at", &root.path, errno(&cause)))?;
+        root.is_open_to_all = found.mode() & 0o002 != 0;
+        let system =
+            FileSystem::of(&root.path).map_err(|cause| cannot("look at", &root.path, errno(&cause)))?;
+        root.settle_on(system)?;
         Ok(root)
     }
 
     /// Refuses a network file system, or takes it into account.
-    fn settle_on(&mut self, number: u32) -> Result<(), Failure> {
-        if MEMORY_SYSTEMS.contains(&number) {
-            self.medium = Medium::Memory;
-        }
-        let Some((_, system)) = NETWORK_SYSTEMS.iter().find(|(magic, _)| *magic == number) else {
-            return Ok(());
+    fn settle_on(&mut self, system: FileSystem) -> Result<(), Failure> {
+        let system = match system {
+            FileSystem::Local => return Ok(()),
+            FileSystem::Fleeting => {
+                self.medium = Medium::Memory;
+                return Ok(());
+            }
+            FileSystem::Network(system) => system,
         };
         if self.config.network == Network::Refuse {
             return Err(unsupported(
@@ -64,18 +76,7 @@ impl Root {
         if self.path.is_dir() {
             return Ok(());
         }
-        let mode = self.config.directory_mode();
-        let made = fs::DirBuilder::new().recursive(true).mode(mode.as_raw_mode()).create(&self.path);
-        made.map_err(|cause| cannot("create", &self.path, errno(&cause)))?;
-        if self.config.is_shared() {
-            let set = rustix::fs::chmodat(CWD, &self.path, mode, rustix::fs::AtFlags::empty());
-            set.map_err(|cause| cannot("set the mode of", &self.path, cause))?;
-        }
-        // Fences are durable only when the directory that holds them is.
-        if let Some(parent) = self.path.parent() {
-            sync_directory(parent)?;
-        }
-        Ok(())
+        directory::make_all(&self.path, self.config.root_mode(), self.config.is_shared())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -142,71 +143,10 @@ impl Root {
 pub(super) enum Medium {
     /// It outlives the machine's restart.
     Disk,
-    /// It does not.
+    /// It does not, or not a container that is made again.
     Memory,
     /// It lies on another machine.
     Network,
-}
-
-/// Refuses a directory that somebody else may have put there.
-fn judge(path: &Path) -> Result<fs::Metadata, Failure> {
-    let look =
-        |path: &Path| fs::symlink_metadata(path).map_err(|cause| cannot("look at", path, errno(&cause)));
-    let found = look(path)?;
-    let parent = match path.parent() {
-        Some(parent) => fs::metadata(parent).map_err(|cause| cannot("look at", parent, errno(&cause)))?,
-        None => {
-            return Err(unsupported(path, "is the root of the file system: name a directory for the store"));
-        }
-    };
-    let anybody_could = parent.mode() & 0o002 != 0;
-    if anybody_could && found.is_symlink() {
-        return Err(denied(
-            path,
-            "is a symbolic link in a directory that everybody may write to: name the directory itself",
-        ));
-    }
-    let found = if found.is_symlink() {
-        fs::metadata(path).map_err(|cause| cannot("look at", path, errno(&cause)))?
-    } else {
-        found
-    };
-    if !found.is_dir() {
-        return Err(foreign(path, "is not a directory: name another one for the store"));
-    }
-    if anybody_could && !is_trusted_owner(found.uid()) {
-        return Err(denied(
-            path,
-            "belongs to another user and lies in a directory that everybody may write to: \
-             put a shared store where only its owner can create it",
-        ));
-    }
-    Ok(found)
-}
-
-/// Whether what this user owns cannot have been put there by somebody hostile.
-pub(super) fn is_trusted_owner(user: u32) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw()
-}
-
-/// Makes what was created in or renamed into a directory survive a power failure.
-pub(super) fn sync_directory(path: &Path) -> Result<(), Failure> {
-    let opened = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let directory = match opened {
-        Ok(directory) => directory,
-        // A parent that may be searched but not read: the file system does it in its own time.
-        Err(Errno::ACCESS) => return Ok(()),
-        Err(cause) => return Err(cannot("open", path, cause)),
-    };
-    match rustix::fs::fsync(&directory) {
-        // Some file systems cannot do it for directories, because they need not.
-        Ok(()) | Err(Errno::INVAL | Errno::ROFS) => Ok(()),
-        Err(cause) => Err(cannot("write through", path, cause)),
-    }
-}
-
-pub(super) fn errno(cause: &std::io::Error) -> Errno {
-    Errno::from_io_error(cause).unwrap_or(Errno::IO)
 }
 
 fn is_plain(byte: u8) -> bool {
@@ -219,47 +159,11 @@ const MAX_NAME: usize = 200;
 /// What the kernel wrote to files before it was restarted may be lost, so a ledger is worth something only on
 /// the boot that wrote it.
 fn boot_id() -> Result<String, Failure> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let id = fs::read_to_string(path).map_err(|cause| {
-        unsupported(path, "cannot be read, and the file store needs it to notice a restart: mount /proc")
-            .because(cause)
-    })?;
-    Ok(id.trim().to_owned())
+    leasehold_machine::boot_id().map_err(|cause| {
+        let text = "cannot be read, and the file store needs it to notice a restart: mount /proc";
+        unsupported(Path::new(BOOT_ID), text).because(cause)
+    })
 }
-
-/// The number of the file system that a path lies on.
-fn system_number(path: &Path) -> Result<u32, Failure> {
-    let found = rustix::fs::statfs(path).map_err(|cause| cannot("look at", path, cause))?;
-    // The width of the field differs from platform to platform; the numbers have 32 bits.
-    #[allow(clippy::unnecessary_cast)]
-    Ok(found.f_type as u32)
-}
-
-/// tmpfs and ramfs.
-const MEMORY_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58F6];
-
-/// The numbers of statfs(2). FUSE is among them because what is behind it cannot be known, and most often is a network.
-const NETWORK_SYSTEMS: &[(u32, &str)] = &[
-    (0x6969, "NFS"),
-    (0x517B, "SMB"),
-    (0xFF53_4D42, "CIFS"),
-    (0xFE53_4D42, "SMB2"),
-    (0x6573_5546, "FUSE"),
-    (0x0102_1997, "9P"),
-    (0x00C3_6400, "Ceph"),
-    (0x5346_414F, "AFS"),
-    (0x6B41_4653, "AFS"),
-    (0x7375_7245, "Coda"),
-    (0x0BD0_0BD0, "Lustre"),
-    (0x0116_1970, "GFS2"),
-    (0x7461_636F, "OCFS2"),
-    (0x4750_4653, "GPFS"),
-    (0x1983_0326, "BeeGFS"),
-    (0xAAD7_AAEA, "PanFS"),
-    (0x564C, "NCP"),
-    (0x786F_4256, "VirtualBox"),
-    (0xBACB_ACBC, "VMware"),
-];
 
 #[cfg(test)]
 mod tests {
@@ -268,6 +172,8 @@ mod tests {
     use leasehold_core::FailureKind;
 
     use super::*;
+
+    const NFS: FileSystem = FileSystem::Network("NFS");
 
     fn open(path: &Path) -> Result<Root, Failure> {
         Root::open(FileConfig::new(path))
@@ -285,7 +191,7 @@ mod tests {
         assert_eq!(mode_of(&path), 0o700);
         let shared = base.path().join("shared");
         Root::open(FileConfig::new(&shared).mode(0o666).unwrap()).unwrap();
-        assert_eq!(mode_of(&shared), 0o777);
+        assert_eq!(mode_of(&shared), 0o1777, "nobody may move what belongs to others");
     }
 
     #[test]
@@ -334,17 +240,17 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let mut root = open(base.path()).unwrap();
         assert_ne!(root.medium(), Medium::Network, "the temporary directory is local");
-        let refused = root.settle_on(0x6969).unwrap_err();
+        let refused = root.settle_on(NFS).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Unsupported);
         assert!(
             refused.detail().contains("(NFS)") && refused.detail().contains("network=force"),
             "{refused}"
         );
         let mut forced = Root::open(FileConfig::new(base.path()).network(Network::Force)).unwrap();
-        forced.settle_on(0x6969).unwrap();
-        forced.settle_on(0x6969).unwrap();
+        forced.settle_on(NFS).unwrap();
+        forced.settle_on(NFS).unwrap();
         assert_eq!(forced.medium(), Medium::Network);
         fs::write(base.path().join("machine"), "other\n").unwrap();
-        assert_eq!(forced.settle_on(0x6969).unwrap_err().kind, FailureKind::Unsupported);
+        assert_eq!(forced.settle_on(NFS).unwrap_err().kind, FailureKind::Unsupported);
     }
 }

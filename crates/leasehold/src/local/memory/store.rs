@@ -58,8 +58,18 @@ impl Store {
         Arc::clone(self.bells.entry(at.clone()).or_default())
     }
 
-    pub(super) fn take_down(&mut self, at: &At) {
-        self.bells.remove(at);
+    /// Removes a bell that no call sleeps at any more. `false` where one does.
+    pub(super) fn take_down(&mut self, at: &At) -> bool {
+        let is_unused = self.bells.get(at).is_none_or(|bell| Arc::strong_count(bell) == 1);
+        if is_unused {
+            self.bells.remove(at);
+        }
+        is_unused
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_bell(&self, at: &At) -> bool {
+        self.bells.contains_key(at)
     }
 
     pub(super) fn last_fence(&self, resource: &Resource) -> Option<Fence> {

@@ -177,3 +177,24 @@ impl std::task::Wake for CountingWaker {
         self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 }
+
+/// Two threads that end their calls at the same moment must not each leave the bell to the other.
+#[test]
+fn calls_that_end_together_leave_no_bell() {
+    let backend = MemoryBackend::new();
+    let at = (Resource::new("a").unwrap(), None);
+    for _ in 0..2_000 {
+        let bells = [Bell::hang(&backend, at.clone()), Bell::hang(&backend, at.clone())];
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for bell in bells {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    drop(bell);
+                });
+            }
+        });
+        assert!(!backend.store().has_bell(&at));
+    }
+}
