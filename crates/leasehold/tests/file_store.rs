@@ -48,7 +48,8 @@ async fn a_copy_of_the_sign_of_life_does_not_outlive_the_release() {
     let copy = life.copy().unwrap();
     assert!(matches!(one.release(&[&first]).await[..], [Release::Freed]));
     within(Duration::from_secs(5), granted(&two, &second)).await;
-    assert!(life.copy().is_none(), "there is nothing left to be kept alive");
+    // The task that watched over the claim drops its share of it when it next runs.
+    eventually("nothing is left to be kept alive", || life.copy().is_none()).await;
     drop(copy);
 }
 

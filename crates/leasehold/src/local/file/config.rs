@@ -266,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn root_refuses_the_home_of_another_user() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let store = home.path().join(".local/state/leasehold");
+        assert_eq!(own_home(store.clone()).unwrap(), store);
+        std::os::unix::fs::chown(home.path(), Some(65_534), None).unwrap();
+        let refused = own_home(store).unwrap_err();
+        assert!(refused.detail().contains("sudo with -H"), "{refused}");
+    }
+
+    #[test]
     fn the_last_resort_is_a_private_directory_of_this_user() {
         use std::os::unix::fs::PermissionsExt;
         let temp = tempfile::tempdir().unwrap();
