@@ -9,7 +9,7 @@ fn the_command_sees_the_name_the_fence_the_owner_and_the_store() {
     let lines: Vec<_> = ended.out.lines().collect();
     assert_eq!(lines.len(), 4, "{lines:?}");
     let fence = lines[0].strip_prefix("LEASEHOLD_FENCE=").unwrap();
-    assert!(fence.len() == 20 && number(fence) > 0, "{fence}");
+    assert!(fence.len() == 20 && fence.parse::<u64>().unwrap() > 0, "{fence}");
     assert_eq!(lines[1], "LEASEHOLD_NAME=orders/42 ä");
     let owner = lines[2].strip_prefix("LEASEHOLD_OWNER=").unwrap();
     assert!(owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit()), "{owner}");
