@@ -63,6 +63,11 @@ impl Store {
         Ok(Store { url, origin })
     }
 
+    /// The same store for a command that only looks: a database file that is missing stays missing, and is an error.
+    pub(crate) fn to_look(self) -> Store {
+        Store { url: without_creating(self.url), ..self }
+    }
+
     /// The URL for people: a password is masked.
     pub(crate) fn shown(&self) -> String {
         redacted(&self.url)
@@ -122,6 +127,17 @@ impl Store {
             Origin::Environment => "named by LEASEHOLD_URL",
             Origin::Default => "the default; name another by --on or LEASEHOLD_URL",
         }
+    }
+}
+
+/// Adds to the URL of a SQLite file that it is not to be created, unless the URL says what happens then.
+fn without_creating(url: String) -> String {
+    let query = url.split_once('?').map(|(_, query)| query);
+    let says = query.is_some_and(|query| query.split('&').any(|option| option.starts_with("create=")));
+    match query {
+        _ if says || !url.starts_with("sqlite:") => url,
+        None => url + "?create=no",
+        Some(_) => url + "&create=no",
     }
 }
 
@@ -241,6 +257,15 @@ const DEFAULT_URL: &str = "file:";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_that_looks_creates_no_database() {
+        let looks = |url: &str| without_creating(url.to_owned());
+        assert_eq!(looks("sqlite:/a.db"), "sqlite:/a.db?create=no");
+        assert_eq!(looks("sqlite:/a.db?order=fifo"), "sqlite:/a.db?order=fifo&create=no");
+        assert_eq!(looks("sqlite:/a.db?create=yes"), "sqlite:/a.db?create=yes");
+        assert_eq!(looks("redis://h?prefix=a"), "redis://h?prefix=a");
+    }
 
     #[test]
     fn the_flag_comes_before_the_environment_and_that_before_the_default() {

@@ -37,6 +37,20 @@ fn show_tells_who_holds_and_who_waits() {
 }
 
 #[test]
+fn looking_at_a_missing_database_creates_none() {
+    let place = Place::new();
+    let file = place.path("mistyped.db");
+    let url = format!("sqlite:{}", file.display());
+    for args in [&["show", "job"][..], &["ls"], &["break", "--yes", "job"]] {
+        let args = [args, &["--on", &url]].concat();
+        place.end(&args).expect(78).says("no such database");
+        assert!(!file.exists());
+    }
+    place.end(&["run", "--on", &url, "job", "--", "true"]).expect(0);
+    assert_eq!(place.end(&["show", "--on", &url, "job"]).expect(0).out.lines().count(), 1);
+}
+
+#[test]
 fn the_json_of_show_has_its_documented_shape() {
     let (_redis, places) = places();
     for place in places {
