@@ -153,7 +153,7 @@ fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
     match config.create {
         Create::Yes => flags |= OpenFlags::SQLITE_OPEN_CREATE,
         Create::No if !config.path.exists() => {
-            let text = "there is no such database: name another one, or leave out create=no";
+            let text = "there is no such database: name another one; a client that locks creates it, unless its URL says create=no";
             return Err(unsupported(config, text));
         }
         Create::No => {}
