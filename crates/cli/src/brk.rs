@@ -26,7 +26,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         let text = "there is no terminal to ask on: say --yes if you are sure";
         return Err(Problem::new(Exit::Usage, text));
     }
-    let locks = Store::named(args.store.on.as_deref())?.to_look().open(Note::default()).await?;
+    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let condemned = condemned(&snapshot, args.waiting);
     let name = visible(args.name.as_str());

@@ -15,7 +15,7 @@ use crate::text::visible;
 /// # Errors
 /// As the store fails; refused where it does not show whole notes; of stdout.
 pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.to_look().open(Note::default()).await?;
+    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let found = locks.deadlocks().await?;
     let mut out = io::stdout().lock();
     match args.json {

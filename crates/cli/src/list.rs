@@ -14,7 +14,7 @@ use crate::text::visible;
 /// # Errors
 /// As the store fails; of stdout.
 pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.to_look().open(Note::default()).await?;
+    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut pages = Pages { locks: &locks, prefix: &args.prefix, after: None, is_last: false };
     while let Some(page) = pages.next().await? {

@@ -15,7 +15,7 @@ use crate::voice::complain;
 /// # Errors
 /// As the store fails; usage, for a reason that is too long; of stdout.
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.to_look().open(Note::default()).await?;
+    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
     let name = visible(args.name.as_str());
     let mut out = io::stdout().lock();

@@ -16,7 +16,7 @@ use crate::text::{duration, visible};
 /// # Errors
 /// As the store fails; of stdout.
 pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.to_look().open(Note::default()).await?;
+    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let mut out = io::stdout().lock();
     match args.json {

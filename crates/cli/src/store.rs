@@ -64,7 +64,7 @@ impl Store {
     }
 
     /// The same store for a command that only looks: a database file that is missing stays missing, and is an error.
-    pub(crate) fn to_look(self) -> Store {
+    pub(crate) fn looked_at(self) -> Store {
         Store { url: without_creating(self.url), ..self }
     }
 

@@ -17,7 +17,7 @@ use crate::text::now;
 /// # Errors
 /// As the store fails, for longer than it is put up with; of stdout.
 pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.to_look().open(Note::default()).await?;
+    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let mut snapshot = locks.inspect(args.name.as_str()).await?;
     loop {
         print(&snapshot, args.json)?;
