@@ -1,5 +1,7 @@
 //! What a grant leaves with its holder: enough to guard his own transactions.
 
+use std::fmt;
+
 use prost::Message;
 
 use crate::txn::created_at;
@@ -35,10 +37,17 @@ use crate::txn::created_at;
 ///
 /// # Does not promise
 /// Anything about writes elsewhere. For those there is the fence, which is the same number.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct EtcdProof {
     pub(crate) key: Vec<u8>,
     pub(crate) create_revision: i64,
+}
+
+impl fmt::Debug for EtcdProof {
+    /// Shows the revision alone: the key names the claim, whose id is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdProof").field("create_revision", &self.create_revision).finish_non_exhaustive()
+    }
 }
 
 impl EtcdProof {
@@ -62,6 +71,12 @@ impl EtcdProof {
 mod tests {
     use super::*;
     use crate::proto::{Compare, Operand, compare};
+
+    #[test]
+    fn what_is_printed_shows_no_key() {
+        let shown = format!("{:?}", EtcdProof { key: b"secret".to_vec(), create_revision: 7 });
+        assert_eq!(shown, "EtcdProof { create_revision: 7, .. }");
+    }
 
     #[test]
     fn the_condition_is_written_as_etcd_reads_it() {
