@@ -75,7 +75,7 @@ impl Clock for Bridged {
 /// let locks = Leasehold::builder().clock(Arc::new(TokioClock::new())).over(store)?;
 /// let guard = locks.mutex("job").max_hold(Duration::from_secs(3600)).lock().await?;
 /// guard.lost().await; // an hour later, by the clock of the runtime
-/// # leasehold::Result::Ok(())
+/// # Ok::<(), leasehold::Error>(())
 /// # }).unwrap();
 /// ```
 ///
