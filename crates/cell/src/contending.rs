@@ -82,13 +82,7 @@ impl<C: Cells> CellBackend<C> {
         wait: Wait,
         mut first: First,
     ) -> Result<Seen, Failure> {
-        // A turn spares writers that would only make each other lose. A caller whose patience has ended asks without one, rather
-        // than wait for another task's request, which may be slow.
-        let _turn = tokio::select! {
-            biased;
-            turn = self.turns.take(&claim.resource) => Some(turn),
-            () = ended(patience) => None,
-        };
+        let _turn = self.turns.take(&claim.resource).await;
         for tries in 0..MAX_TRIES {
             let asking = Asking { claim, asked_at: patience.now(), asked_here: self.clock.now() };
             let cell = match first {

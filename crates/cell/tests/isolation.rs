@@ -100,21 +100,3 @@ async fn a_locked_cell_delays_no_other_task_of_its_commit() {
         }
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_try_waits_for_no_slow_request_of_another_task() {
-    let store = Store::new();
-    let (_holder, _claims) = holding(&store, 8).await;
-    store.lock("job 7");
-    let client = Arc::new(store.open(TABLE, Faults::default()));
-    let patient = client.clone();
-    // It writes its place into the locked cell, which takes as long as a statement may.
-    let waiter = tokio::spawn(async move {
-        patient.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
-    });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let began = tokio::time::Instant::now();
-    assert!(try_take(&*client, &claim("job 7", LEASE)).await.is_none());
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-    waiter.abort();
-}
