@@ -116,7 +116,13 @@ impl RedisBackend {
         if !channel.is_empty() {
             let (script, keys) = (&scripts::CHANNEL, vec![keys.held()]);
             let request = Request { script, keys, args: vec![channel], confirm: None };
-            self.wire.run(&request, self.config.timeout).await?;
+            match self.wire.run(&request, self.config.timeout).await {
+                // One server of a cluster may be away: the others are used all the same, and have the same users.
+                Err(failure) if failure.is_transient() => {
+                    tracing::debug!(%failure, "the rights to channels could not be tried");
+                }
+                tried => drop(tried?),
+            }
         }
         Ok(self)
     }
