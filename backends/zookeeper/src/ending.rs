@@ -85,10 +85,7 @@ impl Ensemble {
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
         let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
         let session = match known.as_ref().and_then(|known| self.fleet.session(known.session)) {
-            Some(session) => {
-                session.ready(self.config.timeout).await?;
-                session
-            }
+            Some(session) => session,
             None => self.sessions.present(self.config.timeout).await?,
         };
         let own = known.as_ref().and_then(|known| known.own(session.id)).cloned();

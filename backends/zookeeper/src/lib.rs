@@ -19,7 +19,6 @@ mod names;
 mod places;
 mod proof;
 mod quiet;
-mod recent;
 mod registers;
 mod renewing;
 mod scene;
@@ -28,7 +27,6 @@ mod shown;
 mod tunnel;
 mod validity;
 mod waiting;
-mod watching;
 mod wire;
 mod words;
 

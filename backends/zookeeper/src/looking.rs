@@ -2,7 +2,7 @@
 
 use futures_util::future::{join, join_all, select_all};
 use leasehold_core::{ClaimId, Failure, Fence, Note, Patience, Resource, Share, Snapshot, Standing, Version};
-use zookeeper_client::{Error, MultiReadResult, Stat};
+use zookeeper_client::{Error, MultiReadResult, OneshotWatcher, Stat};
 
 use crate::backend::Ensemble;
 use crate::dialect::Dialect;
@@ -10,7 +10,6 @@ use crate::names::Post;
 use crate::scene::{Children, Scene};
 use crate::session::Session;
 use crate::waiting::cannot_look;
-use crate::watching::Watching;
 use crate::wire;
 
 /// Who holds and who waits, first come first.
@@ -94,7 +93,7 @@ impl Ensemble {
         &self,
         session: &Session,
         resource: &Resource,
-    ) -> Result<(Version, Vec<Watching>), Failure> {
+    ) -> Result<(Version, Vec<OneshotWatcher>), Failure> {
         let (mut nodes, mut watchers) = (Vec::new(), Vec::new());
         for post in self.names.posts() {
             let (children, watcher) =
@@ -111,15 +110,15 @@ impl Ensemble {
         &self,
         session: &Session,
         node: &str,
-    ) -> Result<(Children, Watching), Failure> {
+    ) -> Result<(Children, OneshotWatcher), Failure> {
         let limit = self.config.timeout;
         for _ in 0..MAX_TRIES {
-            match session.watch_children(node, limit).await {
+            match session.ask(limit, session.client.get_and_watch_children(node)).await {
                 Ok((names, stat, watcher)) => return Ok((Some((names, stat)), watcher)),
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_look(error)),
             }
-            let absent = session.watch_absent(node, limit).await;
+            let absent = session.ask(limit, session.client.check_and_watch_stat(node)).await;
             let (stat, watcher) = absent.map_err(cannot_look)?;
             if stat.is_none() {
                 return Ok((None, watcher));
