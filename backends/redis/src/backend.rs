@@ -62,7 +62,7 @@ impl RedisBackend {
     /// it refuses the login or the commands that are needed, `Unsupported` where it is older than Redis 6.2. The text
     /// says what to do.
     pub async fn connect(config: RedisConfig) -> Result<RedisBackend, Failure> {
-        RedisBackend::dial(config).await?.checked().await
+        RedisBackend::dial(config).await
     }
 
     /// Connects, for locks of whatever form.
@@ -105,26 +105,6 @@ impl RedisBackend {
         let dialer = Arc::new(Dialer::new(config.clone(), cluster.any()));
         let listening = Listening::One(Subscriber::new(dialer, Reach::Everywhere));
         Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, Reach::Everywhere, server))
-    }
-
-    /// Refuses a user without rights to the channels. The scripts publish last, and then a refusal is too late.
-    pub(crate) async fn checked(self) -> Result<RedisBackend, Failure> {
-        // A waiter for a lock of this name ignores such a message.
-        let nobody = Resource::new("channel").map_err(|error| Failure::unavailable(error.to_string()))?;
-        let keys = Keys::of(&self.config.prefix, &nobody);
-        let channel = self.told_on(&keys);
-        if !channel.is_empty() {
-            let (script, keys) = (&scripts::CHANNEL, vec![keys.held()]);
-            let request = Request { script, keys, args: vec![channel], confirm: None };
-            match self.wire.run(&request, self.config.timeout).await {
-                // One server of a cluster may be away: the others are used all the same, and have the same users.
-                Err(failure) if failure.is_transient() => {
-                    tracing::debug!(%failure, "the rights to channels could not be tried");
-                }
-                tried => drop(tried?),
-            }
-        }
-        Ok(self)
     }
 
     fn of(

@@ -36,7 +36,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     let native = RedisBackend::dial(config).await?;
     let reach = native.reach;
     Ok(match dialect {
-        Dialect::Native => Arc::new(native.checked().await?),
+        Dialect::Native => Arc::new(native),
         Dialect::Plain => Arc::new(speaker::Speaker::new(native, text::Text::plain(key_prefix), rules)),
         Dialect::PythonRedisLock => {
             Arc::new(speaker::Speaker::new(native, text::Text::python_redis_lock(key_prefix), rules))

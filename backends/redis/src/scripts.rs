@@ -43,7 +43,6 @@ script!(CONTEND, "scripts/contend.lua", Epoch, "One step towards holding a claim
 script!(RENEW, "scripts/renew.lua", None, "Extends a batch of claims.");
 script!(RELEASE, "scripts/release.lua", None, "Ends one claim.");
 script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of waiting claims.");
-script!(CHANNEL, "scripts/channel.lua", None, "Finds out whether messages may be published.");
 script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");
 script!(READ_REGISTER, "scripts/register.lua" "scripts/read_register.lua", None, "What stands in a register.");
@@ -55,8 +54,7 @@ mod tests {
 
     #[test]
     fn every_script_has_a_name_of_its_own() {
-        let all =
-            [&CONTEND, &RENEW, &RELEASE, &GLANCE, &CHANNEL, &INSPECT, &COUNT, &READ_REGISTER, &SWAP_REGISTER];
+        let all = [&CONTEND, &RENEW, &RELEASE, &GLANCE, &INSPECT, &COUNT, &READ_REGISTER, &SWAP_REGISTER];
         let mut names = all.map(|script| script.sha.clone());
         names.sort();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1] && pair[0].len() == 40));

@@ -125,18 +125,11 @@ async fn a_missing_right_is_told_with_the_line_of_the_dialect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_channels_a_user_is_refused_at_the_door() {
+async fn a_message_that_is_refused_changes_no_answer() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let url = format!("redis://jobs:secret@{}", server.addr());
     let config = || RedisConfig::parse(&url).unwrap();
     let rules = config().acl_rules();
-    let deaf = rules.replace(" &{lh:*", "");
-    assert_ne!(deaf, rules);
-    allow(&server, &deaf).await;
-    let refused = leasehold_redis::connect(config()).await.err().unwrap();
-    assert_eq!(refused.kind, FailureKind::Denied, "{refused}");
-    assert!(refused.detail().contains("&{lh:*"), "{refused}");
-    // Taken away later: what was done is reported as done.
     allow(&server, &rules).await;
     let backend = leasehold_redis::connect(config()).await.unwrap();
     let (holder, waiter) = (
