@@ -41,6 +41,10 @@ async fn what_nobody_else_wants_is_one_transaction_to_take_and_one_to_free() {
     let file = place.path().join("locks.db");
     let backend = open(&file).await;
     let _reader = reader(&file);
+    // The log begins with the first change after the file was opened.
+    let first = claim("first", LONG);
+    hold(&*backend, &first).await;
+    assert!(matches!(release(&*backend, &first).await, Release::Freed));
     let before = commits(&file);
     for n in 0..100 {
         let claim = claim(&format!("job/{}", n % 20), LONG);
