@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Clock, Moment};
-use rustix::time::{ClockId, clock_gettime};
+use leasehold_machine::since_boot;
 use tokio::time::Instant;
 
 use crate::panics::{contained, logged};
@@ -18,13 +18,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let time = clock_gettime(ClockId::Boottime);
-        // Elsewhere the monotonic clock is the nearest there is; on macOS it counts suspend as well.
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let time = clock_gettime(ClockId::Monotonic);
-        let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-        Moment::from_nanos(u64::try_from(nanos).unwrap_or(0))
+        Moment::from_nanos(u64::try_from(since_boot().as_nanos()).unwrap_or(0))
     }
 }
 
