@@ -62,11 +62,6 @@ impl RedisBackend {
     /// it refuses the login or the commands that are needed, `Unsupported` where it is older than Redis 6.2. The text
     /// says what to do.
     pub async fn connect(config: RedisConfig) -> Result<RedisBackend, Failure> {
-        RedisBackend::dial(config).await
-    }
-
-    /// Connects, for locks of whatever form.
-    pub(crate) async fn dial(config: RedisConfig) -> Result<RedisBackend, Failure> {
         config.must_be_native()?;
         if config.exposes_password() {
             tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");

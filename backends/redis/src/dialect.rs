@@ -33,7 +33,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     let rules = config.acl_rules();
     let dialect = std::mem::take(&mut config.dialect);
     let key_prefix = config.key_prefix.clone();
-    let native = RedisBackend::dial(config).await?;
+    let native = RedisBackend::connect(config).await?;
     let reach = native.reach;
     Ok(match dialect {
         Dialect::Native => Arc::new(native),
