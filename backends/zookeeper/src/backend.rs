@@ -16,6 +16,7 @@ use crate::fleet::Fleet;
 use crate::names::Names;
 use crate::places::Places;
 use crate::quiet::Quiet;
+use crate::recent::Recent;
 use crate::renewing::LOOKS_MAX;
 use crate::session::Sessions;
 use crate::validity::Validity;
@@ -51,6 +52,7 @@ pub(crate) struct Ensemble {
     pub(crate) fleet: Fleet,
     pub(crate) places: Places,
     pub(crate) quiet: Quiet,
+    pub(crate) recent: Recent,
     pub(crate) leftovers: Leftovers,
 }
 
@@ -76,6 +78,7 @@ impl ZooKeeperBackend {
             sessions,
             places: Places::default(),
             quiet: Quiet::default(),
+            recent: Recent::default(),
             leftovers: Leftovers::default(),
         });
         tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));

@@ -84,14 +84,18 @@ impl Ensemble {
     /// Removes the claim's node, wherever it is; whether it was there.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
         let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
-        let session = match known.as_ref().and_then(|known| self.fleet.session(known.session)) {
-            Some(session) => session,
-            None => self.sessions.present(self.config.timeout).await?,
-        };
-        let own = known.as_ref().and_then(|known| known.own(session.id)).cloned();
+        // From here on it counts as given up, also where nothing can be asked now.
         if let Some(known) = &known {
             self.places.set(claim, known.session, Stage::Ends);
         }
+        let session = match known.as_ref().and_then(|known| self.fleet.session(known.session)) {
+            Some(session) => {
+                session.ready(self.config.timeout).await?;
+                session
+            }
+            None => self.sessions.present(self.config.timeout).await?,
+        };
+        let own = known.as_ref().and_then(|known| known.own(session.id)).cloned();
         let mut was_there = false;
         match own {
             Some(own) => {

@@ -10,6 +10,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use leasehold_core::Failure;
 use tokio::sync::Mutex as Turn;
 
@@ -37,23 +38,32 @@ impl Fleet {
         self.lanes().iter().filter_map(Sessions::open).find(|session| session.id == id)
     }
 
-    /// A session that has room for one more node of that length, the first that has.
+    /// A session that has room for one more node of that length.
     pub(crate) async fn roomy(&self, places: &Places, bytes: usize) -> Result<Arc<Session>, Failure> {
         for _ in 0..=SESSIONS_MAX {
             let lanes = self.lanes();
-            let open: Vec<_> = lanes.iter().filter_map(Sessions::open).collect();
-            if let Some(session) = open.iter().find(|session| places.has_room(session.id, bytes)) {
-                return Ok(session.clone());
-            }
-            if let Some(down) = lanes.iter().find(|lane| lane.open().is_none()) {
-                // It comes back, or says why it does not.
-                let session = down.present(self.config.timeout).await?;
-                if places.has_room(session.id, bytes) {
-                    return Ok(session);
+            let open: Vec<_> = lanes.iter().map(Sessions::open).collect();
+            let states: Vec<Lane> =
+                open.iter().map(|session| Lane::of(session.as_deref(), places, bytes)).collect();
+            match choose(&states) {
+                Choice::Use(index) => {
+                    // It was open when it was looked at.
+                    if let Some(session) = &open[index] {
+                        return Ok(session.clone());
+                    }
                 }
-                continue;
+                Choice::Another => self.open_another(lanes.len()).await?,
+                Choice::Wait => {
+                    // One comes back, or says why it does not.
+                    let down = lanes.iter().filter(|lane| lane.open().is_none());
+                    let waits: Vec<_> =
+                        down.map(|lane| Box::pin(lane.present(self.config.timeout))).collect();
+                    if !waits.is_empty() {
+                        select_ok(waits).await?;
+                    }
+                }
+                Choice::Full => return Err(full()),
             }
-            self.open_another(lanes.len()).await?;
         }
         Err(full())
     }
@@ -84,6 +94,53 @@ impl Fleet {
     }
 }
 
+/// What one session is good for, where a node is to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lane {
+    /// It has room.
+    Roomy,
+    /// It has room, and its connection is down.
+    Cut,
+    Full,
+    /// The last one has ended, and there is no new one yet.
+    Down,
+}
+
+impl Lane {
+    fn of(session: Option<&Session>, places: &Places, bytes: usize) -> Lane {
+        match session {
+            None => Lane::Down,
+            Some(session) if !places.has_room(session.id, bytes) => Lane::Full,
+            Some(session) if session.is_connected() => Lane::Roomy,
+            Some(_) => Lane::Cut,
+        }
+    }
+}
+
+/// What to do for room.
+#[derive(Debug, PartialEq)]
+enum Choice {
+    Use(usize),
+    /// Open one more session.
+    Another,
+    /// Wait for one that is down.
+    Wait,
+    Full,
+}
+
+/// Where a session is open and full, nobody waits for another that is down: servers are there, so one more can be opened.
+fn choose(lanes: &[Lane]) -> Choice {
+    let first = |wanted: Lane| lanes.iter().position(|lane| *lane == wanted);
+    if let Some(index) = first(Lane::Roomy).or_else(|| first(Lane::Cut)) {
+        return Choice::Use(index);
+    }
+    match (first(Lane::Full), first(Lane::Down)) {
+        (Some(_), _) if lanes.len() < SESSIONS_MAX => Choice::Another,
+        (_, Some(_)) => Choice::Wait,
+        _ => Choice::Full,
+    }
+}
+
 fn full() -> Failure {
     let claims = SESSIONS_MAX * ROOM;
     Failure::unavailable(format!(
@@ -93,3 +150,26 @@ fn full() -> Failure {
 
 /// The most sessions of one client. Servers accept 60 connections from one address unless they are told otherwise.
 const SESSIONS_MAX: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_session_where_another_helps() {
+        use Lane::{Cut, Down, Full, Roomy};
+        for (lanes, choice) in [
+            (vec![Down], Choice::Wait),
+            (vec![Full], Choice::Another),
+            (vec![Full, Down], Choice::Another),
+            (vec![Down, Roomy], Choice::Use(1)),
+            (vec![Cut, Roomy], Choice::Use(1)),
+            (vec![Full, Cut], Choice::Use(1)),
+            (vec![Down, Down], Choice::Wait),
+            ([vec![Full; SESSIONS_MAX - 1], vec![Down]].concat(), Choice::Wait),
+            (vec![Full; SESSIONS_MAX], Choice::Full),
+        ] {
+            assert_eq!(choose(&lanes), choice, "{lanes:?}");
+        }
+    }
+}

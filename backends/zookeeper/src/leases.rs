@@ -68,7 +68,7 @@ impl Ensemble {
                 {
                     return Ok(Look::Refused(ahead));
                 }
-                match self.stand(session, claim).await? {
+                match self.stand(session, claim, patience.now()).await? {
                     Some(stands) => stands,
                     None => return Ok(Look::Gone),
                 }
@@ -292,8 +292,7 @@ impl Ensemble {
         patience: &Patience,
     ) -> Result<bool, Failure> {
         let node = self.names.node(&claim.resource, Post::Leases);
-        let watch = session.client.get_and_watch_children(&node);
-        let watcher = match session.ask(self.config.timeout, watch).await {
+        let watcher = match session.watch_children(&node, self.config.timeout).await {
             Ok((names, _, _)) if self.taken(&claim.resource, names.clone())? < room(claim) => {
                 return Ok(false);
             }
@@ -302,7 +301,7 @@ impl Ensemble {
             Err(error) => return Err(cannot_look(error)),
         };
         tokio::select! {
-            _ = watcher.changed() => Ok(false),
+            () = watcher.changed() => Ok(false),
             () = patience.ended() => Ok(true),
         }
     }

@@ -19,6 +19,7 @@ mod names;
 mod places;
 mod proof;
 mod quiet;
+mod recent;
 mod registers;
 mod renewing;
 mod scene;
@@ -27,6 +28,7 @@ mod shown;
 mod tunnel;
 mod validity;
 mod waiting;
+mod watching;
 mod wire;
 mod words;
 

@@ -2,7 +2,7 @@
 
 use futures_util::future::{join, join_all, select_all};
 use leasehold_core::{ClaimId, Failure, Fence, Note, Patience, Resource, Share, Snapshot, Standing, Version};
-use zookeeper_client::{Error, MultiReadResult, OneshotWatcher, Stat};
+use zookeeper_client::{Error, MultiReadResult, Stat};
 
 use crate::backend::Ensemble;
 use crate::dialect::Dialect;
@@ -10,6 +10,7 @@ use crate::names::Post;
 use crate::scene::{Children, Scene};
 use crate::session::Session;
 use crate::waiting::cannot_look;
+use crate::watching::Watching;
 use crate::wire;
 
 /// Who holds and who waits, first come first.
@@ -93,7 +94,7 @@ impl Ensemble {
         &self,
         session: &Session,
         resource: &Resource,
-    ) -> Result<(Version, Vec<OneshotWatcher>), Failure> {
+    ) -> Result<(Version, Vec<Watching>), Failure> {
         let (mut nodes, mut watchers) = (Vec::new(), Vec::new());
         for post in self.names.posts() {
             let (children, watcher) =
@@ -110,15 +111,15 @@ impl Ensemble {
         &self,
         session: &Session,
         node: &str,
-    ) -> Result<(Children, OneshotWatcher), Failure> {
+    ) -> Result<(Children, Watching), Failure> {
         let limit = self.config.timeout;
         for _ in 0..MAX_TRIES {
-            match session.ask(limit, session.client.get_and_watch_children(node)).await {
+            match session.watch_children(node, limit).await {
                 Ok((names, stat, watcher)) => return Ok((Some((names, stat)), watcher)),
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_look(error)),
             }
-            let absent = session.ask(limit, session.client.check_and_watch_stat(node)).await;
+            let absent = session.watch_absent(node, limit).await;
             let (stat, watcher) = absent.map_err(cannot_look)?;
             if stat.is_none() {
                 return Ok((None, watcher));

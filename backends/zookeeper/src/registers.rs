@@ -10,10 +10,11 @@ use leasehold_core::{
     Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety,
     Stamp, Waiting,
 };
-use zookeeper_client::{Error, OneshotWatcher, Stat};
+use zookeeper_client::{Error, Stat};
 
 use crate::backend::{Ensemble, ZooKeeperBackend};
 use crate::session::Session;
+use crate::watching::Watching;
 use crate::wire;
 
 /// What every ensemble promises.
@@ -89,7 +90,7 @@ impl Registers for ZooKeeperBackend {
             }
             tokio::select! {
                 // Also where the session has ended: then the next look fails, or finds another one.
-                _ = watcher.changed() => {}
+                () = watcher.changed() => {}
                 () = patience.ended() => {}
                 () = tokio::time::sleep(patience.left()) => {}
             }
@@ -129,7 +130,7 @@ impl Ensemble {
         &self,
         session: &Session,
         at: &Resource,
-    ) -> Result<(Registered, OneshotWatcher), Failure> {
+    ) -> Result<(Registered, Watching), Failure> {
         let (path, limit) = (self.names.register(at), self.config.timeout);
         for _ in 0..MAX_TRIES {
             let synced = session.client.sync(self.names.root());
@@ -139,11 +140,13 @@ impl Ensemble {
                 synced.and(got)
             };
             match session.ask(limit, both).await {
-                Ok((data, stat, watcher)) => return Ok((registered(at, &data, &stat)?, watcher)),
+                Ok((data, stat, watcher)) => {
+                    return Ok((registered(at, &data, &stat)?, Watching::Watch(watcher, None)));
+                }
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_read(error)),
             }
-            let absent = session.ask(limit, session.client.check_and_watch_stat(&path)).await;
+            let absent = session.watch_absent(&path, limit).await;
             let (stat, watcher) = absent.map_err(cannot_read)?;
             if stat.is_none() {
                 return Ok((nothing(), watcher));

@@ -17,6 +17,7 @@ use zookeeper_client::{Client, Error, SessionState};
 
 use crate::config::ZooKeeperConfig;
 use crate::tunnel::Tunnel;
+use crate::watching::WatchRoom;
 use crate::wire;
 
 /// One session with the ensemble.
@@ -25,6 +26,7 @@ pub(crate) struct Session {
     pub(crate) id: i64,
     /// How long the servers keep it without hearing of it, as they said.
     pub(crate) timeout: Duration,
+    pub(crate) watches: WatchRoom,
     trigger: LossTrigger,
     signal: LossSignal,
 }
@@ -82,7 +84,7 @@ impl Session {
         };
         let (trigger, signal) = LossTrigger::new();
         let (id, timeout) = (client.session_id().0, client.session_timeout());
-        Ok(Session { client, id, timeout, trigger, signal })
+        Ok(Session { client, id, timeout, watches: WatchRoom::new(), trigger, signal })
     }
 
     /// Asks each server in turn. Where one was silent all of them are asked again, which the caller limits: a server that
@@ -120,6 +122,26 @@ impl Session {
     /// Whether requests can be sent now. A session lives on for a while without.
     pub(crate) fn is_connected(&self) -> bool {
         self.client.state() == SessionState::SyncConnected
+    }
+
+    /// Waits until requests can be sent; `false` where the session has ended.
+    async fn connected(&self) -> bool {
+        let mut states = self.client.state_watcher();
+        let mut state = states.state();
+        while state != SessionState::SyncConnected && !state.is_terminated() {
+            state = states.changed().await;
+        }
+        state == SessionState::SyncConnected
+    }
+
+    /// Waits until requests can be sent, but not beyond `limit`. The client keeps what is asked of it while the connection is
+    /// down, also what nobody waits for any more, and without a limit: so nothing is asked of it then.
+    pub(crate) async fn ready(&self, limit: Duration) -> Result<(), Failure> {
+        match tokio::time::timeout(limit, self.connected()).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::unavailable("the session ended")),
+            Err(_) => Err(Failure::unavailable("the connection is down; the session may live on")),
+        }
     }
 
     /// Waits for the answer of a request that was handed to the client already.
@@ -198,22 +220,32 @@ impl Sessions {
         self.present.borrow().usable().cloned()
     }
 
-    /// The present session; waits for it where the last one has ended, but not beyond `limit`.
+    /// The present session, connected; waits for that, but not beyond `limit`.
     pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<Session>, Failure> {
         // Nearly always there is nothing to wait for.
-        if let Some(session) = self.present.borrow().usable() {
-            return Ok(session.clone());
+        if let Some(session) = self.open().filter(|session| session.is_connected()) {
+            return Ok(session);
         }
+        match tokio::time::timeout(limit, self.connected()).await {
+            Ok(found) => found,
+            Err(_) => Err(match &*self.present.borrow() {
+                Present::Open(_) => Failure::unavailable("the connection is down; the session may live on"),
+                Present::Down(failure) => failure.clone(),
+            }),
+        }
+    }
+
+    async fn connected(&self) -> Result<Arc<Session>, Failure> {
         let mut present = self.present.clone();
-        let open = present.wait_for(|present| present.usable().is_some());
-        let found = match tokio::time::timeout(limit, open).await {
-            Ok(Ok(present)) => present.clone(),
-            Ok(Err(_)) => return Err(Failure::unavailable("the runtime of this client has ended")),
-            Err(_) => self.present.borrow().clone(),
-        };
-        match found {
-            Present::Open(session) => Ok(session),
-            Present::Down(failure) => Err(failure),
+        loop {
+            let open = present.wait_for(|present| present.usable().is_some()).await;
+            let gone = |_| Failure::unavailable("the runtime of this client has ended");
+            let session = open.map_err(gone)?.usable().cloned();
+            if let Some(session) = session
+                && session.connected().await
+            {
+                return Ok(session);
+            }
         }
     }
 }

@@ -8,19 +8,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join_all, join3, select_all};
+use futures_util::future::{OptionFuture, join, join_all, join4, select_all};
 use leasehold_core::{
     Claim, Effect, Failure, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Resource, Step,
 };
-use zookeeper_client::{Error, OneshotWatcher, Stat};
+use zookeeper_client::{Error, Stat};
 
 use crate::backend::Ensemble;
+use crate::dialect::Dialect;
 use crate::line::{Blockers, Line};
 use crate::names::Post;
 use crate::places::{Own, Stage};
 use crate::proof::ZooKeeperProof;
 use crate::quiet::{Hope, Watched};
 use crate::session::Session;
+use crate::watching::Watching;
 use crate::wire;
 
 /// What one look found.
@@ -90,10 +92,21 @@ impl Ensemble {
     /// The session that the claim is in, or one that has room for it.
     async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>, Failure> {
         let known = self.places.get(claim.id);
-        match known.and_then(|known| self.fleet.session(known.session)) {
+        // What was asked for may be there.
+        let effect = match known.as_ref().map(|known| &known.stage) {
+            None | Some(Stage::Ends) => Effect::None,
+            Some(_) => Effect::Unknown,
+        };
+        let session = match known.and_then(|known| self.fleet.session(known.session)) {
             Some(session) => Ok(session),
             None => self.fleet.roomy(&self.places, self.bytes_of(claim)).await,
-        }
+        };
+        let ready = async {
+            let session = session?;
+            session.ready(self.config.timeout).await?;
+            Ok(session)
+        };
+        ready.await.map_err(|failure: Failure| Failure::new(failure.kind, effect, failure.detail()))
     }
 
     /// What the node of a claim adds to what the servers write when its session ends.
@@ -137,7 +150,9 @@ impl Ensemble {
                     }
                 }
                 let asked_at = patience.now();
-                let Some((own, line)) = self.stand(session, claim).await? else { return Ok(Look::Gone) };
+                let Some((own, line)) = self.stand(session, claim, asked_at).await? else {
+                    return Ok(Look::Gone);
+                };
                 (asked_at, own, Some(line))
             }
         };
@@ -179,11 +194,13 @@ impl Ensemble {
         &self,
         session: &Session,
         claim: &Claim,
+        now: Moment,
     ) -> Result<Option<(Own, Line)>, Failure> {
         let post = self.names.line_of(claim.share);
         let container = self.names.node(&claim.resource, post);
         let stem = self.names.dialect().stem(claim.id, claim.share);
         let path = format!("{container}/{stem}");
+        let above = self.names.container_options();
         let (data, options) = (wire::data(self.names.dialect(), post, claim), self.names.place_options());
         let mut hope = match post {
             Post::Line => self.quiet.hope(&claim.resource, session.id),
@@ -191,22 +208,33 @@ impl Ensemble {
             Post::Locks | Post::Leases => Hope::None,
         };
         let bytes = self.bytes_of(claim);
+        let mut makes = self.names.dialect() != Dialect::Kazoo && !self.recent.is(&container, now);
         for _ in 0..MAX_PARENTS {
             if !self.places.enter(claim, session.id, bytes) {
                 return Ok(None);
             }
+            // Where it is there already, that is no error; why it cannot be made is found out where it is missing.
+            let made = makes.then(|| session.client.create(&container, b"", &above));
             let create = session.client.create(&path, data.as_bytes(), &options);
             let watch = matches!(hope, Hope::Again).then(|| session.client.check_and_watch_stat(&container));
             let list = (!matches!(hope, Hope::After(..))).then(|| session.client.get_children(&container));
-            let all = async { Ok(join3(create, OptionFuture::from(watch), OptionFuture::from(list)).await) };
-            let (created, watching, listed) =
+            let all = async {
+                let (made, watch, list) =
+                    (OptionFuture::from(made), OptionFuture::from(watch), OptionFuture::from(list));
+                Ok(join4(made, create, watch, list).await)
+            };
+            let (_, created, watching, listed) =
                 session.ask(self.config.timeout, all).await.map_err(cannot_stand)?;
             match created {
                 // The container was never made, or was removed since it was empty.
                 Err(Error::NoNode) => {
                     hope = Hope::None;
                     self.places.forget(claim.id);
-                    self.make_all(session, &container, b"", &self.names.container_options()).await?;
+                    // Where it was tried already, what is above it is missing.
+                    if makes || self.names.dialect() == Dialect::Kazoo {
+                        self.make_all(session, &container, b"", &above).await?;
+                    }
+                    makes = !makes && self.names.dialect() != Dialect::Kazoo;
                 }
                 Err(error) => {
                     let failure = cannot_stand(error);
@@ -216,6 +244,7 @@ impl Ensemble {
                     return Err(failure);
                 }
                 Ok((stat, sequence)) => {
+                    self.recent.used(&container, now);
                     let own = Own { post, name: format!("{stem}{sequence}"), czxid: stat.czxid };
                     if stat.ephemeral_owner != session.id {
                         return Err(Failure::unanswered("a node was made for another session than this one"));
@@ -349,7 +378,7 @@ impl Ensemble {
         own: &Own,
         line: &Line,
         index: usize,
-    ) -> Result<Vec<OneshotWatcher>, Failure> {
+    ) -> Result<Vec<Watching>, Failure> {
         let container = self.names.node(&claim.resource, own.post);
         let limit = self.config.timeout;
         let mut watchers = Vec::new();
@@ -363,21 +392,18 @@ impl Ensemble {
                     if stat.is_none() {
                         return Ok(Vec::new());
                     }
-                    watchers.push(watcher);
+                    watchers.push(Watching::Watch(watcher, None));
                 }
             }
-            Blockers::Any => {
-                let watch = session.client.get_and_watch_children(&container);
-                match session.ask(limit, watch).await {
-                    Ok((names, _, watcher)) => {
-                        if self.names.line(names).as_ref() == Ok(line) {
-                            watchers.push(watcher);
-                        }
+            Blockers::Any => match session.watch_children(&container, limit).await {
+                Ok((names, _, watcher)) => {
+                    if self.names.line(names).as_ref() == Ok(line) {
+                        watchers.push(watcher);
                     }
-                    Err(Error::NoNode) => {}
-                    Err(error) => return Err(cannot_look(error)),
                 }
-            }
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(cannot_look(error)),
+            },
         }
         Ok(watchers)
     }
@@ -404,7 +430,7 @@ impl Ensemble {
 }
 
 /// Sleeps until one of the watchers fires; `true` where `end` comes first. A watch also ends with the session.
-async fn asleep(watchers: Vec<OneshotWatcher>, end: impl Future<Output = ()>) -> bool {
+async fn asleep(watchers: Vec<Watching>, end: impl Future<Output = ()>) -> bool {
     if watchers.is_empty() {
         return false;
     }

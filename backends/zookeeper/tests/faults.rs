@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{
-    SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, take,
+    SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, requests,
+    take,
 };
 use futures_util::future::join_all;
 use leasehold::State;
@@ -94,6 +95,34 @@ async fn what_is_given_up_while_disconnected_is_ended_in_the_background() {
     // Nobody asks any more.
     eventually(async || gone(&other, &held.resource).await).await;
     take(&broken, &claim("held", Share::MUTEX)).await;
+}
+
+/// What is asked for in an outage is not kept for its end, when nobody waits for it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_do_not_pile_up_while_there_is_no_connection() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let broken = backend(&format!("{}?session=60s&timeout=2s", servers.url_at(proxy.addr()))).await;
+    let first = claim("first", Share::MUTEX);
+    take(&broken, &first).await;
+    let before = requests(&servers).await;
+    proxy.cut().unwrap();
+    eventually(async || matches!(renew(&broken, &first).await, Renewal::Unknown(_))).await;
+    for _ in 0..2 {
+        let claims: Vec<_> = (0..50).map(|n| claim(&format!("outage/{n}"), Share::MUTEX)).collect();
+        let asked = claims.iter().map(async |claim| {
+            let failure = broken.contend(claim, &endless()).await.unwrap_err();
+            assert!(failure.is_transient() && failure.effect == Effect::None, "{failure}");
+            let looked = broken.inspect(&claim.resource, None, &no_patience()).await;
+            assert!(looked.is_err_and(|failure| failure.is_transient()));
+        });
+        join_all(asked).await;
+    }
+    proxy.heal().unwrap();
+    eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
+    // The renewals of this test are a few of these; what was asked in between would be 400.
+    let sent = requests(&servers).await - before;
+    assert!(sent < 100, "{sent} requests came after the outage");
 }
 
 /// The node was made, and its maker was not told.

@@ -350,6 +350,27 @@ async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held
     assert!(matches!(release(ours, &second).await, Release::Freed));
 }
 
+/// A name that is used for the first time, or has rested, costs one round trip as any other: what is above it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_has_rested_costs_three_requests() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let client = backend(&format!("{}?session=60s", servers.url())).await;
+    hold(&client, &claim("first", Share::MUTEX)).await;
+    let before = requests(&servers).await;
+    let claims: Vec<_> = (0..20).map(|n| claim(&format!("new/{n}"), Share::MUTEX)).collect();
+    for claim in &claims {
+        let step = client.contend(claim, &endless()).await.unwrap();
+        assert!(matches!(step, Step::Granted(_)), "{step:?}");
+    }
+    assert_eq!(requests(&servers).await - before, 60, "the container, the place and the line, 20 times");
+    // Another client finds the containers there.
+    let other = backend(&format!("{}?session=60s", servers.url())).await;
+    for claim in &claims {
+        let step = other.contend(&common::claim(claim.resource.as_str(), Share::MUTEX), &no_patience()).await;
+        assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
+    }
+}
+
 /// The ids of claims end them, so nothing that people print shows one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_printed_shows_no_id_of_a_claim() {
