@@ -119,7 +119,7 @@ impl Ensemble {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_look(error)),
             }
-            let absent = session.watch_absent(node, limit).await;
+            let absent = session.watch_stat(node, limit).await;
             let (stat, watcher) = absent.map_err(cannot_look)?;
             if stat.is_none() {
                 return Ok((None, watcher));

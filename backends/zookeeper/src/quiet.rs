@@ -14,7 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use leasehold_core::Resource;
-use zookeeper_client::OneshotWatcher;
+
+use crate::watching::Watching;
 
 /// The containers of one client.
 #[derive(Default)]
@@ -90,8 +91,8 @@ impl Quiet {
 }
 
 impl Watched {
-    pub(crate) fn new(session: i64, watcher: OneshotWatcher) -> Watched {
-        Watched { session, ended: Box::pin(watcher.changed().map(drop)) }
+    pub(crate) fn new(session: i64, watching: Watching) -> Watched {
+        Watched { session, ended: Box::pin(watching.changed()) }
     }
 
     /// Whether its end was told, by everything that the server has answered so far.

@@ -134,19 +134,19 @@ impl Ensemble {
         let (path, limit) = (self.names.register(at), self.config.timeout);
         for _ in 0..MAX_TRIES {
             let synced = session.client.sync(self.names.root());
-            let got = session.client.get_and_watch_data(&path);
+            let got = session.watch_data(&path, limit);
             let both = async {
                 let (synced, got) = join(synced, got).await;
                 synced.and(got)
             };
             match session.ask(limit, both).await {
                 Ok((data, stat, watcher)) => {
-                    return Ok((registered(at, &data, &stat)?, Watching::Watch(watcher, None)));
+                    return Ok((registered(at, &data, &stat)?, watcher));
                 }
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_read(error)),
             }
-            let absent = session.watch_absent(&path, limit).await;
+            let absent = session.watch_stat(&path, limit).await;
             let (stat, watcher) = absent.map_err(cannot_read)?;
             if stat.is_none() {
                 return Ok((nothing(), watcher));

@@ -1,8 +1,9 @@
 //! One session after the other: a session is what ZooKeeper keeps claims by, and outlives connections.
 //!
 //! Ground rules: a session that ended is never used again, and everything that was held by it is told so once. A task
-//! opens the next one; it ends when nobody is left who could ask for a session. Requests wait in the client while the
-//! connection is down, so each has a limit of its own; one that was not answered in time may still be carried out.
+//! opens the next one; it ends when nobody is left who could ask for a session. The client crate keeps
+//! requests while the connection is down, without a limit, so nothing is asked of it then. Each request has a limit of its own; one that
+//! was not answered in time may still be carried out.
 
 use std::fmt;
 use std::pin::pin;

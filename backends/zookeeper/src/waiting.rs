@@ -216,7 +216,11 @@ impl Ensemble {
             // Where it is there already, that is no error; why it cannot be made is found out where it is missing.
             let made = makes.then(|| session.client.create(&container, b"", &above));
             let create = session.client.create(&path, data.as_bytes(), &options);
-            let watch = matches!(hope, Hope::Again).then(|| session.client.check_and_watch_stat(&container));
+            let room = match hope {
+                Hope::Again => session.watches.take_spare(&container),
+                _ => None,
+            };
+            let watch = room.as_ref().map(|_| session.client.check_and_watch_stat(&container));
             let list = (!matches!(hope, Hope::After(..))).then(|| session.client.get_children(&container));
             let all = async {
                 let (made, watch, list) =
@@ -250,8 +254,8 @@ impl Ensemble {
                         return Err(Failure::unanswered("a node was made for another session than this one"));
                     }
                     self.places.set(claim, session.id, Stage::Stands(own.clone()));
-                    if let Some(Ok((Some(_), watcher))) = watching {
-                        hope = Hope::Watching(Watched::new(session.id, watcher));
+                    if let (Some(Ok((Some(_), watcher))), Some(room)) = (watching, room) {
+                        hope = Hope::Watching(Watched::new(session.id, Watching::Watch(watcher, room)));
                     }
                     return match self.line_of_newcomer(session, claim, &own, hope, listed).await {
                         Ok(line) => Ok(Some((own, line))),
@@ -386,13 +390,12 @@ impl Ensemble {
             Blockers::Some(places) => {
                 let paths: Vec<String> =
                     places.iter().map(|place| format!("{container}/{}", place.name)).collect();
-                let watches = join_all(paths.iter().map(|path| session.client.check_and_watch_stat(path)));
-                let watches = async { watches.await.into_iter().collect::<Result<Vec<_>, _>>() };
-                for (stat, watcher) in session.ask(limit, watches).await.map_err(cannot_look)? {
+                for watched in join_all(paths.iter().map(|path| session.watch_stat(path, limit))).await {
+                    let (stat, watcher) = watched.map_err(cannot_look)?;
                     if stat.is_none() {
                         return Ok(Vec::new());
                     }
-                    watchers.push(Watching::Watch(watcher, None));
+                    watchers.push(watcher);
                 }
             }
             Blockers::Any => match session.watch_children(&container, limit).await {

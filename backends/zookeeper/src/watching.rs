@@ -1,36 +1,49 @@
-//! Watches that the client crate must not have too many of.
+//! Watches, of which the client crate must not have too many.
 //!
-//! After a reconnect zookeeper-client 0.11.2 sets its watches again in requests of 128 KiB each. Of those on children, and on nodes that
-//! are not there, each further request repeats all that were in the ones before, so with enough of them a request becomes longer than
-//! servers read, and the session can never be resumed. Those are counted here; who finds no room looks again after a while.
-//! Watches on nodes that are there are not repeated, and are not counted.
+//! After a reconnect zookeeper-client 0.11.2 sets the watches of a session again, in requests of 128 KiB. All these requests have the same
+//! number, so a second one makes it take the answer for a mistake of the server, and close the connection: the session can never be resumed,
+//! and is lost with all that it holds. So the paths of all watches of a session are counted here, and fit in one request. Who finds
+//! no room looks again after a while.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use futures_util::FutureExt;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use zookeeper_client::{Error, OneshotWatcher, Stat};
 
 use crate::session::Session;
 
-/// How many bytes the paths of such watches of one session may still take.
-pub(crate) struct WatchRoom(Arc<Semaphore>);
+/// How many bytes the paths of the watches of one session may still take.
+pub(crate) struct WatchRoom {
+    free: Arc<Semaphore>,
+    /// One after the other of those without a watch looks again.
+    looks: Arc<Mutex<()>>,
+}
 
 /// What ends when there may be something new.
 pub(crate) enum Watching {
-    Watch(OneshotWatcher, Option<OwnedSemaphorePermit>),
+    Watch(OneshotWatcher, OwnedSemaphorePermit),
     /// There was no room for a watch.
-    Pause,
+    Pause(Arc<Mutex<()>>),
 }
 
 impl WatchRoom {
     pub(crate) fn new() -> WatchRoom {
-        WatchRoom(Arc::new(Semaphore::new(ROOM)))
+        WatchRoom { free: Arc::new(Semaphore::new(ROOM)), looks: Arc::default() }
     }
 
     fn take(&self, path: &str) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(path.len()).ok()?;
-        self.0.clone().try_acquire_many_owned(bytes).ok()
+        self.free.clone().try_acquire_many_owned(u32::try_from(path.len()).ok()?).ok()
+    }
+
+    /// Room for a watch that nobody waits for: half of all is left to those who wait.
+    pub(crate) fn take_spare(&self, path: &str) -> Option<OwnedSemaphorePermit> {
+        (self.free.available_permits() > ROOM / 2).then(|| self.take(path)).flatten()
+    }
+
+    fn pause(&self) -> Watching {
+        Watching::Pause(self.looks.clone())
     }
 }
 
@@ -38,8 +51,12 @@ impl Watching {
     /// Waits for the change, or for as long as one waits without a watch.
     pub(crate) async fn changed(self) {
         match self {
-            Watching::Watch(watcher, _room) => drop(watcher.changed().await),
-            Watching::Pause => tokio::time::sleep(PAUSE).await,
+            Watching::Watch(watcher, room) => watcher.changed().map(|_| drop(room)).await,
+            Watching::Pause(looks) => {
+                tokio::time::sleep(PAUSE).await;
+                let _turn = looks.lock().await;
+                tokio::time::sleep(BETWEEN).await;
+            }
         }
     }
 }
@@ -53,30 +70,46 @@ impl Session {
     ) -> Result<(Vec<String>, Stat, Watching), Error> {
         let Some(room) = self.watches.take(path) else {
             let (names, stat) = self.ask(limit, self.client.get_children(path)).await?;
-            return Ok((names, stat, Watching::Pause));
+            return Ok((names, stat, self.watches.pause()));
         };
         let (names, stat, watcher) = self.ask(limit, self.client.get_and_watch_children(path)).await?;
-        Ok((names, stat, Watching::Watch(watcher, Some(room))))
+        Ok((names, stat, Watching::Watch(watcher, room)))
     }
 
-    /// Whether a node is there, and where it is not, a watch on its making.
-    pub(crate) async fn watch_absent(
+    /// Whether a node is there, and a watch on its next change, making or end.
+    pub(crate) async fn watch_stat(
         &self,
         path: &str,
         limit: Duration,
     ) -> Result<(Option<Stat>, Watching), Error> {
         let Some(room) = self.watches.take(path) else {
-            return Ok((self.ask(limit, self.client.check_stat(path)).await?, Watching::Pause));
+            return Ok((self.ask(limit, self.client.check_stat(path)).await?, self.watches.pause()));
         };
         let (stat, watcher) = self.ask(limit, self.client.check_and_watch_stat(path)).await?;
-        Ok((stat, Watching::Watch(watcher, Some(room))))
+        Ok((stat, Watching::Watch(watcher, room)))
+    }
+
+    /// The data of a node, and a watch on its next change.
+    pub(crate) async fn watch_data(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<(Vec<u8>, Stat, Watching), Error> {
+        let Some(room) = self.watches.take(path) else {
+            let (data, stat) = self.ask(limit, self.client.get_data(path)).await?;
+            return Ok((data, stat, self.watches.pause()));
+        };
+        let (data, stat, watcher) = self.ask(limit, self.client.get_and_watch_data(path)).await?;
+        Ok((data, stat, Watching::Watch(watcher, room)))
     }
 }
 
-/// Half of what servers read in one request unless they are told otherwise, so that there is room for the others.
-const ROOM: usize = 512 * 1024;
-/// For how long one waits without a watch.
+/// What the client crate puts in one request, less some for watches that were given up and are not yet removed.
+const ROOM: usize = 120 * 1024;
+/// For how long one waits without a watch, at least.
 const PAUSE: Duration = Duration::from_secs(1);
+/// What is between two looks of those who have no watch, so that thousands of them do not keep the servers busy.
+const BETWEEN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -85,9 +118,11 @@ mod tests {
     #[test]
     fn watches_take_room_for_as_long_as_they_last() {
         let room = WatchRoom::new();
-        let path = "/".repeat(ROOM / 2);
-        let (first, second) = (room.take(&path), room.take(&path));
-        assert!(first.is_some() && second.is_some() && room.take("/").is_none());
+        let half = "/".repeat(ROOM / 2);
+        let first = room.take_spare(&half);
+        assert!(first.is_some() && room.take_spare("/").is_none(), "half is for those who wait");
+        let second = room.take(&half);
+        assert!(second.is_some() && room.take("/").is_none());
         drop(first);
         assert!(room.take("/").is_some());
     }

@@ -13,8 +13,11 @@ use common::{
 };
 use futures_util::future::join_all;
 use leasehold::State;
-use leasehold::core::{Backend, Effect, LossCause, Release, Renew, Renewal, Share, Standing, Step};
+use leasehold::core::{
+    Backend, Effect, LossCause, Put, Release, Renew, Renewal, Resource, Share, Standing, Step,
+};
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
+use leasehold_zookeeper::ZooKeeperBackend;
 
 /// A client that never hears of its servers again is told before another can be granted.
 #[tokio::test(flavor = "multi_thread")]
@@ -85,6 +88,9 @@ async fn what_is_given_up_while_disconnected_is_ended_in_the_background() {
     })
     .await;
     proxy.cut().unwrap();
+    eventually(async || matches!(renew(&broken, &held).await, Renewal::Unknown(_))).await;
+    let unsure = broken.contend(&held, &no_patience()).await.unwrap_err();
+    assert!(unsure.is_transient() && unsure.effect == Effect::Unknown, "its node is there: {unsure}");
     for given_up in [&held, &waits] {
         assert!(matches!(release(&broken, given_up).await, Release::Unknown(_)));
     }
@@ -123,6 +129,82 @@ async fn requests_do_not_pile_up_while_there_is_no_connection() {
     // The renewals of this test are a few of these; what was asked in between would be 400.
     let sent = requests(&servers).await - before;
     assert!(sent < 100, "{sent} requests came after the outage");
+}
+
+/// The client crate sets all watches again after a reconnect, and succeeds only with as many as fit in one request. However many wait, what
+/// the session holds must not be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_hundreds_of_waits_is_resumed() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let client = backend(&format!("{}?session=40s&timeout=10s", servers.url_at(proxy.addr()))).await;
+    let other = backend(&format!("{}?session=40s", servers.url())).await;
+    let names: Vec<String> = (0..300).map(|n| format!("{n:0>500}")).collect();
+    let theirs: Vec<_> = names.iter().map(|name| claim(name, Share::MUTEX)).collect();
+    join_all(theirs.iter().map(|claim| hold(&other, claim))).await;
+    let mut waits: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let (client, ours) = (client.clone(), claim(name, Share::MUTEX));
+            tokio::spawn(async move { take(&client, &ours).await })
+        })
+        .collect();
+    for claim in &theirs {
+        eventually(async || {
+            let seen = other.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+            seen.waiting.len() == 1
+        })
+        .await;
+    }
+    is_resumed(&client, &proxy).await;
+    // Those without a watch hear of a release, too.
+    for n in (0..names.len()).step_by(30).rev() {
+        assert!(matches!(release(&other, &theirs[n]).await, Release::Freed));
+        waits.swap_remove(n).await.unwrap();
+    }
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// As above, of those who wait for a register to be made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_hundreds_of_absent_registers_is_resumed() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let client = backend(&format!("{}?session=40s&timeout=10s", servers.url_at(proxy.addr()))).await;
+    let before = requests(&servers).await;
+    let names: Vec<_> = (0..300).map(|n| Resource::new(&format!("{n:0>500}")).unwrap()).collect();
+    let never = client.registers().unwrap().read(&names[0]).await.unwrap().stamp;
+    let wait_for = |at: &Resource| {
+        let (client, at, seen) = (client.clone(), at.clone(), never.clone());
+        tokio::spawn(async move {
+            loop {
+                match client.registers().unwrap().changed(&at, &seen, &endless()).await {
+                    Ok(found) => return found.value,
+                    Err(failure) => assert!(failure.is_transient(), "{failure}"),
+                }
+            }
+        })
+    };
+    let mut waits: Vec<_> = names.iter().map(wait_for).collect();
+    // Each reads, with a `sync`, and then asks for what is not there.
+    eventually(async || requests(&servers).await - before >= 3 * names.len() as u64).await;
+    is_resumed(&client, &proxy).await;
+    for n in (0..names.len()).step_by(30).rev() {
+        let put = Put { value: Some(b"there".to_vec()), keep: None };
+        assert!(client.registers().unwrap().swap(&names[n], &never, &put).await.unwrap().is_some());
+        assert_eq!(waits.swap_remove(n).await.unwrap().as_deref(), Some(&b"there"[..]));
+    }
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// The connection ends and comes back, and what the session holds stays.
+async fn is_resumed(client: &ZooKeeperBackend, proxy: &Proxy) {
+    let held = claim("held", Share::MUTEX);
+    hold(client, &held).await;
+    proxy.cut().unwrap();
+    eventually(async || matches!(renew(client, &held).await, Renewal::Unknown(_))).await;
+    proxy.heal().unwrap();
+    eventually(async || matches!(renew(client, &held).await, Renewal::Alive)).await;
 }
 
 /// The node was made, and its maker was not told.
