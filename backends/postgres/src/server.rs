@@ -6,9 +6,10 @@ use leasehold_cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use leasehold_core::{
     Admission, Effect, Failure, FailureKind, Grade, Liveness, Order, Profile, Safety, Waiting,
 };
+use tokio_postgres::AsyncMessage;
 
 use crate::config::{PostgresConfig, Wait};
-use crate::dial::{Link, Sql, only, read};
+use crate::dial::{Link, Sql, Unasked, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 
@@ -153,32 +154,51 @@ fn names_all(setting: &str) -> bool {
     !names.trim().is_empty() && asked.parse() == Ok(named)
 }
 
-/// Finds out whether sessions are shared: what one connection sets, another one must not see, and itself must.
+/// Finds out whether sessions are shared. Nothing is assumed: they are called kept only once that was shown.
 ///
-/// A pooler in transaction mode gives a session that has just become free to whoever asks next. So either the other
-/// connection sees what was set, or the next use of the first one does not. Three rounds, so that one that takes turns
-/// among its sessions does not come out even.
+/// A pooler in transaction mode gives a session that has just become free to the next client that asks. So what one connection
+/// sets shows in the other, or is not there when it looks again. A busy pooler may hide that: by chance the first connection gets
+/// the same session back each time. What no chance gives is a notification to a connection that is between two
+/// transactions: only one that has a session of its own hears it.
 async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
     let one = pool.lend().await?;
     if one.is_direct {
         pool.give_back(one);
         return Ok(Sessions::Direct);
     }
-    let two = pool.lend().await?;
-    let mut sessions = Sessions::Kept;
-    for _ in 0..PROBES {
-        let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
-        set(&one, &token).await?;
-        if seen(&two).await? == token || seen(&one).await? != token {
-            sessions = Sessions::Shared;
-            break;
-        }
-    }
+    let (two, mut unasked) = Link::dial_listening(&pool.config).await?;
+    let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
+    set(&two, &token).await?;
+    let shows = seen(&one).await? == token || seen(&two).await? != token;
+    let is_kept = !shows && hears(&two, &mut unasked, &one, &token, pool.config.sql.timeout).await?;
     // What was set in a session that others will get is taken back, as far as that session can be reached.
-    set(&one, "").await?;
+    set(&two, "").await?;
     pool.give_back(one);
-    pool.give_back(two);
-    Ok(sessions)
+    Ok(if is_kept { Sessions::Kept } else { Sessions::Shared })
+}
+
+/// Checks whether a connection that does nothing hears what another one says.
+async fn hears(
+    ear: &Link,
+    unasked: &mut Unasked,
+    mouth: &Link,
+    token: &str,
+    limit: Duration,
+) -> Result<bool, Failure> {
+    let channel = format!("leasehold_probe_{token}");
+    ear.run(&format!("LISTEN {channel}")).await.map_err(Refusal::into_failure)?;
+    mouth.run(&format!("NOTIFY {channel}")).await.map_err(Refusal::into_failure)?;
+    let heard = async {
+        while let Some(message) = unasked.recv().await {
+            if matches!(&message, AsyncMessage::Notification(word) if word.channel() == channel) {
+                return true;
+            }
+        }
+        false
+    };
+    let heard = tokio::time::timeout(limit, heard).await.unwrap_or(false);
+    ear.run(&format!("UNLISTEN {channel}")).await.map_err(Refusal::into_failure)?;
+    Ok(heard)
 }
 
 async fn set(link: &Link, token: &str) -> Result<(), Failure> {
@@ -195,8 +215,6 @@ async fn seen(link: &Link) -> Result<String, Failure> {
 
 /// The most claims that one statement renews: a few milliseconds of the server's time.
 const RENEW_BATCH_MAX: usize = 500;
-
-const PROBES: usize = 3;
 
 const FACTS: &str = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
                      current_setting('synchronous_standby_names'), \

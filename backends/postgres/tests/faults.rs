@@ -302,3 +302,24 @@ async fn a_pooler_is_recognised_by_what_its_sessions_keep() {
         assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     }
 }
+
+/// Another client takes the session that was just set, and gives it back, so that by chance the one that set it gets it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_pooler_is_recognised_each_time() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, 4).await else { return };
+    let url = server.url_at(pooler.addr());
+    let (other, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let busy = tokio::spawn(async move {
+        loop {
+            other.batch_execute("SELECT 1").await.unwrap();
+        }
+    });
+    for round in 0..100 {
+        let backend = open(&format!("{url}?timeout=2s")).await;
+        assert_eq!(backend.profile().waiting, Waiting::Polls, "round {round}");
+    }
+    assert!(!busy.is_finished());
+    busy.abort();
+}
