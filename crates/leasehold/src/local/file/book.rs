@@ -107,9 +107,10 @@ impl Book {
         self.ledger.last_fence()
     }
 
-    /// Whether its fences can be shown.
-    pub(super) fn knows_fences(&self) -> bool {
-        !self.is_built_again
+    /// The last fence that was granted, as far as the ledger knows. A line in which nobody ever stood begins above a fence that nobody
+    /// was granted.
+    pub(super) fn last_granted(&self) -> Option<Fence> {
+        (!self.is_built_again && self.next_place > FIRST_PLACE).then(|| self.last_fence())
     }
 
     pub(super) fn position(&self, id: ClaimId) -> Option<usize> {
@@ -284,11 +285,11 @@ impl Book {
             None => entry.clone(),
         };
         let entries = ledger.entries().iter().map(remember).collect();
-        let next_place = places.values().max().map_or(1, |place| place + 1);
+        let next_place = places.values().max().map_or(FIRST_PLACE, |place| place + 1);
         Ok(Book {
             ledger: Ledger::restore(entries, ledger.last_fence()),
             places,
-            next_place: next_place.max(sound.as_ref().map_or(1, |book| book.next_place)),
+            next_place: next_place.max(sound.as_ref().map_or(FIRST_PLACE, |book| book.next_place)),
             ceiling: floor,
             generation: sound.map_or(0, |book| book.generation + 1),
             slots: None,
@@ -379,6 +380,8 @@ fn unix_time() -> Moment {
 
 const NAME: &str = "ledger";
 const HEAD: &str = "file 1";
+/// The place of the first claim that stands in line. It is granted at once.
+const FIRST_PLACE: u64 = 1;
 /// One page: a change within it is a single copy in the page cache.
 const SLOT: usize = 4096;
 /// Two slots with the longest line and the longest notes, and room to grow.

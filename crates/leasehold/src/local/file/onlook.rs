@@ -102,8 +102,7 @@ fn look_into(root: &Root, room: &Room) -> Result<(Option<Fence>, Living), Failur
             living.push((entry.clone(), watch));
         }
     }
-    let fence = Some(book.last_fence()).filter(|fence| book.knows_fences() && *fence != Fence::default());
-    Ok((fence, living))
+    Ok((book.last_granted(), living))
 }
 
 /// The resource of a directory, unless something else stands there under a name that could be ours.
@@ -126,4 +125,32 @@ fn version<'a>(fence: Option<Fence>, entries: impl Iterator<Item = &'a Entry>) -
         (entry.id, entry.granted, entry.since, entry.note.as_str()).hash(&mut state);
     }
     Version(format!("{:016x}", state.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::FileConfig;
+    use super::super::room::Limit;
+    use super::*;
+
+    /// As it is between the two changes of the first grant, and after a process that was killed there.
+    #[test]
+    fn a_line_in_which_nobody_stood_shows_no_fence() {
+        let base = tempfile::tempdir().unwrap();
+        let root = Root::open(FileConfig::new(base.path().join("store"))).unwrap();
+        let resource = Resource::new("a").unwrap();
+        let (before, _) = snapshot(&root, &resource).unwrap();
+        let limit = Limit::fixed(Duration::from_secs(60));
+        for _ in ["a new ledger", "one that is built again"] {
+            let (room, latch) = Room::enter(&root, &resource, &limit).unwrap();
+            drop(Book::open(&root, &room).unwrap());
+            drop(latch);
+            let (seen, _) = snapshot(&root, &resource).unwrap();
+            assert_eq!(seen.fence, None, "nothing was granted");
+            assert_eq!(seen.version, before.version, "nothing that shows has changed");
+            std::fs::remove_file(room.path_to("ledger")).unwrap();
+        }
+    }
 }
