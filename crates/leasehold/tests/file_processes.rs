@@ -79,7 +79,7 @@ async fn the_death_of_the_last_waiter_and_of_all_leaves_the_store_usable() {
     }
     assert_eq!(look(&backend, "all").await.holders.len(), 0, "an onlooker sees no dead");
     assert_eq!(backend.list("", None, 10).await.unwrap(), []);
-    let fence = within(Duration::from_secs(5), granted(&backend, &claim("all", Share::MUTEX))).await;
+    let fence = within(LIMIT, granted(&backend, &claim("all", Share::MUTEX))).await;
     assert!(fence > first);
     assert_eq!(claim_files(&backend, "all"), 1, "what the dead left is removed");
 }
@@ -188,10 +188,10 @@ async fn the_death_of_one_permit_holder_makes_room() {
     until_waiting(&backend, "p", 2).await;
     // Which of the three stands first in line is chance; the middle one dies, then another one.
     holders[1].kill();
-    within(Duration::from_secs(5), waiter).await.unwrap();
+    within(LIMIT, waiter).await.unwrap();
     assert!(!behind.is_finished());
     holders[2].kill();
-    within(Duration::from_secs(5), behind).await.unwrap();
+    within(LIMIT, behind).await.unwrap();
     assert_eq!(look(&backend, "p").await.holders.len(), 3);
 }
 
@@ -209,7 +209,7 @@ async fn a_stopped_holder_keeps_its_lock() {
     assert!(!waiter.is_finished());
     holder.signal(Signal::CONT);
     holder.release();
-    within(Duration::from_secs(5), waiter).await.unwrap();
+    within(LIMIT, waiter).await.unwrap();
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn breaking_a_running_holder_ends_it_by_itself() {
     assert!(matches!(break_holder(&backend, "b").await, Release::Freed));
     assert!(begun.elapsed() < FORCE, "{:?}", begun.elapsed());
     assert_eq!(holder.says(), "lost Gone");
-    assert!(within(Duration::from_secs(5), waiter).await.unwrap() > first);
+    assert!(within(LIMIT, waiter).await.unwrap() > first);
     assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
     assert_eq!(claim_files(&backend, "b"), 0);
 }
@@ -251,7 +251,7 @@ async fn breaking_a_stopped_holder_takes_its_lock_by_force_and_it_learns_of_it()
     assert!(!is_granted || so_far >= FORCE, "it is given time to let go");
     assert!(matches!(breaking.await.unwrap(), Release::Freed));
     assert!(begun.elapsed() >= FORCE, "{:?}", begun.elapsed());
-    assert!(within(Duration::from_secs(5), waiter).await.unwrap() > first);
+    assert!(within(LIMIT, waiter).await.unwrap() > first);
     assert!(holder.says_nothing());
     holder.signal(Signal::CONT);
     assert_eq!(holder.says(), "lost Gone");
@@ -275,8 +275,8 @@ async fn a_holder_that_dies_after_it_was_revoked_is_found_dead() {
     };
     tokio::time::sleep(Duration::from_millis(300)).await;
     holder.kill();
-    within(Duration::from_secs(5), waiter).await.unwrap();
-    assert!(matches!(within(Duration::from_secs(5), breaking).await.unwrap(), Release::Freed));
+    within(LIMIT, waiter).await.unwrap();
+    assert!(matches!(within(LIMIT, breaking).await.unwrap(), Release::Freed));
     assert!(begun.elapsed() < FORCE, "{:?}", begun.elapsed());
     assert_eq!(claim_files(&backend, "r"), 1);
 }
@@ -290,7 +290,7 @@ async fn a_command_started_by_the_holder_does_not_keep_the_lock() {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     drop(backend);
     let other = store.open();
-    within(Duration::from_secs(5), granted(&other, &claim("exec", Share::MUTEX))).await;
+    within(LIMIT, granted(&other, &claim("exec", Share::MUTEX))).await;
     assert!(child.try_wait().unwrap().is_none(), "the command still runs");
     child.kill().unwrap();
     child.wait().unwrap();

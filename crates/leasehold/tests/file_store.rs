@@ -47,7 +47,7 @@ async fn a_copy_of_the_sign_of_life_does_not_outlive_the_release() {
     let life = grant(&one, &first).await.proof.get::<Life>().cloned().unwrap();
     let copy = life.copy().unwrap();
     assert!(matches!(one.release(&[&first]).await[..], [Release::Freed]));
-    within(Duration::from_secs(5), granted(&two, &second)).await;
+    within(LIMIT, granted(&two, &second)).await;
     // The task that watched over the claim drops its share of it when it next runs.
     eventually("nothing is left to be kept alive", || life.copy().is_none()).await;
     drop(copy);
@@ -140,7 +140,7 @@ async fn a_wide_semaphore_is_watched_beyond_the_limit_of_descriptors() {
     until_waiting(&backend, "wide", 1).await;
     // The first one lies beyond the 64 that are watched.
     backend.release(&[&claims[0]]).await;
-    within(Duration::from_secs(2), waiter).await.unwrap();
+    within(LIMIT, waiter).await.unwrap();
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn cancelled_wait(backend: &Arc<FileBackend>, name: &str) {
     };
     until_waiting(backend, name, 1).await;
     patience.end();
-    let step = within(Duration::from_secs(5), ended).await.unwrap().unwrap();
+    let step = within(LIMIT, ended).await.unwrap().unwrap();
     assert!(matches!(step, Step::Busy(hint) if hint.ahead == Some(1)));
 }
 
@@ -184,7 +184,7 @@ async fn a_dropped_backend_frees_what_it_held_and_wakes_who_waits() {
     let waiter = spawn_wait(&two, &next);
     until_waiting(&two, "drop", 1).await;
     drop(one);
-    within(Duration::from_secs(5), waiter).await.unwrap();
+    within(LIMIT, waiter).await.unwrap();
 }
 
 #[tokio::test]
@@ -200,10 +200,11 @@ async fn a_broken_holder_is_told_and_lets_go_by_itself() {
     let copy = Claim { id: seen.holders[0].id, ..held.clone() };
     let begun = Instant::now();
     assert!(matches!(two.release(&[&copy]).await[..], [Release::Freed]));
-    assert!(begun.elapsed() < Duration::from_secs(1), "it let go by itself: {:?}", begun.elapsed());
+    // After this it is taken by force.
+    assert!(begun.elapsed() < Duration::from_secs(2), "it let go by itself: {:?}", begun.elapsed());
     let lost = grant.lost.as_mut().unwrap().fired();
-    assert_eq!(within(Duration::from_secs(1), lost).await, leasehold_core::LossCause::Gone);
-    within(Duration::from_secs(5), waiter).await.unwrap();
+    assert_eq!(within(LIMIT, lost).await, leasehold_core::LossCause::Gone);
+    within(LIMIT, waiter).await.unwrap();
     assert!(matches!(renew(&one, &held).await, Renewal::Lost));
     assert!(matches!(one.release(&[&held]).await[..], [Release::Gone]));
     assert_eq!(look(&two, "break").await.holders[0].id, next.id, "the late release touched nobody else");
@@ -221,7 +222,7 @@ async fn a_broken_waiter_learns_of_it_at_once() {
     };
     until_waiting(&one, "bw", 1).await;
     assert!(matches!(one.release(&[&next]).await[..], [Release::Freed]));
-    let failure = within(Duration::from_secs(5), waiter).await.unwrap().unwrap_err();
+    let failure = within(LIMIT, waiter).await.unwrap().unwrap_err();
     assert!(failure.detail().contains("broken"), "{failure}");
     assert_eq!(claim_files(&one, "bw"), 1);
 }
@@ -311,10 +312,10 @@ async fn a_lost_or_damaged_ledger_is_built_again_from_those_who_live() {
         assert_eq!(seen.holders[0].id, held.id, "{what}");
         assert_eq!(seen.waiting.iter().map(|s| s.id).collect::<Vec<_>>(), [next.id, last.id], "{what}");
         assert!(matches!(one.release(&[&held]).await[..], [Release::Freed]), "{what}");
-        let fence = within(Duration::from_secs(5), second).await.unwrap();
+        let fence = within(LIMIT, second).await.unwrap();
         assert!(fence > first && fence.seq > 1024, "{what}: {fence} after {first}");
         two.release(&[&next]).await;
-        assert!(within(Duration::from_secs(5), third).await.unwrap() > fence, "{what}");
+        assert!(within(LIMIT, third).await.unwrap() > fence, "{what}");
     }
 }
 
@@ -366,9 +367,9 @@ async fn a_removed_store_is_noticed_by_holders_and_made_again() {
     until_waiting(&one, "rm", 1).await;
     fs::remove_dir_all(one.path()).unwrap();
     assert!(matches!(renew(&one, &held).await, Renewal::Lost));
-    within(Duration::from_secs(1), grant.lost.as_mut().unwrap().fired()).await;
+    within(LIMIT, grant.lost.as_mut().unwrap().fired()).await;
     // The waiter was woken by the end of the one ahead, and stands in the new line.
-    let fence = within(Duration::from_secs(5), waiter).await.unwrap();
+    let fence = within(LIMIT, waiter).await.unwrap();
     assert!(fence > grant.fence.unwrap(), "the line was forgotten, and fences rise all the same");
     assert_busy(&two, &claim("rm", Share::MUTEX)).await;
     one.release(&[&waiting]).await;
@@ -421,7 +422,7 @@ async fn an_onlooker_hears_of_changes() {
     let mut held = claim("look", Share::MUTEX);
     held.note = Note::new("host a\npid 7 100%").unwrap();
     let fence = granted(&one, &held).await;
-    let seen = within(Duration::from_secs(5), watcher).await.unwrap().unwrap();
+    let seen = within(LIMIT, watcher).await.unwrap().unwrap();
     assert_eq!((seen.holders[0].note.as_str(), seen.fence), ("host a\npid 7 100%", Some(fence)));
     let since = Duration::from_millis(seen.holders[0].since_unix_ms.unwrap());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -431,7 +432,7 @@ async fn an_onlooker_hears_of_changes() {
         tokio::spawn(async move { two.inspect(&resource("look"), Some(&seen.version), &patience()).await })
     };
     one.release(&[&held]).await;
-    assert_eq!(within(Duration::from_secs(5), watcher).await.unwrap().unwrap().holders.len(), 0);
+    assert_eq!(within(LIMIT, watcher).await.unwrap().unwrap().holders.len(), 0);
 }
 
 #[tokio::test]
@@ -531,7 +532,7 @@ async fn a_lock_file_that_was_replaced_is_locked_anew() {
     drop(new);
     until_waiting(&backend, "swap", 1).await;
     backend.release(&[&held]).await;
-    within(Duration::from_secs(5), waiter).await.unwrap();
+    within(LIMIT, waiter).await.unwrap();
 }
 
 #[tokio::test]

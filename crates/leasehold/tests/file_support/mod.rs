@@ -16,6 +16,9 @@ use leasehold_core::{
 };
 use tokio::task::JoinHandle;
 
+/// What has to come, comes within this on any machine that works: nothing here is woken by time.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
 /// A store in a directory of its own.
 pub struct Store(tempfile::TempDir);
 
@@ -58,7 +61,7 @@ pub fn patience() -> Patience {
 }
 
 pub async fn grant(backend: &FileBackend, claim: &Claim) -> Grant {
-    match within(Duration::from_secs(30), backend.contend(claim, &patience())).await.unwrap() {
+    match within(LIMIT, backend.contend(claim, &patience())).await.unwrap() {
         Step::Granted(grant) => grant,
         Step::Busy(hint) => panic!("busy with endless patience: {hint:?}"),
     }
@@ -86,7 +89,7 @@ pub async fn look(backend: &FileBackend, name: &str) -> Snapshot {
 pub async fn until_waiting(backend: &FileBackend, name: &str, count: usize) {
     let begun = Instant::now();
     while look(backend, name).await.waiting.len() != count {
-        assert!(begun.elapsed() < Duration::from_secs(10), "never {count} waiting for {name}");
+        assert!(begun.elapsed() < LIMIT, "never {count} waiting for {name}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -98,7 +101,7 @@ pub async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
+        assert!(begun.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
