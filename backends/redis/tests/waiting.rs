@@ -22,7 +22,7 @@ async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
 async fn until_waiting(backend: &RedisBackend, claim: &Claim, count: usize) {
     let begun = Instant::now();
     while waiting(backend, claim).await != count {
-        assert!(begun.elapsed() < Duration::from_secs(10), "nobody came to wait");
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody came to wait");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -91,7 +91,8 @@ async fn a_release_wakes_all_who_fit_and_nobody_else() {
         let (number, _) = tasks.join_next().await.unwrap().unwrap();
         assert_ne!(number, 99);
     }
-    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}: they were woken late", begun.elapsed());
+    // One after the other, a second each, they would take more than a minute.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}: they were woken late", begun.elapsed());
     assert_eq!(waiting(&backend, &writer).await, 1);
 }
 
@@ -131,7 +132,7 @@ async fn dead_waiters_are_passed_over_together() {
 async fn the_line_is_called_as_far_as_the_rule_says() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
-    let first = mutex("job");
+    let first = claim_of("job", Share::MUTEX, Duration::from_secs(600));
     try_take(&backend, &first).await.unwrap();
     let line: Vec<Claim> = (0..1_200).map(|_| mutex("job")).collect();
     for claim in &line {
@@ -343,7 +344,8 @@ async fn patience_that_ends_leaves_nothing_behind() {
         let second = mutex("job");
         let begun = Instant::now();
         assert!(take(&backend, &second, &patience(Duration::from_millis(120))).await.is_none());
-        assert!(begun.elapsed() >= Duration::from_millis(120) && begun.elapsed() < Duration::from_secs(1));
+        // The end of the lease that is in the way is not waited for.
+        assert!(begun.elapsed() >= Duration::from_millis(120) && begun.elapsed() < TTL / 2);
         assert_eq!(waiting(&backend, &first).await, 0);
 
         let word = endless();
@@ -450,7 +452,8 @@ async fn a_thousand_waiters_of_one_client_use_two_connections_and_are_silent() {
     backend.release(&claims).await;
     let begun = Instant::now();
     while tasks.join_next().await.is_some() {}
-    assert!(begun.elapsed() < Duration::from_millis(900), "woken after {:?}", begun.elapsed());
+    // One that is not woken looks for itself within twenty seconds, each at a time of its own.
+    assert!(begun.elapsed() < Duration::from_secs(8), "woken after {:?}", begun.elapsed());
 }
 
 #[tokio::test]

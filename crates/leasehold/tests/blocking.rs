@@ -124,8 +124,9 @@ fn waits_end_in_time_or_by_an_interrupt_and_leave_nothing() {
 fn a_loss_is_told_to_those_who_block_and_to_those_who_asked_to_be_called() {
     let locks = memory();
     let (told, hears) = mpsc::channel();
+    let kept = locks.mutex("kept").lock().unwrap();
+    assert_eq!(kept.lost_within(Duration::from_millis(5)).unwrap(), None);
     let guard = locks.mutex("job").max_hold(Duration::from_millis(80)).lock().unwrap();
-    assert_eq!(guard.lost_within(Duration::from_millis(5)).unwrap(), None);
     guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
     assert_eq!(guard.lost_within(SOON).unwrap(), Some(LossCause::MaxHold));
     assert_eq!(hears.recv_timeout(SOON).unwrap(), LossCause::MaxHold);

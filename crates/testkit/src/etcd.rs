@@ -356,6 +356,6 @@ impl EtcdBuilder {
 /// Names another `etcd` for all tests that do not ask for a certain one.
 const PROGRAM: &str = "LEASEHOLD_ETCD";
 /// How long a cluster may take to start, on a machine that is busy with other tests.
-const READY_LIMIT: Duration = Duration::from_secs(30);
+const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(20);
 const HTTP_LIMIT: Duration = Duration::from_secs(2);

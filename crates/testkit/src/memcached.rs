@@ -227,7 +227,7 @@ async fn exchange(stream: &mut TcpStream, words: &str, end: &str) -> Result<Stri
 /// How long a command of the kit may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server may take to start, on a machine that is busy with other tests.
-const READY_LIMIT: Duration = Duration::from_secs(30);
+const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(10);
 /// Items that are written before the server is asked whether it is still there.
 const FILL_BATCH: usize = 2000;

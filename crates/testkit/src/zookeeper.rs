@@ -364,6 +364,6 @@ const MORE_JARS: &[&str] = &[
 ];
 const CONFIG: &str = "zoo.cfg";
 const DATA: &str = "data";
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
 const START_PAUSE: Duration = Duration::from_millis(50);
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
