@@ -23,7 +23,7 @@ pub(crate) use leasehold_address::Create;
 /// | `password-file` | file that holds the password, read again for each connection | |
 /// | `host` | folder of a unix socket, where the URL names no host | |
 /// | `schema` | schema of the tables: 1 to 63 of `A-Z a-z 0-9 _`, no digit first | that of the search path |
-/// | `table` | table of the locks; the same characters, up to 40 | `leasehold`, or `shedlock` |
+/// | `table` | table of the locks; the same characters, up to 40. With `method=advisory` clients of another `schema` or `table` exclude each other, and their fences cannot be compared | `leasehold`, or `shedlock` |
 /// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too | |
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
 /// | `wait` | `listen` for notifications, or `poll`. Behind a pooler that shares sessions it is always `poll` | `listen` |

@@ -82,7 +82,19 @@ impl<C: Cells> CellBackend<C> {
         wait: Wait,
         mut first: First,
     ) -> Result<Seen, Failure> {
-        let _turn = self.turns.take(&claim.resource).await;
+        let _turn = match wait {
+            Wait::No => match self.turns.take_now(&claim.resource) {
+                Some(turn) => turn,
+                None => {
+                    // Another task's request may be slow. A look without a write makes nobody lose, and mostly says enough.
+                    if let Some(busy) = self.glance(claim).await? {
+                        return Ok(busy);
+                    }
+                    self.turns.take_to_try(&claim.resource).await?
+                }
+            },
+            Wait::InLine(_) | Wait::Barging => self.turns.take(&claim.resource).await,
+        };
         for tries in 0..MAX_TRIES {
             let asking = Asking { claim, asked_at: patience.now(), asked_here: self.clock.now() };
             let cell = match first {
@@ -106,6 +118,21 @@ impl<C: Cells> CellBackend<C> {
             pace::before_retry(tries).await;
         }
         Err(pace::too_busy())
+    }
+
+    /// Reads the cell, and writes nothing: what keeps out a claim that does not wait; `None` where it may be granted, or is in the cell
+    /// already and must not stay there.
+    async fn glance(&self, claim: &Claim) -> Result<Option<Seen>, Failure> {
+        let Some(cell) = self.read_one(claim).await? else { return Ok(None) };
+        let page = self.open(&claim.resource, &cell)?;
+        if page.ledger.entries().iter().any(|entry| entry.id == claim.id) {
+            return Ok(None);
+        }
+        let (ledger, verdict) = self.contend_in(&page, claim, Wait::No);
+        Ok(match verdict {
+            Verdict::Busy { ahead, earliest } => Some(busy(&page, &ledger, claim, ahead, earliest)),
+            Verdict::Granted(_) | Verdict::Full => None,
+        })
     }
 
     /// Puts the claim where nobody is.
@@ -151,16 +178,13 @@ impl<C: Cells> CellBackend<C> {
         let claim = asking.claim;
         let page = self.open(&claim.resource, cell)?;
         let (ledger, verdict) = self.contend_in(&page, claim, wait);
-        let busy = match verdict {
+        let seen = match verdict {
             Verdict::Full => return Err(line_is_full(claim, MAX_LINE)),
             Verdict::Granted(_) => None,
-            Verdict::Busy { ahead, earliest } => {
-                let before = waiting_before(&ledger, claim);
-                Some(Seen::Busy { ahead, before, first_end: page.now.until(earliest) })
-            }
+            Verdict::Busy { ahead, earliest } => Some(busy(&page, &ledger, claim, ahead, earliest)),
         };
-        if busy.is_some() && !page.is_worth_writing(&ledger, claim, PLACE_TTL) {
-            return Ok(busy);
+        if seen.is_some() && !page.is_worth_writing(&ledger, claim, PLACE_TTL) {
+            return Ok(seen);
         }
         let put = page.put(&claim.resource, &ledger)?;
         if put.text.len() > self.cells.max_text() {
@@ -174,7 +198,7 @@ impl<C: Cells> CellBackend<C> {
         if let Some(written) = written {
             self.open(&claim.resource, &written)?;
         }
-        let Verdict::Granted(fence) = verdict else { return Ok(busy) };
+        let Verdict::Granted(fence) = verdict else { return Ok(seen) };
         if matches!(ledger.entries(), [only] if only.id == claim.id) {
             self.remember(asking, version, fence, last);
         }
@@ -265,6 +289,12 @@ async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: 
             () = tokio::time::sleep_until(after_others.map_or(look_at, |at| at.min(look_at))) => return,
         }
     }
+}
+
+/// What a claim sees that is not granted.
+fn busy(page: &Page, ledger: &Ledger, claim: &Claim, ahead: u32, earliest: Moment) -> Seen {
+    let before = waiting_before(ledger, claim);
+    Seen::Busy { ahead, before, first_end: page.now.until(earliest) }
 }
 
 /// How many wait before this claim. Those who hold are in nobody's way to looking soon.

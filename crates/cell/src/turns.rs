@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use leasehold_core::Resource;
+use leasehold_core::{Failure, Resource};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The turns of one client.
@@ -34,6 +35,31 @@ impl Turns {
         Turn { turns: self, resource, permit }
     }
 
+    /// Takes a turn at once; `None` where somebody has it, or waits for it.
+    pub(crate) fn take_now<'a>(&'a self, resource: &'a Resource) -> Option<Turn<'a>> {
+        let mut turns = self.turns();
+        let turn = turns.entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        // Under the lock, so that whoever ends a turn does not count this one as somebody who waits.
+        let permit = turn.clone().try_acquire_owned().ok()?;
+        Some(Turn { turns: self, resource, permit: Some(permit) })
+    }
+
+    /// Waits for a turn as one that only tries: behind others in the order of coming, for 15 s at most.
+    ///
+    /// # Errors
+    /// `Unavailable` after that, without effect: nothing was sent.
+    ///
+    /// # Cancel safety
+    /// As [`take`](Turns::take).
+    pub async fn take_to_try<'a>(&'a self, resource: &'a Resource) -> Result<Turn<'a>, Failure> {
+        tokio::time::timeout(TRY_WAIT, self.take(resource)).await.map_err(|_| {
+            Failure::unavailable(format!(
+                "other tasks of this client have been asking for {resource:?} for {TRY_WAIT:?}: the store is slow, or somebody keeps \
+                 it locked there"
+            ))
+        })
+    }
+
     fn turns(&self) -> MutexGuard<'_, HashMap<Resource, Arc<Semaphore>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,6 +76,9 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// For how long one that only tries waits for the requests of other tasks. Three times what a statement may take unless it is set.
+const TRY_WAIT: Duration = Duration::from_secs(15);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,9 +91,12 @@ mod tests {
         let elsewhere = turns.take(&b).await;
         let mut second = std::pin::pin!(turns.take(&a));
         assert!(futures_poll(second.as_mut()).is_none(), "it is not its turn");
+        assert!(turns.take_now(&a).is_none(), "it has a turn");
         drop(first);
+        assert!(turns.take_now(&a).is_none(), "another one waited for it");
         let second = second.await;
         drop((second, elsewhere));
+        drop(turns.take_now(&a).unwrap());
         assert!(turns.turns().is_empty());
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_cell::CellBackend;
-use leasehold_core::{Backend, Claim, Effect, Failure, Patience, Proof, Release, Renew, Renewal};
+use leasehold_core::{Backend, Claim, Effect, Failure, Patience, Proof, Release, Renew, Renewal, Step};
 use store::{Faults, MemoryCells, STATEMENT_TIMEOUT, Store, TABLE, claim, clock, try_take};
 use tokio::task::JoinSet;
 
@@ -97,6 +97,90 @@ async fn a_locked_cell_delays_no_other_task_of_its_commit() {
             Ok(_) => assert!(n != 7 && took < SOON, "{n} took {took:?}"),
             // It wants this very cell, and waits for it as long as a statement may.
             Err(failure) => assert!(n == 7 && took >= STATEMENT_TIMEOUT, "{n}: {failure}"),
+        }
+    }
+}
+
+/// A row that a stranger keeps locked can still be read, and says that it is held.
+#[tokio::test(start_paused = true)]
+async fn a_try_waits_for_no_slow_request_of_another_task() {
+    let store = Store::new();
+    let (_holder, _claims) = holding(&store, 8).await;
+    store.lock("job 7");
+    let client = Arc::new(store.open(TABLE, Faults::default()));
+    let patient = client.clone();
+    // It writes its place into the locked cell, which takes as long as a statement may.
+    let waiter = tokio::spawn(async move {
+        patient.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let began = tokio::time::Instant::now();
+    assert!(try_take(&*client, &claim("job 7", LEASE)).await.is_none());
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    waiter.abort();
+}
+
+/// Who stands in line and then only tries leaves the line, and is not answered from a look that leaves its place there.
+#[tokio::test(start_paused = true)]
+async fn a_try_of_one_that_waited_is_not_answered_by_a_look() {
+    let store = Store::new();
+    let holder = store.open(store::CACHE, Faults::default());
+    assert!(try_take(&holder, &claim("job 7", LEASE)).await.is_some());
+    let client = Arc::new(store.open(store::CACHE, Faults::default()));
+    let waits = claim("job 7", LEASE);
+    let step = client.contend(&waits, &Patience::unlimited(clock())).await.unwrap();
+    assert!(matches!(step, Step::Busy(_)), "{step:?}");
+    store.lock("job 7");
+    let other = client.clone();
+    let slow = tokio::spawn(async move {
+        other.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Its place cannot be taken out of the locked cell, so it must not hear that it is gone.
+    client.contend(&waits, &Patience::none(clock())).await.unwrap_err();
+    assert!(slow.await.unwrap().is_err());
+}
+
+/// What is free and locked is waited for, by all together not much longer than by one.
+#[tokio::test(start_paused = true)]
+async fn tries_behind_slow_requests_end_together() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 8).await;
+    assert!(matches!(client.release(&[&claims[7]]).await[..], [Release::Freed]));
+    store.lock("job 7");
+    let mut tasks = JoinSet::new();
+    let began = tokio::time::Instant::now();
+    for _ in 0..50 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            client.contend(&claim("job 7", LEASE), &Patience::none(clock())).await.map(drop)
+        });
+    }
+    for failure in tasks.join_all().await {
+        let failure = failure.unwrap_err();
+        assert!(failure.is_transient() && failure.effect == Effect::None, "{failure}");
+    }
+    assert!(began.elapsed() < STATEMENT_TIMEOUT * 6, "{:?}", began.elapsed());
+}
+
+/// Tries of one client at what is free: one is granted, also where each of them sees that it is free before anybody writes.
+#[tokio::test(start_paused = true)]
+async fn of_many_tries_at_once_one_is_granted() {
+    for kind in [TABLE, store::CACHE] {
+        let store = Store::new();
+        let client = Arc::new(store.open(kind, Faults::default()));
+        for _ in 0..20 {
+            let mut tasks = JoinSet::new();
+            for _ in 0..50 {
+                let client = client.clone();
+                tasks.spawn(async move {
+                    let claim = claim("job", LEASE);
+                    try_take(&*client, &claim).await.map(|_| claim)
+                });
+            }
+            let granted: Vec<Claim> = tasks.join_all().await.into_iter().flatten().collect();
+            assert_eq!(granted.len(), 1);
+            assert!(matches!(client.release(&[&granted[0]]).await[..], [Release::Freed]));
         }
     }
 }

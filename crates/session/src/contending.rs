@@ -54,7 +54,10 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Asks once, in the session that all share.
     async fn take_shared(&self, claim: &Claim, patience: &Patience) -> Result<Option<Grant>, Failure> {
-        let _turn = self.turns.take(&claim.resource).await;
+        let _turn = match patience.is_ended() {
+            true => self.turns.take_to_try(&claim.resource).await?,
+            false => self.turns.take(&claim.resource).await,
+        };
         let open = self.roster.shared().await?;
         let key = self.roster.sessions.key(&claim.resource);
         let beside = match self.roster.book.reserve(&key, &claim.resource, claim.share, open.number)? {

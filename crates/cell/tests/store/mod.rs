@@ -218,6 +218,17 @@ impl MemoryCells {
         }
     }
 
+    /// A statement waits for a row for as long as it may.
+    async fn outlasted(&self) -> Failure {
+        tokio::time::sleep(STATEMENT_TIMEOUT).await;
+        Failure::unavailable("the statement took too long")
+    }
+
+    /// Whether claims live in the cell, so that who would seize it writes nothing.
+    fn is_held(&self, at: &Resource) -> bool {
+        self.rows().cells.get(at.as_str()).is_some_and(|row| row.lapses > Instant::now())
+    }
+
     fn is_cache(&self) -> bool {
         self.timekeeping == Timekeeping::Observer
     }
@@ -335,6 +346,9 @@ impl Cells for MemoryCells {
     }
 
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+        if self.store.is_locked(at) && !self.is_held(at) {
+            return Err(self.outlasted().await);
+        }
         self.request().await?;
         let seized = {
             let mut rows = self.rows();
@@ -392,9 +406,7 @@ impl Cells for MemoryCells {
 
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         if swaps.iter().any(|swap| self.store.is_locked(&swap.at)) {
-            // A statement waits for a row for as long as it may.
-            tokio::time::sleep(STATEMENT_TIMEOUT).await;
-            let failure = Failure::unavailable("the statement took too long");
+            let failure = self.outlasted().await;
             return swaps.iter().map(|_| Err(failure.clone())).collect();
         }
         self.swap_unlocked(swaps).await
