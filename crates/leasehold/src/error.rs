@@ -47,13 +47,19 @@ pub struct Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The wait ended at its deadline. Nothing is held.
+    /// The wait ended at its limit. Nothing is held.
+    ///
+    /// Of a lock it says that the store answered, in the last second of the wait or after it, that the lock is not free. Where the
+    /// store gives no such answer the wait ends as `Unavailable` or `OutcomeUnknown`: for that it is asked a last time at the
+    /// limit, and has two seconds to answer. So a wait takes as long as its limit and the answer of the store together, and at
+    /// most two seconds more than its limit. Where another task of this client is what keeps the lock, nothing is asked.
     Timeout,
     /// What was held is held no longer.
     Lost(LossCause),
-    /// The server could not be reached for as long as the client puts up with it.
+    /// The server could not be reached for as long as the client puts up with it, or at the end of a wait that has a limit.
     Unavailable,
-    /// It may or may not have happened; what may be left behind is being removed in the background.
+    /// It may or may not have happened; what may be left behind is being removed in the background. A wait with a limit ends so
+    /// where the store is silent: whether the lock is free is not known.
     OutcomeUnknown,
     /// The backend cannot do it; nothing was sent.
     Unsupported,
@@ -84,6 +90,23 @@ impl Error {
     pub(crate) fn timeout(waited: Duration, resource: &Resource) -> Self {
         let text = format!("not free within {waited:.1?}; nothing is held");
         Error::new(ErrorKind::Timeout, "lock", text).on(resource)
+    }
+
+    /// The end of a wait with a limit, when the store did not answer any more.
+    pub(crate) fn unheard(waited: Duration) -> Self {
+        let text = format!(
+            "not granted within {waited:.1?}, and the store does not answer: whether it is free is not known"
+        );
+        Error::new(ErrorKind::OutcomeUnknown, "lock", text)
+    }
+
+    /// The same with the reason why the store was not of use.
+    #[must_use]
+    pub(crate) fn after(mut self, waited: Duration) -> Self {
+        if matches!(self.kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) {
+            self.text = format!("not granted within {waited:.1?}, and the store fails: {}", self.text);
+        }
+        self
     }
 
     pub(crate) fn lost(op: &'static str, cause: LossCause, resource: &Resource) -> Self {

@@ -202,7 +202,7 @@ async fn acquire(
         _ => asking.await,
     };
     if let Patience::For(limit) = ask.patience
-        && began.elapsed() > limit + SLACK
+        && began.elapsed() > limit + LAST_WORD + SLACK
     {
         judge.fail(format!("w{number} waited {:?}, and said {limit:?}", began.elapsed()));
     }
@@ -438,6 +438,8 @@ pub(crate) async fn listen(
     }
 }
 
+/// How long the store has to answer after the limit, which says whether the lock is busy or the store is away.
+const LAST_WORD: Duration = Duration::from_secs(2);
 /// Timers count in milliseconds, and two of them may be in the way.
 const SLACK: Duration = Duration::from_millis(5);
 /// What a request may take on a bad wire, and the pauses between two.

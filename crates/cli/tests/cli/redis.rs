@@ -33,6 +33,27 @@ fn a_release_that_the_server_does_not_answer_is_told_and_the_code_stays_the_comm
 }
 
 #[test]
+fn a_wait_that_ends_while_the_store_is_away_is_not_busy() {
+    for is_killed in [false, true] {
+        let Some(redis) = Redis::start_or_skip() else { return };
+        let place = Place::on(&redis.server.url());
+        let holder = place.hold(&["--ttl", "1m", "job"]);
+        let waits = place.start(&["--wait", "2s", "job"], "echo never");
+        place.wait_for_line("job", 1, 1);
+        match is_killed {
+            true => redis.server.kill().unwrap(),
+            false => redis.server.stop().unwrap(),
+        }
+        let ended = waits.end().expect(69).says("not granted within").says(&redis.server.url());
+        assert_eq!(ended.out, "");
+        if !is_killed {
+            redis.server.resume().unwrap();
+        }
+        drop(holder);
+    }
+}
+
+#[test]
 fn many_locks_are_listed_page_by_page() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let url = redis.server.url();

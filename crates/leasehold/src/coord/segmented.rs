@@ -181,16 +181,18 @@ impl Segmented {
     /// As [`Segmented::any`], and `Timeout`.
     pub async fn any_timeout(&self, limit: Duration) -> Result<Guard> {
         let engine = self.segment(0).mutex().engine().clone();
-        match select(pin!(self.any()), pin!(engine.sleep(limit))).await {
-            Either::Left((outcome, _)) => outcome,
+        // Boxed, so that it has left all lines before the last look.
+        match select(Box::pin(self.any()), pin!(engine.sleep(limit))).await {
+            Either::Left((outcome, _)) => return outcome,
             // The client closes.
-            Either::Right((false, any)) => any.await,
-            Either::Right((true, _)) => {
-                let text =
-                    format!("no segment of {} was free within {limit:.1?}; nothing is held", self.name);
-                Err(Error::new(ErrorKind::Timeout, "lock", text))
-            }
+            Either::Right((false, any)) => return any.await,
+            Either::Right((true, any)) => drop(any),
         }
+        let found = engine.last_word(limit, self.try_any()).await?;
+        found.ok_or_else(|| {
+            let text = format!("no segment of {} was free within {limit:.1?}; nothing is held", self.name);
+            Error::new(ErrorKind::Timeout, "lock", text)
+        })
     }
 
     /// What this client has seen of each segment since the lock was made, and how many segments it would take.

@@ -40,6 +40,7 @@ impl Engine {
         let (drawn, asked_as) = watch::channel(None);
         let patience = Patience::unlimited(self.clock.clone());
         let _leaving = EndOnDrop(patience.clone());
+        let again = deadline.is_limited().then(|| want.clone());
         let (reply, mut told) = oneshot::channel();
         let engine = self.clone();
         self.spawn(async move {
@@ -61,10 +62,22 @@ impl Engine {
             outcome = &mut told => outcome.ok(),
             () = self.closed.cancelled() => None,
             () = deadline.passed() => {
-                // The grant may have been on its way while the time ran out: then it is given.
-                told.close();
-                let late = told.try_recv().ok();
-                Some(late.unwrap_or_else(|| Err(Error::timeout(deadline.waited(), &resource))))
+                let looked = tokio::select! {
+                    biased;
+                    outcome = &mut told => Err(outcome.ok()),
+                    looked = self.look_again(again, deadline.waited(), &resource) => Ok(looked),
+                };
+                match looked {
+                    Err(outcome) => outcome,
+                    Ok(looked) => {
+                        // The grant may have been on its way while the time ran out: then it is given.
+                        told.close();
+                        match told.try_recv() {
+                            Ok(Ok(Some(hold))) if looked.is_err() => Some(Ok(Some(hold))),
+                            _ => Some(looked.map(Some)),
+                        }
+                    }
+                }
             }
             ahead = self.waits_for_itself(&resource, asked_as, has) => Some(Err(ahead)),
         };

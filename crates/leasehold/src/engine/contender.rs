@@ -135,6 +135,7 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
                 return Ok(held.map_or(Pursuit::Stale, Pursuit::Granted));
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
+                Lines::hears(engine, &claim.resource, true);
                 // With a date to ask again the answer was given before patience ended, and the place was kept.
                 if hint.ask_again_in.is_some() {
                     abandon(engine, claim);
@@ -142,11 +143,13 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
                 return Ok(Pursuit::Left);
             }
             Ok(Step::Busy(hint)) => {
+                Lines::hears(engine, &claim.resource, true);
                 outage = Outage::none();
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
+                Lines::hears(engine, &claim.resource, false);
                 let failure = outage.honest(failure);
                 let left = outage.goes_on(engine, &failure);
                 if patience.is_ended() || left.is_none() {

@@ -276,17 +276,66 @@ impl Engine {
             return self.acquire_now(want).await;
         }
         let resource = want.resource.clone();
+        let again = deadline.is_limited().then(|| want.clone());
         let mut ticket = Lines::enter(self, want, priority);
         let closed = || Error::closed("lock").on(&resource);
         tokio::select! {
             biased;
             reply = ticket.reply() => reply.unwrap_or_else(|| Err(closed())).map(Some),
             () = self.closed.cancelled() => Err(closed()),
-            () = deadline.passed() => match ticket.withdraw() {
-                // The grant was on its way while the time ran out: it is there, so it is given.
-                Some(reply) => reply.map(Some),
-                None => Err(Error::timeout(deadline.waited(), &resource)),
-            },
+            () = deadline.passed() => {
+                let again = again.filter(|_| !Lines::has_heard(self, &resource));
+                let look = Box::pin(self.look_again(again, deadline.waited(), &resource));
+                // The place is kept meanwhile: what was asked for under it may be answered late.
+                let looked = tokio::select! {
+                    biased;
+                    reply = ticket.reply() => return reply.unwrap_or_else(|| Err(closed())).map(Some),
+                    looked = look => looked,
+                };
+                match ticket.withdraw() {
+                    // The grant was on its way while the time ran out: it is there, so it is given.
+                    Some(Ok(hold)) if looked.is_err() => Ok(Some(hold)),
+                    _ => looked.map(Some),
+                }
+            }
+        }
+    }
+
+    /// The end of a wait whose time is over: asks the store once more. Nothing to ask (`None`) is there where it said lately that
+    /// the lock is not free.
+    ///
+    /// # Errors
+    /// `Timeout` where the lock is not free; else what [`Engine::last_word`] says.
+    async fn look_again(
+        self: &Arc<Self>,
+        want: Option<Want>,
+        waited: Duration,
+        resource: &Resource,
+    ) -> Result<Hold> {
+        let hold = match want {
+            Some(want) => self.last_word(waited, self.acquire_now(want)).await,
+            None => Ok(None),
+        };
+        let hold = hold.map_err(|error| error.on(resource))?;
+        hold.ok_or_else(|| Error::timeout(waited, resource))
+    }
+
+    /// Waits for the answer to a last look after a wait of so long, up to a limit of its own, so that nothing is said of a lock whose
+    /// store does not answer.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` where no answer came, `Closed` where the client closes, and those of the look.
+    pub(crate) async fn last_word<T>(
+        &self,
+        waited: Duration,
+        look: impl Future<Output = Result<Option<T>>>,
+    ) -> Result<Option<T>> {
+        tokio::select! {
+            biased;
+            looked = look => looked.map_err(|error| error.after(waited)),
+            is_open = self.sleep(LAST_WORD) => {
+                Err(if is_open { Error::unheard(waited) } else { Error::closed("lock") })
+            }
         }
     }
 
@@ -383,6 +432,10 @@ impl Deadline {
         matches!(self.wait, Wait::No) || matches!(self.wait, Wait::For(limit) if limit.is_zero())
     }
 
+    fn is_limited(&self) -> bool {
+        matches!(self.wait, Wait::For(_))
+    }
+
     fn waited(&self) -> Duration {
         self.engine.clock.now().since(self.began)
     }
@@ -399,3 +452,6 @@ impl Deadline {
         }
     }
 }
+
+/// How long after the end of a wait the store has to answer a last look.
+const LAST_WORD: Duration = Duration::from_secs(2);

@@ -12,8 +12,9 @@ use std::cmp::Reverse;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Order, Patience, Resource};
+use leasehold_core::{Claim, ClaimId, Moment, Order, Patience, Resource};
 use tokio::sync::oneshot;
 use tokio::task;
 
@@ -36,10 +37,12 @@ pub(crate) struct Lines {
     next_ticket: AtomicU64,
 }
 
-/// The line of one resource, and what it needs to stop its contender.
+/// The line of one resource, what it needs to stop its contender, and what the store said last.
 struct Entry {
     line: Line<Reply, Weak<Errand>>,
     patience: Option<Patience>,
+    /// When the contender was last answered that the lock is not free. Not where it was not answered since.
+    busy_at: Option<Moment>,
 }
 
 /// Sender of the answer to one waiter.
@@ -83,6 +86,22 @@ impl Lines {
     /// Under which claim the one of this process stands in the server's line.
     pub(super) fn contends_as(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         Lines::change(engine, resource, Change::Drawn(id));
+    }
+
+    /// Notes whether the store has just said that the resource is not free, or has not answered.
+    pub(super) fn hears(engine: &Engine, resource: &Resource, is_busy: bool) {
+        let busy_at = is_busy.then(|| engine.clock.now());
+        if let Some(entry) = engine.lines.shard(resource).get_mut(resource) {
+            entry.busy_at = busy_at;
+        }
+    }
+
+    /// Returns whether the store said a moment ago that the resource is not free, and has not failed to answer since.
+    pub(super) fn has_heard(engine: &Engine, resource: &Resource) -> bool {
+        let now = engine.clock.now();
+        let shard = engine.lines.shard(resource);
+        let busy_at = shard.get(resource).and_then(|entry| entry.busy_at);
+        busy_at.is_some_and(|at| now.since(at) <= FRESH)
     }
 
     /// The claim that stands in the server's line for whoever wants just this; `None` where he may be granted it past that
@@ -225,7 +244,7 @@ impl Lines {
         if opens && !shard.contains_key(resource) {
             let stands_behind = engine.profile().order >= Order::Fifo;
             let line = Line::new(stands_behind, engine.closed.is_cancelled());
-            shard.insert(resource.clone(), Entry { line, patience: None });
+            shard.insert(resource.clone(), Entry { line, patience: None, busy_at: None });
         }
         let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
         let mut changed = entry.line.apply(change());
@@ -320,3 +339,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 const SHARDS: usize = 16;
+/// How old the word of a store may be that a lock is not free.
+const FRESH: Duration = Duration::from_secs(1);

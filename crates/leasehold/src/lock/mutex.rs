@@ -57,13 +57,14 @@ impl Lock<Exclusive> {
         self.try_hold(Share::MUTEX, Wait::No).await
     }
 
-    /// Waits in line for up to `limit`.
+    /// Waits in line for up to `limit`, and then for the answer of the store to a last look, for up to two seconds.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].
     ///
     /// # Errors
-    /// As [`Mutex::lock`], and `Timeout`.
+    /// As [`Mutex::lock`], `Timeout` where the store says at the end that it is not free, and `Unavailable` or `OutcomeUnknown`
+    /// where it says nothing: see [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
