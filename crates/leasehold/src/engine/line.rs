@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use leasehold_core::{ClaimId, Share};
-use tokio::task;
 
 use super::Want;
+use super::asker::Asker;
 use crate::mutant::mutant;
 
 /// A place in the line: the greater priority first, then who came first.
@@ -37,7 +37,7 @@ pub(super) struct Line<W, E> {
 #[derive(Debug)]
 struct Waiter<W> {
     want: Want,
-    task: Option<task::Id>,
+    task: Option<Asker>,
     handle: W,
 }
 
@@ -56,13 +56,13 @@ struct Contending {
 pub(super) struct Local {
     pub(super) id: ClaimId,
     pub(super) share: Share,
-    pub(super) task: Option<task::Id>,
+    pub(super) task: Option<Asker>,
 }
 
 /// One change of a line.
 pub(super) enum Change<'a, W, E> {
     /// A task enters the line.
-    Enter { place: Place, want: Want, task: Option<task::Id>, handle: W },
+    Enter { place: Place, want: Want, task: Option<Asker>, handle: W },
     /// A task leaves the line, if it is still in it.
     Leave(Place),
     /// A task that does not wait asks for this share now.

@@ -15,6 +15,7 @@
 //! carried out by its asker, and what he leaves the engine takes over. What a dropped caller no longer wants is released by
 //! whoever finds it undeliverable.
 
+mod asker;
 mod beside;
 mod calling;
 mod contender;

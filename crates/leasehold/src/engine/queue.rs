@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, Moment, Order, Patience, Resource};
 use tokio::sync::oneshot;
-use tokio::task;
 
+use super::asker::Asker;
 use super::contender;
 use super::errand::{Carried, Errand};
 use super::held::{Held, State};
@@ -54,7 +54,7 @@ impl Lines {
     pub(super) fn enter(engine: &Arc<Engine>, want: Want, priority: i32) -> Ticket {
         let (reply, told) = oneshot::channel();
         let resource = want.resource.clone();
-        let (task, mut place) = (task::try_id(), (Reverse(priority), 0));
+        let (task, mut place) = (Asker::here(), (Reverse(priority), 0));
         let changed = Lines::change_by(engine, &resource, true, || {
             // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
             place.1 = engine.lines.next_ticket.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Lines {
     /// A claim was granted to a task that stood in no line.
     pub(super) fn granted_directly(engine: &Arc<Engine>, held: Arc<Held>) -> Hold {
         let Claim { id, share, resource, .. } = &held.claim;
-        let local = Local { id: *id, share: *share, task: task::try_id() };
+        let local = Local { id: *id, share: *share, task: Asker::here() };
         Lines::change_by(engine, resource, true, || Change::HeldBeside(local));
         Hold::new(engine.clone(), held, 0)
     }

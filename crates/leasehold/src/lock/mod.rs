@@ -54,7 +54,8 @@ pub mod kind {
 ///
 /// # Waiting for oneself
 /// A task that asks again for a lock that it holds waits, as two tasks would: leasehold cannot know whether another
-/// part of the same task is about to let go. It says so in the log, at level `warn`. To re-enter, use an
+/// part of the same task is about to let go. It says so in the log, at level `warn`, wherever
+/// a tokio runtime drives both requests. To re-enter, use an
 /// [`Owner`]; one that asks for more than it holds gets a `Deadlock` error.
 /// Those who wait for each other, in one process or in several, are told by [`Lock::detect_deadlocks`].
 #[derive(Clone, Debug)]

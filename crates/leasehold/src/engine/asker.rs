@@ -1,0 +1,23 @@
+//! Who asks for a lock, as far as the runtime knows it.
+
+use std::thread::{self, ThreadId};
+
+use tokio::runtime::Handle;
+use tokio::task;
+
+/// The task that asks, or the thread where `block_on` drives one future, which has no id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    Task(task::Id),
+    Thread(ThreadId),
+}
+
+impl Asker {
+    /// Who asks here; `None` under another executor, which may drive many futures on one thread.
+    pub(super) fn here() -> Option<Asker> {
+        match task::try_id() {
+            Some(id) => Some(Asker::Task(id)),
+            None => Handle::try_current().ok().map(|_| Asker::Thread(thread::current().id())),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A task that waits for what it holds itself is warned of, whatever drives it.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{Store, ms};
+use leasehold::{ErrorKind, Leasehold};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+/// Counts the warnings of this kind.
+#[derive(Clone, Default)]
+struct Log(Arc<AtomicUsize>);
+
+impl Log {
+    fn warnings(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        event.record(&mut Reader(self));
+    }
+}
+
+struct Reader<'a>(&'a Log);
+
+impl Visit for Reader<'_> {
+    fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
+        if format!("{value:?}").contains("a lock that it took itself") {
+            self.0.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+async fn waits_for_itself(locks: &Leasehold) {
+    let mutex = locks.mutex("job");
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!(mutex.lock_timeout(ms(20)).await.unwrap_err().kind(), ErrorKind::Timeout);
+    guard.release().await.unwrap();
+}
+
+#[test]
+fn who_waits_for_itself_is_warned() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (locks, _) = Store::new().client();
+        waits_for_itself(&locks).await;
+        assert_eq!(log.warnings(), 1, "in what `block_on` drives");
+        let spawned = locks.clone();
+        tokio::spawn(async move { waits_for_itself(&spawned).await }).await.unwrap();
+        assert_eq!(log.warnings(), 2, "in a task");
+        // Two tasks wait for each other's end, and neither for itself.
+        let guard = locks.mutex("job").lock().await.unwrap();
+        let other = locks.mutex("job");
+        let waits = tokio::spawn(async move { other.lock_timeout(ms(20)).await.map(drop) });
+        assert_eq!(waits.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+        drop(guard);
+        assert_eq!(log.warnings(), 2, "of another task");
+    });
+}
