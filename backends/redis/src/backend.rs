@@ -169,16 +169,21 @@ impl RedisBackend {
         Request { script: &scripts::RENEW, keys, args, confirm: self.confirm(reply::has_renewed) }
     }
 
+    /// Which of these keys may go in one request, by their positions.
+    pub(crate) fn groups(&self, keys: &[String]) -> Vec<Vec<usize>> {
+        match self.config.wait {
+            Wait::Pubsub => self.wire.together(keys),
+            // A proxy may share the resources out to several servers, by the first key of a request.
+            Wait::Poll => (0..keys.len()).map(|position| vec![position]).collect(),
+        }
+    }
+
     async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         // A third of the shortest lease: what is asked again after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
         let limit = self.limit_for(shortest / 3);
         let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
-        let groups = match self.config.wait {
-            Wait::Pubsub => self.wire.together(&held.collect::<Vec<_>>()),
-            // A proxy may share the resources out to several servers, by the first key of a request.
-            Wait::Poll => (0..batch.len()).map(|position| vec![position]).collect(),
-        };
+        let groups = self.groups(&held.collect::<Vec<_>>());
         let requests = groups
             .iter()
             .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));

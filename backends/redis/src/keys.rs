@@ -6,6 +6,8 @@
 use leasehold_core::Resource;
 
 use crate::ears::Reach;
+use crate::floor::floor_key;
+use crate::view::slot_of;
 
 /// The longest escaped name that is written out; a longer one is hashed, and kept whole beside its fence.
 pub(crate) const MAX_NAME: usize = 160;
@@ -14,6 +16,8 @@ pub(crate) const MAX_NAME: usize = 160;
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     tag: String,
+    /// How many bytes of the tag's name are the prefix.
+    prefix: usize,
     /// The whole name, where the tag carries only its hash; else empty.
     pub(crate) hashed_name: String,
 }
@@ -24,7 +28,15 @@ impl Keys {
         let escaped = resource.escaped(plain, MAX_NAME);
         let hashed_name =
             if Resource::is_hashed(&escaped) { resource.as_str().to_owned() } else { String::new() };
-        Keys { tag: format!("{{{prefix}:{escaped}}}"), hashed_name }
+        Keys { tag: format!("{{{prefix}:{escaped}}}"), prefix: prefix.len(), hashed_name }
+    }
+
+    /// The keys of the resource whose fence has this key, under `prefix`; `None` for the key of anything else.
+    pub(crate) fn of_fence(prefix: &str, fence: &str) -> Option<Keys> {
+        let tag = fence.strip_suffix(":fence")?;
+        let stored = tag.strip_prefix('{')?.strip_suffix('}')?.strip_prefix(prefix)?.strip_prefix(':')?;
+        let is_name = !stored.is_empty() && stored.len() <= MAX_NAME && stored.bytes().all(plain);
+        is_name.then(|| Keys { tag: tag.to_owned(), prefix: prefix.len(), hashed_name: String::new() })
     }
 
     /// What is held.
@@ -50,6 +62,18 @@ impl Keys {
     /// All of them.
     pub(crate) fn all(&self) -> [String; 5] {
         [self.held(), self.key("line"), self.places(), self.claims(), self.key("fence")]
+    }
+
+    /// All of them, and the floor of their slot.
+    pub(crate) fn all_and_floor(&self) -> [String; 6] {
+        let [held, line, places, claims, fence] = self.all();
+        [held, line, places, claims, fence, self.floor()]
+    }
+
+    /// The highest fence that was removed from the slot of the resource.
+    fn floor(&self) -> String {
+        let prefix = self.tag.get(1..=self.prefix).unwrap_or_default();
+        floor_key(prefix, slot_of(&self.tag))
     }
 
     /// Where releases are told. The scripts know by its end how far a channel reaches.
@@ -97,6 +121,19 @@ mod tests {
         assert!(keys.held().len() < 200);
         assert_eq!(keys.hashed_name, name);
         assert_eq!(Keys::of("lh", &Resource::new("short").unwrap()).hashed_name, "");
+    }
+
+    #[test]
+    fn the_keys_of_a_fence_are_those_of_its_resource() {
+        for name in ["a", "orders/42", "}x é", &"ü".repeat(256)] {
+            let keys = Keys::of("app", &Resource::new(name).unwrap());
+            let [.., fence] = keys.all();
+            let found = Keys::of_fence("app", &fence).unwrap();
+            assert_eq!(found.all_and_floor(), keys.all_and_floor(), "{name}");
+        }
+        for other in ["{app:a}:held", "{ap:a}:fence", "{app:a:fence", "{app: @@@@}:fence", "{app:}:fence"] {
+            assert!(Keys::of_fence("app", other).is_none(), "{other}");
+        }
     }
 
     #[test]

@@ -208,8 +208,8 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const COUNT_BATCH_MAX: usize = 500;
 
 /// Bounds of one listing.
-const SCAN_COUNT: usize = 1_000;
-const MAX_SCANS: usize = 100_000;
+pub(crate) const SCAN_COUNT: usize = 1_000;
+pub(crate) const MAX_SCANS: usize = 100_000;
 const MAX_NAMES: usize = 1_000_000;
 
 /// As much of an escaped prefix as hashed names begin with too.
@@ -242,7 +242,7 @@ pub(crate) fn glob_escaped(text: &str) -> String {
     escaped
 }
 
-fn too_many(what: &str, advice: &str) -> Failure {
+pub(crate) fn too_many(what: &str, advice: &str) -> Failure {
     Failure::new(FailureKind::Unsupported, Effect::None, format!("too many {what} to be listed: {advice}"))
 }
 

@@ -45,6 +45,7 @@ script!(RELEASE, "scripts/release.lua", None, "Ends one claim.");
 script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of waiting claims.");
 script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");
+script!(SWEEP, "scripts/sweep.lua", Epoch, "Removes the fences of a batch of resources.");
 script!(READ_REGISTER, "scripts/register.lua" "scripts/read_register.lua", None, "What stands in a register.");
 script!(SWAP_REGISTER, "scripts/register.lua" "scripts/swap_register.lua", None, "Writes a register on a condition.");
 
@@ -54,7 +55,8 @@ mod tests {
 
     #[test]
     fn every_script_has_a_name_of_its_own() {
-        let all = [&CONTEND, &RENEW, &RELEASE, &GLANCE, &INSPECT, &COUNT, &READ_REGISTER, &SWAP_REGISTER];
+        let all =
+            [&CONTEND, &RENEW, &RELEASE, &GLANCE, &INSPECT, &COUNT, &SWEEP, &READ_REGISTER, &SWAP_REGISTER];
         let mut names = all.map(|script| script.sha.clone());
         names.sort();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1] && pair[0].len() == 40));

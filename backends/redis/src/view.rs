@@ -187,7 +187,7 @@ fn not_understood(line: &str) -> Failure {
 }
 
 /// CRC-16 as in XMODEM: the polynomial 0x1021, from zero.
-fn crc16(bytes: &[u8]) -> u16 {
+pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
             if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }

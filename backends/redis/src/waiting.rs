@@ -190,7 +190,7 @@ impl Asking<'_> {
         };
         let request = Request {
             script: &scripts::CONTEND,
-            keys: self.keys.all().into(),
+            keys: self.keys.all_and_floor().into(),
             args: vec![
                 reply::member(self.claim),
                 reply::millis(self.claim.ttl),

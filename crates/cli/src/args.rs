@@ -23,7 +23,7 @@ use crate::lessons;
 #[command(name = "leasehold", version, after_help = lessons::EXAMPLES, after_long_help = lessons::EXAMPLES_LONG, styles = STYLES)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Log more on stderr: -v what happens, -vv each step, -vvv everything; warnings are shown without [env: LEASEHOLD_LOG]
+    /// Log more on stderr: -v grants and releases, -vv what fails and is tried again, -vvv everything; warnings are shown without [env: LEASEHOLD_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -295,10 +295,10 @@ pub(crate) struct SchemaArgs {
 
 /// Remove what is left of locks that nobody uses any more
 ///
-/// Each name that was ever locked has a row in a database, and the row keeps the fence. Locks do not need a sweep: whoever
-/// comes next removes what is over. It is for names that nobody comes by any more; run it from time to time. On PostgreSQL
-/// it deletes their rows, and needs the right to; on MySQL, MariaDB and SQLite rows stay and are emptied. What is held or
-/// waited for is not touched, and fences rise as ever.
+/// Each name that was ever locked has a row in a database, or a key on Redis, which keeps the fence. Locks do not need a sweep:
+/// whoever comes next removes what is over. It is for names that nobody comes by any more; run it from time to time. On
+/// PostgreSQL it deletes their rows, and needs the right to; on MySQL, MariaDB and SQLite rows stay and are emptied; on Redis it
+/// deletes their keys. What is held or waited for is not touched, and fences rise as ever.
 #[derive(Debug, clap::Args)]
 #[command(after_help = lessons::SWEEP_EXAMPLES)]
 pub(crate) struct SweepArgs {

@@ -156,7 +156,7 @@ Examples:
   leasehold schema --on postgres://app@db/app?schema=locks | psql -h db -U admin app
   leasehold schema --on mysql://app@db/app | mariadb -h db -u admin";
 
-pub(crate) const SWEEP_EXAMPLES: &str = "Examples:\n  leasehold sweep --on postgres://app@db/app\n  leasehold sweep --unused-for 7d --on sqlite:/var/lib/app/locks.db";
+pub(crate) const SWEEP_EXAMPLES: &str = "Examples:\n  leasehold sweep --on postgres://app@db/app\n  leasehold sweep --unused-for 7d --on sqlite:/var/lib/app/locks.db\n  leasehold sweep --on redis://cache:6379";
 
 pub(crate) const REARM_EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
         true => json::line(&mut out, &SweptShape::of(swept))?,
         false => writeln!(
             out,
-            "{} rows seen, {} removed, {} kept for their fences and emptied",
+            "{} names seen, {} removed, {} kept for their fences and emptied",
             swept.seen, swept.forgotten, swept.emptied
         )?,
     }

@@ -96,6 +96,9 @@ impl Leasehold {
     /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server |
+    /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | whatever primary Redis Sentinel elects |
+    /// | `redis+cluster://h1,h2,h3`, `rediss+cluster://…` | a Redis or Valkey cluster |
+    /// | `redlock://h1,h2,h3`, `redlocks://…` | a majority of independent Redis or Valkey servers |
     /// | `etcd://host:2379,host:2379`, `etcds://…` (feature `etcd`) | an etcd cluster |
     /// | `zk://host:2181,host:2181`, `zks://…` (feature `zookeeper`) | a ZooKeeper ensemble |
     /// | `postgres://user@host/database` (feature `postgres`) | a PostgreSQL database |

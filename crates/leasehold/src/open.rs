@@ -131,19 +131,20 @@ fn schema_of(url: &str) -> Result<String> {
 /// What [`sweep`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Rows that were looked at.
+    /// Rows, or keys of fences, that were looked at.
     pub seen: u64,
     /// Rows whose claims had ended, and were removed. The row stays, for its fence.
     pub emptied: u64,
-    /// Rows that were removed as a whole.
+    /// Rows, or keys of fences, that were removed as a whole.
     pub forgotten: u64,
 }
 
-/// Removes what is left of locks that nobody has used for `unused_for` from the rows of the store that `url` names.
+/// Removes what is left of locks that nobody has used for `unused_for` from the store that `url` names.
 ///
 /// Claims that are over are removed by whoever comes next, so locks do not need it: it is for names that nobody comes by
 /// any more. On PostgreSQL their rows are deleted; MySQL, MariaDB and SQLite keep the rows, because nothing else keeps
-/// their fences from going back where a clock is set back, and only lose the claims.
+/// their fences from going back where a clock is set back, and only lose the claims. On Redis, where each name keeps a key for
+/// its fence, these keys are deleted; one key for each of the 16,384 slots keeps later fences above them.
 ///
 /// # Promises
 /// Nothing that is held or waited for is touched. The next fence of each name is greater than all before. Clients and other
@@ -153,7 +154,7 @@ pub struct Swept {
 /// May be dropped at any point; what was swept by then stays so.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store keeps no rows of leases,
+/// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store keeps nothing that can be swept,
 /// [`ErrorKind::Denied`] without the right to delete, and as [`Leasehold::open`](crate::Leasehold::open).
 pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
     sweep_any(url, unused_for).await.map_err(|error| discreet(url, error))
@@ -185,11 +186,26 @@ async fn sweep_any(url: &str, unused_for: std::time::Duration) -> Result<Swept> 
             let leasehold_sqlite::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
             Ok(Swept { seen, emptied, forgotten })
         }
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => {
+            let failed = |failure| Error::failed("sweep", failure);
+            let config = leasehold_redis::RedisConfig::parse(url).map_err(failed)?;
+            let leasehold_redis::Swept { seen, forgotten } =
+                leasehold_redis::sweep(config, unused_for).await.map_err(failed)?;
+            Ok(Swept { seen, emptied: 0, forgotten })
+        }
         scheme if is_known(scheme) => {
             _ = unused_for;
-            let text = format!(
-                "the stores of «{scheme}:» keep no rows of locks that are over: there is nothing to sweep"
-            );
+            let text = match scheme.starts_with("redlock") {
+                true => {
+                    "each member of a redlock keeps its part of every fence for good: nothing can be swept"
+                        .to_owned()
+                }
+                false => format!(
+                    "the stores of «{scheme}:» keep no rows of locks that are over: there is nothing to sweep"
+                ),
+            };
             Err(Error::new(ErrorKind::Unsupported, "sweep", text))
         }
         _ => Err(unknown(url)),
@@ -419,6 +435,17 @@ mod tests {
         }
         let error = open_backend("redis://h/?hunter=2").await.unwrap_err().to_string();
         assert!(error.contains("known are"), "what nobody can take for a login is told: {error}");
+    }
+
+    #[test]
+    fn the_page_of_open_names_every_scheme() {
+        let page = include_str!("client.rs");
+        for scheme in SCHEMES.iter().filter(|scheme| !matches!(scheme.text, "postgresql://" | "mariadb://")) {
+            let is_there = page.lines().any(|line| {
+                line.trim_start().starts_with("/// |") && line.contains(&format!("`{}", scheme.text))
+            });
+            assert!(is_there, "{}", scheme.text);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 -- One step towards holding a claim.
 --
--- KEYS  held line places claims fence
+-- KEYS  held line places claims fence floor
 -- ARGV  member ttl wait note name channel epoch
 --   wait     milliseconds that a place in the line is kept; 0: no place; -1: no place, and past those who wait
 --   name     of the resource where its keys carry only a hash, else empty
@@ -161,6 +161,12 @@ end
 
 local record, foreign = read_fence(fence, name)
 if foreign then return foreign end
+if record.text == '' then
+  -- Its fence may have been removed. What was removed from the slot is the least that it begins above.
+  local floor, unreadable = read_fence(KEYS[6], '')
+  if unreadable then return unreadable end
+  record.epoch, record.seq = floor.epoch, floor.seq
+end
 local state = read_held(held, claims, own, record.text)
 if epoch < record.epoch then
   local code = epoch == 0 and 'NEEDS_EPOCH' or 'STALE_EPOCH'

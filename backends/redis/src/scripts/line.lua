@@ -11,6 +11,7 @@
 --   claims  hash: claim id -> `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`; and, where many hold, `load` ->
 --           `<the last fence> <number of holders>`, and for each of their shares ` :<weight>:<capacity>=<number>`
 --   fence   string: the last fence granted, followed by the resource's name where the keys carry only its hash
+--   floor   string, one for all resources of a slot: the highest fence that was removed from it
 --
 -- A fence is written `<seq>`, and `<epoch>.<seq>` where the server is elected. The last one then has `@` and the
 -- replication id under which it was granted behind it.

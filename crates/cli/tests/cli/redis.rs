@@ -54,6 +54,22 @@ fn a_wait_that_ends_while_the_store_is_away_is_not_busy() {
 }
 
 #[test]
+fn fences_that_nobody_uses_are_swept() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let place = Place::on(&redis.server.url());
+    let fence = |place: &Place| -> u64 {
+        let told = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0).out;
+        told.trim().parse().unwrap()
+    };
+    let before = fence(&place);
+    let ended = place.end(&["sweep"]).expect(0);
+    assert_eq!(ended.out, "1 names seen, 0 removed, 0 kept for their fences and emptied\n");
+    let ended = place.end(&["sweep", "--unused-for", "0s", "--json"]).expect(0);
+    assert_eq!(ended.out, "{\"seen\":1,\"emptied\":0,\"removed\":1}\n");
+    assert!(fence(&place) > before);
+}
+
+#[test]
 fn many_locks_are_listed_page_by_page() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let url = redis.server.url();

@@ -9,7 +9,7 @@ fn what_is_over_is_swept_and_told() {
     let place = Place::on(&url);
     place.end(&["run", "job", "--", "true"]).expect(0);
     let ended = place.end(&["sweep"]).expect(0);
-    assert_eq!(ended.out, "1 rows seen, 0 removed, 0 kept for their fences and emptied\n");
+    assert_eq!(ended.out, "1 names seen, 0 removed, 0 kept for their fences and emptied\n");
     let ended = place.end(&["sweep", "--unused-for", "0s", "--json"]).expect(0);
     assert_eq!(ended.out, "{\"seen\":1,\"emptied\":0,\"removed\":0}\n");
 }

@@ -1,0 +1,38 @@
+-- Removes the fences of resources that nobody uses any more, and keeps the highest of them in the floor of their slot.
+--
+-- KEYS  held line places claims fence floor, for each resource
+-- ARGV  unused epoch
+--   unused  microseconds for which nothing was granted
+--   epoch   in which the client believes that this server decides; 0 where nobody elects
+-- Answers how many were removed.
+local unused, epoch = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+-- Whether nothing was granted for long enough, by the fence's counter, which follows the clock. The counter of an epoch does so only
+-- at its beginning: there it is the time for which nobody has asked for the key, which has to be found out before it is read.
+local function is_unused(fence, read)
+  if epoch > 0 and redis.call('OBJECT', 'IDLETIME', fence) * 1000000 < unused then return false end
+  local _, seq = read()
+  return seq and (epoch > 0 or math.max(clock[1] * 1000000 + clock[2] - seq, 0) >= unused)
+end
+
+local function remove(held, line, places, claims, fence, floor)
+  if redis.call('EXISTS', held, line, places, claims) > 0 or redis.call('EXISTS', fence) == 0 then return 0 end
+  local stored
+  local function read()
+    stored = ask('GET', fence) or ''
+    return parse_fence(stored)
+  end
+  if not is_unused(fence, read) then return 0 end
+  local record, last = { parse_fence(stored) }, { parse_fence(redis.call('GET', floor) or '0') }
+  -- Nothing is there to delete. But making room is allowed where memory has run out, and so is what follows it in the same script.
+  redis.call('DEL', held)
+  if record[1] > last[1] or record[1] == last[1] and record[2] > last[2] then
+    redis.call('SET', floor, string.match(stored, '^[%d.]+'))
+  end
+  redis.call('DEL', fence)
+  return 1
+end
+
+local removed = 0
+for i = 1, #KEYS, 6 do removed = removed + remove(unpack(KEYS, i, i + 5)) end
+return removed

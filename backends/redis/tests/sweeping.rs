@@ -1,0 +1,170 @@
+//! Sweeping: the keys of fences that nobody uses go, and no fence ever goes back.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::{Backend, FailureKind, Fence};
+use leasehold_redis::{RedisBackend, RedisConfig, Swept};
+use leasehold_testkit::{RedisCluster, RedisSentinel, RedisServer};
+
+async fn sweep(url: &str, unused_for: Duration) -> Swept {
+    leasehold_redis::sweep(RedisConfig::parse(url).unwrap(), unused_for).await.unwrap()
+}
+
+async fn use_once(backend: &RedisBackend, name: &str) -> Fence {
+    let claim = mutex(name);
+    let fence = try_take(backend, &claim).await.unwrap();
+    assert!(freed(backend, &claim).await);
+    fence
+}
+
+async fn keys(server: &RedisServer) -> Vec<String> {
+    let mut keys = server.command(&["KEYS", "*"]).await.unwrap().into_texts().unwrap();
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn what_is_unused_goes_and_what_is_in_use_stays() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let long = "é".repeat(200);
+    for name in ["a", "b c", &long] {
+        use_once(&backend, name).await;
+    }
+    let (held, waits) = (mutex("held"), mutex("held"));
+    try_take(&backend, &held).await.unwrap();
+    let endless = endless();
+    let waiting = take(&backend, &waits, &endless);
+    let sweeping = async {
+        while backend.inspect(&held.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for key in ["{lh:mine}:fence", "{other:a}:fence"] {
+            server.command(&["SET", key, "not a number"]).await.unwrap();
+        }
+        let spared = sweep(&server.url(), Duration::from_secs(3_600)).await;
+        assert_eq!(spared, Swept { seen: 5, forgotten: 0 });
+        let swept = sweep(&server.url(), Duration::ZERO).await;
+        assert_eq!(swept, Swept { seen: 5, forgotten: 3 });
+        let left = keys(&server).await;
+        let fences: Vec<_> = left.iter().filter(|key| key.ends_with(":fence")).collect();
+        assert_eq!(fences, ["{lh:held}:fence", "{lh:mine}:fence", "{other:a}:fence"]);
+        assert!(freed(&backend, &held).await);
+    };
+    let (granted, ()) = tokio::join!(waiting, sweeping);
+    assert!(granted.is_some());
+    // Who waits alone is spared, too.
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 0);
+}
+
+/// The clock is set back: what was granted before it was is ahead of all that it says now.
+#[tokio::test]
+async fn a_swept_name_never_falls_wherever_the_clock_goes() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let ahead = use_once(&backend, "job").await.seq + 3_600_000_000;
+    for round in 0..3 {
+        let before = ahead + 1_000 * round;
+        server.command(&["SET", "{lh:job}:fence", &before.to_string()]).await.unwrap();
+        assert_eq!(sweep(&server.url(), Duration::from_secs(1)).await.forgotten, 0, "it is of the future");
+        assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+        assert_eq!(use_once(&backend, "job").await.seq, before + 1);
+    }
+    // A lower fence of the same slot does not lower the floor.
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+    server.command(&["SET", "{lh:job}:fence", "17"]).await.unwrap();
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+    assert_eq!(use_once(&backend, "job").await.seq, ahead + 2_000 + 2);
+}
+
+#[tokio::test]
+async fn fences_rise_beside_sweepers() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let (url, done) = (server.url(), AtomicBool::new(false));
+    let sweepers = async {
+        let mut forgotten = 0;
+        while !done.load(Ordering::Relaxed) {
+            let (one, other) = tokio::join!(sweep(&url, Duration::ZERO), sweep(&url, Duration::ZERO));
+            forgotten += one.forgotten + other.forgotten;
+        }
+        forgotten
+    };
+    let users = async {
+        let mut last = [0; 5];
+        for round in 0..400 {
+            let fence = use_once(&backend, &format!("job/{}", round % last.len())).await;
+            let last = &mut last[round % 5];
+            assert!(fence.seq > *last, "round {round}: {fence:?} after {last}");
+            *last = fence.seq;
+        }
+        done.store(true, Ordering::Relaxed);
+    };
+    let (forgotten, ()) = tokio::join!(sweepers, users);
+    assert!(forgotten > 0, "nothing was swept, so nothing was tried");
+}
+
+#[tokio::test]
+async fn a_server_without_memory_is_swept() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let before = use_once(&backend, "job").await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
+    assert_eq!(keys(&server).await.len(), 1, "the floor");
+    assert!(use_once(&backend, "job").await > before);
+}
+
+#[tokio::test]
+async fn each_server_of_a_cluster_is_swept() {
+    let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start_or_skip().await;
+    let Some(cluster) = cluster else { return };
+    let backend = connect(&cluster.url()).await;
+    let names: Vec<String> = (0..60).map(|n| format!("job {n:02}")).collect();
+    let mut before = Vec::new();
+    for name in &names {
+        before.push(use_once(&backend, name).await);
+    }
+    assert_eq!(sweep(&cluster.url(), Duration::from_secs(3_600)).await, Swept { seen: 60, forgotten: 0 });
+    assert_eq!(sweep(&cluster.url(), Duration::ZERO).await, Swept { seen: 60, forgotten: 60 });
+    // Another election, as after a failover, and one that is not known to the floor's server any more.
+    let held = cluster.slot_of("lh:job%2000").await.unwrap();
+    let primary = cluster.primary_of(held).await.unwrap();
+    cluster.hand_over(primary).await.unwrap();
+    for (name, before) in names.iter().zip(before) {
+        let fence = take(&backend, &mutex(name), &patience(LIMIT)).await.unwrap().fence.unwrap();
+        assert!(fence > before, "{name}: {fence:?} after {before:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_view_of_before_is_refused_for_swept_names_too() {
+    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let backend = connect(&group.url()).await;
+    let before = use_once(&backend, "job").await;
+    assert_eq!(sweep(&group.url(), Duration::ZERO).await.forgotten, 1);
+    let after = use_once(&backend, "job").await;
+    assert!(after > before && after.epoch == before.epoch, "{after:?} after {before:?}");
+    assert_eq!(sweep(&group.url(), Duration::ZERO).await.forgotten, 1);
+    // By way of one server nobody elects it.
+    let primary = group.primary().await.unwrap();
+    let alone = connect(&group.server(primary).url()).await;
+    let refused = alone.contend(&mutex("job"), &no_patience()).await.unwrap_err();
+    assert!(refused.to_string().contains("epoch"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_other_libraries_keep_is_not_swept() {
+    for url in ["redis://127.0.0.1:1?dialect=plain", "redis://127.0.0.1:1?dialect=dual:plain"] {
+        let refused =
+            leasehold_redis::sweep(RedisConfig::parse(url).unwrap(), Duration::ZERO).await.unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Unsupported, "{url}: {refused}");
+    }
+}
