@@ -20,8 +20,9 @@ use crate::voice::Voice;
 /// # Errors
 /// Usage, where the environment names no level.
 pub(crate) fn start(verbose: u8) -> Result<(), Problem> {
-    let named = std::env::var(VARIABLE).unwrap_or_default();
-    let level = level(verbose, &named).ok_or_else(|| {
+    // What is not text names no level.
+    let named = std::env::var_os(VARIABLE).unwrap_or_default();
+    let level = level(verbose, &named.to_string_lossy()).ok_or_else(|| {
         let text = format!("{VARIABLE} is none of off, error, warn, info, debug and trace");
         Problem::new(Exit::Usage, text)
     })?;

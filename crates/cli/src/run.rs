@@ -70,6 +70,7 @@ pub(crate) async fn hold_and_run(
         opened = request.store.open(request.note.clone()) => opened,
     };
     let locks = opened?;
+    tracing::debug!(store = request.store.shown(), "the store is open");
     let ended = match Hold::take(request, &locks, signals, voice).await {
         Ok(Taken::Held(hold)) => {
             let exit = with_command(request, file, hold, signals, voice).await;
@@ -228,7 +229,11 @@ impl Hold {
             progress.end().await;
         }
         match taken {
-            Ok(Some(guard)) => Ok(Taken::Held(Hold::Own(Box::new(guard), tags))),
+            Ok(Some(guard)) => {
+                let fence = guard.fence().map(|fence| fence.to_string()).unwrap_or_default();
+                tracing::info!(name = visible(request.name.as_str()), fence, "granted");
+                Ok(Taken::Held(Hold::Own(Box::new(guard), tags)))
+            }
             Ok(None) => Err(busy(request, locks, "is busy").await),
             Err(error) if error.kind() == leasehold::ErrorKind::Timeout => {
                 let waited = match request.patience {
@@ -262,7 +267,10 @@ impl Hold {
         let Hold::Own(guard, _) = self else { return Returned::Freed };
         let name = visible(request.name.as_str());
         match tokio::time::timeout(RELEASE_LIMIT, guard.release()).await {
-            Ok(Ok(())) => Returned::Freed,
+            Ok(Ok(())) => {
+                tracing::info!(name, "released");
+                Returned::Freed
+            }
             Ok(Err(error)) if error.is_lost() => {
                 // A loss that was seen while the command ran was told then.
                 if !was_lost {

@@ -19,6 +19,8 @@ use crate::reentry::OWNER_VARIABLE;
 pub(crate) struct Store {
     url: String,
     origin: Origin,
+    /// Whether a database file that is missing is created.
+    creates: bool,
 }
 
 /// Who named it.
@@ -60,12 +62,12 @@ impl Store {
                         excludes all processes of this machine";
             return Err(Problem::new(Exit::Refused, text));
         }
-        Ok(Store { url, origin })
+        Ok(Store { url, origin, creates: true })
     }
 
     /// The same store for a command that only looks: a database file that is missing stays missing, and is an error.
     pub(crate) fn looked_at(self) -> Store {
-        Store { url: without_creating(self.url), ..self }
+        Store { creates: false, ..self }
     }
 
     /// The URL for people: a password is masked.
@@ -83,7 +85,8 @@ impl Store {
     /// # Errors
     /// As the library's `open`, with what to check.
     pub(crate) async fn open(&self, note: Note) -> Result<Leasehold, Problem> {
-        let opened = Leasehold::builder().note(note).open(&self.url).await;
+        let url = if self.creates { self.url.clone() } else { without_creating(self.url.clone()) };
+        let opened = Leasehold::builder().note(note).open(&url).await;
         opened.map_err(|error| {
             let hint = match error.kind() {
                 ErrorKind::Denied if self.may_lack_password() => {
@@ -291,7 +294,9 @@ mod tests {
 
     #[test]
     fn a_password_that_is_named_is_not_missing() {
-        let lacks = |url: &str| Store { url: url.to_owned(), origin: Origin::Flag }.may_lack_password();
+        let lacks = |url: &str| {
+            Store { url: url.to_owned(), origin: Origin::Flag, creates: true }.may_lack_password()
+        };
         for url in ["redis://h", "postgres://me@h/db"] {
             assert!(lacks(url), "{url}");
         }

@@ -43,7 +43,9 @@ fn looking_at_a_missing_database_creates_none() {
     let url = format!("sqlite:{}", file.display());
     for args in [&["show", "job"][..], &["ls"], &["break", "--yes", "job"]] {
         let args = [args, &["--on", &url]].concat();
-        place.end(&args).expect(78).says("no such database");
+        let ended = place.end(&args).expect(78).says("no such database");
+        let shown = ended.err.rsplit("the store is ").next().unwrap_or_default();
+        assert!(shown.starts_with(&format!("{url}, ")), "{}", ended.err);
         assert!(!file.exists());
     }
     place.end(&["run", "--on", &url, "job", "--", "true"]).expect(0);

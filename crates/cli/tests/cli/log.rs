@@ -1,8 +1,11 @@
 //! What is said on stderr of what the library does.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use leasehold_testkit::RedisServer;
 
-use crate::support::{Place, Redis};
+use crate::support::{Place, Redis, Started};
 
 #[test]
 fn warnings_are_shown_unless_the_environment_says_otherwise() {
@@ -26,6 +29,22 @@ fn warnings_are_shown_unless_the_environment_says_otherwise() {
     // Everything there is to say holds no password, and stdout stays as it was.
     let ended = Place::on(&url).end(&["-vvv", "run", "job", "--", "echo", "in"]).expect(0);
     assert!(ended.out == "in\n" && !ended.err.contains("hunter2"), "{ended:?}");
+}
+
+#[test]
+fn grants_and_releases_are_shown_on_demand() {
+    let place = Place::new();
+    let ended = place.end(&["-v", "run", "job", "--", "sh", "-c", "echo $LEASEHOLD_FENCE"]).expect(0);
+    let granted = format!("leasehold: info: granted, name: job, fence: {}", ended.out);
+    assert_eq!(ended.err, format!("{granted}leasehold: info: released, name: job\n"));
+    assert_eq!(place.end(&["run", "job", "--", "true"]).expect(0).err, "");
+}
+
+#[test]
+fn a_level_that_is_no_text_is_refused() {
+    let mut command = Place::new().leasehold(&["ls"]);
+    command.env("LEASEHOLD_LOG", OsStr::from_bytes(b"\xff"));
+    Started::new(command).end().expect(64).says("LEASEHOLD_LOG");
 }
 
 #[test]
