@@ -124,19 +124,19 @@ impl Server {
         }
     }
 
-    /// Checks that each server that may be promoted has on its disk what was confirmed: a commit waits for each standby by its name. Of more than
-    /// are waited for, one that lacks the last commits could be the one that is promoted.
+    /// Checks that each server that may be promoted has on its disk what was confirmed: a commit waits for each standby by its name, and no two
+    /// have one name. Of more than are waited for, one that lacks the last commits could be the one that is promoted.
     fn waits_for_all(&self) -> bool {
         matches!(self.synchronous_commit.as_str(), "on" | "remote_apply")
             && self.unawaited == 0
             && self.away == 0
-            && names_all(&self.synchronous_standby_names)
+            && named(&self.synchronous_standby_names).is_some_and(|named| self.standbys <= named)
     }
 }
 
-/// Checks that `synchronous_standby_names` asks for as many standbys as it names: `FIRST 2 (a, b)`, `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*`
-/// is none of them: it means those that are connected, and not one that is away.
-fn names_all(setting: &str) -> bool {
+/// Counts the standbys that `synchronous_standby_names` names and asks for, if it asks for as many as it names: `FIRST 2 (a, b)`,
+/// `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*` is none of them: it means those that are connected, and not one that is away.
+fn named(setting: &str) -> Option<i64> {
     let (asked, names) = match setting.trim().strip_suffix(')').and_then(|rest| rest.split_once('(')) {
         Some((asked, names)) => (asked.split_whitespace().last().unwrap_or_default(), names),
         None => ("1", setting),
@@ -147,11 +147,11 @@ fn names_all(setting: &str) -> bool {
         match c {
             '"' => is_quoted = !is_quoted,
             ',' if !is_quoted => named += 1,
-            '*' if !is_quoted => return false,
+            '*' if !is_quoted => return None,
             _ => {}
         }
     }
-    !names.trim().is_empty() && asked.parse() == Ok(named)
+    (!names.trim().is_empty() && asked.parse() == Ok(named)).then_some(named)
 }
 
 /// Finds out whether sessions are shared. Nothing is assumed: they are called kept only once that was shown.
@@ -249,6 +249,9 @@ mod tests {
             (server(true, "on", "FIRST 2 (a, b)", 2), Grade::Strict),
             (server(true, "remote_apply", "ANY 2 (a, b)", 2), Grade::Strict),
             (server(true, "on", "a", 1), Grade::Strict),
+            // Each of two that have one name is a candidate, and a commit waits for either one.
+            (server(true, "on", "ANY 1 (a)", 2), Grade::AcrossFailover),
+            (server(true, "on", "ANY 2 (a, b)", 3), Grade::AcrossFailover),
             // Who is away may be behind, and be promoted all the same.
             (server(true, "on", "*", 2), Grade::AcrossFailover),
             (server(true, "on", "*", 0), Grade::AcrossFailover),
@@ -268,13 +271,20 @@ mod tests {
 
     #[test]
     fn as_many_standbys_are_asked_for_as_are_named() {
-        for all in ["a", "\"a,b\"", "1 (a)", "FIRST 2 (a, b)", "first 3(a,\"*\",c)", "ANY 2 (a, \"b (x)\")"] {
-            assert!(names_all(all), "{all}");
+        for (all, count) in [
+            ("a", 1),
+            ("\"a,b\"", 1),
+            ("1 (a)", 1),
+            ("FIRST 2 (a, b)", 2),
+            ("first 3(a,\"*\",c)", 3),
+            ("ANY 2 (a, \"b (x)\")", 2),
+        ] {
+            assert_eq!(named(all), Some(count), "{all}");
         }
         for some in
             ["", " ", "*", "a, b", "1 (a, b)", "FIRST 1 (*)", "ANY 2 (a, b, c)", "ANY 2 (a, *)", "FIRST 1 ()"]
         {
-            assert!(!names_all(some), "{some}");
+            assert_eq!(named(some), None, "{some}");
         }
     }
 

@@ -586,6 +586,10 @@ async fn only_standbys_that_are_all_waited_for_are_strict() {
     set("FIRST 1 (walreceiver)").await;
     let two = server.standby().await.unwrap();
     reaches(Grade::AcrossFailover, "potential,sync").await;
+    // Both are candidates of a quorum, and a commit waits for either one.
+    set("ANY 1 (walreceiver)").await;
+    reaches(Grade::AcrossFailover, "quorum,quorum").await;
+    set("FIRST 1 (walreceiver)").await;
     // Who may not see whom commits wait for does not count on it.
     drop(two);
     reaches(Grade::Strict, "sync").await;
