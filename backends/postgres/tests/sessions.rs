@@ -339,6 +339,58 @@ async fn an_advisory_lock_is_refused_where_sessions_are_shared_and_works_where_t
     hold(&*open(&format!("{}?method=advisory", server.url())).await, &claim("job", LONG)).await;
 }
 
+/// Turns among two sessions bring each connection back to its own one where it asks at even distances.
+#[tokio::test]
+async fn a_pooler_that_takes_turns_is_found_out() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for sessions in 1..=4 {
+        let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, sessions).await else {
+            return;
+        };
+        pooler.restart_with("server_round_robin = 1").await.unwrap();
+        let url = server.url_at(pooler.addr());
+        let mut users = Vec::new();
+        for _ in 0..sessions {
+            let (user, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            user.batch_execute("BEGIN").await.unwrap();
+            users.push(user);
+        }
+        // Now it has all of them.
+        for user in &users {
+            user.batch_execute("COMMIT").await.unwrap();
+        }
+        let failure = connect(&format!("{url}?method=advisory")).await.map(drop).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unsupported, "{sessions}: {failure}");
+        assert_eq!(open(&url).await.profile().waiting, leasehold_core::Waiting::Polls, "{sessions}");
+    }
+}
+
+/// It kept sessions when the clients connected, and an operator has changed that since.
+#[tokio::test]
+async fn sessions_that_become_shared_have_no_second_holder() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    for (sessions, turns) in [(1, 0), (2, 0), (2, 1)] {
+        let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Session, 30).await else { return };
+        let url = format!("{}?method=advisory&silence=1s&timeout=1s", server.url_at(pooler.addr()));
+        let clients = [open(&url).await, open(&url).await, open(&url).await];
+        let shared = "pool_mode = transaction\ndefault_pool_size";
+        pooler.restart_with(&format!("{shared} = {sessions}\nserver_round_robin = {turns}")).await.unwrap();
+        let mut signals: Vec<LossSignal> = Vec::new();
+        let mut grants = 0;
+        for n in 0..60 {
+            let client = &clients[n % clients.len()];
+            if let Ok(Some(grant)) = look_once(&**client, &claim("job", LONG)).await {
+                signals.retain(|signal| signal.cause().is_none());
+                assert!(signals.is_empty(), "{sessions} {turns}, question {n}: two hold it");
+                signals.push(grant.lost.unwrap());
+                grants += 1;
+            }
+        }
+        assert!(grants > 0 || sessions > 1, "who is alone in a session is granted");
+    }
+}
+
 /// A pooler on the server's machine, by unix sockets on both of its sides, where no port tells that it is there.
 #[tokio::test]
 async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {

@@ -1,7 +1,9 @@
 //! Advisory locks: all locks of a client are held by one session.
 //!
 //! Ground rules: such a lock is not taken back when its statement fails, so a statement that failed is followed by one
-//! that gives the lock back, and a session of which that is not known is closed.
+//! that gives the lock back, and a session of which that is not known is closed. A session has one user: it is marked by a
+//! word when it is opened, is not opened where it has a mark, and each statement changes nothing in a session of another mark. A
+//! pooler that shares sessions against what was found out can therefore not make two holders of one lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +14,12 @@ use leasehold_core::{
     Waiting,
 };
 use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, collision, of_a_stranger};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::key::Key;
 use super::roll::{AGAIN, ALIVE, CLAIM, Entry, drawn, evict, evicted, insert};
-use super::{Base, draw_word, process};
+use super::{Base, draw_word};
 use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
 use crate::dial::{Link, Sql, only, read};
@@ -35,12 +38,7 @@ impl Advisory {
     pub(crate) async fn connect(config: PostgresConfig) -> Result<Advisory, Failure> {
         let base = Base::connect(config).await?;
         if base.server.sessions == Shared::Shared {
-            return Err(Failure::new(
-                FailureKind::Unsupported,
-                Effect::None,
-                "a pooler in between gives one session to many clients, so an advisory lock would exclude nobody: use \
-                 method=row, connect to the server itself, or use a pool in session mode",
-            ));
+            return Err(shared());
         }
         let statements = Arc::new(Statements::of(&base.config.names));
         let profile = base.server.session_profile(&base.config, Waiting::Polls);
@@ -71,18 +69,21 @@ impl Sessions for Advisory {
                 "something is between this client and the server, and nothing was when it connected: connect anew",
             ));
         }
+        let word = draw_word()?;
+        let marked = link.ask(&self.statements.mark, &[&word]).await.map_err(Refusal::into_failure)?;
+        if marked.is_empty() {
+            return Err(shared());
+        }
         let settings = format!(
             "SET application_name = '{word}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
              SET default_transaction_isolation = 'read committed'; {connection}",
-            word = draw_word()?,
             patience = self.base.config.sql.patience_of_server().as_millis(),
             limit = self.base.limit().as_millis(),
             connection = self.base.patience("SESSION"),
         );
         link.run(&settings).await.map_err(Refusal::into_failure)?;
         self.base.tidy(&link).await?;
-        let pid = process(&link).await?;
-        Ok(AdvisorySession { link, pid, base: self.base.clone(), statements: self.statements.clone() })
+        Ok(AdvisorySession { link, word, base: self.base.clone(), statements: self.statements.clone() })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
@@ -124,8 +125,8 @@ impl Sessions for Advisory {
 #[derive(Debug)]
 pub(crate) struct AdvisorySession {
     link: Link,
-    /// The server's process: another one would hold nothing of ours.
-    pid: i32,
+    /// The mark of the server's session: one without it holds nothing of ours.
+    word: String,
     base: Arc<Base>,
     statements: Arc<Statements>,
 }
@@ -141,11 +142,13 @@ impl AdvisorySession {
         };
         let (entry, (wide, one, high, low)) = (Entry::of(claim, key.text()), key.numbers());
         let Entry { id, name, key, weight, capacity, note } = &entry;
-        let answer =
-            self.link.ask(sql, &[id, name, key, weight, capacity, note, &wide, &one, &high, &low]).await?;
+        let answer = self
+            .link
+            .ask(sql, &[id, name, key, weight, capacity, note, &wide, &one, &high, &low, &self.word])
+            .await?;
         let row = only(answer).map_err(Refusal::Failed)?;
         let taken = || -> Result<Answer, Failure> {
-            if read::<bool>(&row, 0)? {
+            if in_ours(&row)? {
                 return Ok(Answer::Taken(Some(fence(&row, 1)?)));
             }
             match read::<Option<String>>(&row, 3)? {
@@ -163,7 +166,9 @@ impl AdvisorySession {
         }
         let (wide, one, high, low) = Key::of(ask.claim.resource.as_str()).numbers();
         let sql = self.statements.free(ask.claim.share.is_exclusive(), false);
-        let answer = self.link.ask(sql, &[&wide, &one, &high, &low]).await;
+        let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &self.word]).await;
+        let answer =
+            answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed));
         answer.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
     }
 }
@@ -205,20 +210,16 @@ impl Session for AdvisorySession {
             Beside::Readers => self.link.ask(&self.base.roll.strike, &[&id]).await.map(|_| true),
             Beside::Nobody => {
                 let sql = self.statements.free(claim.share.is_exclusive(), true);
-                let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &id]).await;
-                answer.and_then(|rows| {
-                    only(rows).and_then(|row| read::<bool>(&row, 0)).map_err(Refusal::Failed)
-                })
+                let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &self.word, &id]).await;
+                answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed))
             }
         };
         answer.map_err(Refusal::into_failure)
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        match process(&self.link).await? {
-            pid if pid == self.pid => Ok(()),
-            _ => Err(Failure::unanswered("a pooler has put another session in the place of ours")),
-        }
+        let answer = self.link.ask(&self.statements.is_ours, &[&self.word]).await;
+        only(answer.map_err(Refusal::into_failure)?).and_then(|row| in_ours(&row)).map(drop)
     }
 
     async fn cancel(&self) {
@@ -246,22 +247,26 @@ struct Statements {
     put_back_shared: Sql,
     strangers: Sql,
     evict: Sql,
+    mark: Sql,
+    is_ours: Sql,
 }
 
 impl Statements {
     fn of(names: &Names) -> Statements {
         let take = |name, lock: &str, clear: &str| Sql { name, text: take(names, lock, clear), types: TAKE };
         let key = |function: &str| {
-            format!("CASE WHEN $1 THEN pg_catalog.{function}($2) ELSE pg_catalog.{function}($3, $4) END")
+            let free =
+                format!("CASE WHEN $1 THEN pg_catalog.{function}($2) ELSE pg_catalog.{function}($3, $4) END");
+            format!("CASE WHEN {} THEN {free} END", is_ours(5))
         };
         let held = names.table("_held");
         let free = |name, function: &str| Sql {
             name,
-            text: format!("WITH gone AS (DELETE FROM {held} WHERE claim = $5) SELECT {}", key(function)),
-            types: &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4, Type::TEXT],
+            text: format!("WITH gone AS (DELETE FROM {held} WHERE claim = $6) SELECT {}", key(function)),
+            types: FREE,
         };
         let put_back =
-            |name, function: &str| Sql { name, text: format!("SELECT {}", key(function)), types: KEY };
+            |name, function: &str| Sql { name, text: format!("SELECT {}", key(function)), types: &FREE[..5] };
         // Whoever has it alone knows that all other rows of the name are left from those who are gone.
         let clear =
             format!("old AS (DELETE FROM {held} h USING l WHERE l.got AND h.name = $2 AND h.claim <> $1), ");
@@ -293,6 +298,16 @@ impl Statements {
                 ),
                 types: &[Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8, Type::INT4, Type::INT4],
             },
+            mark: Sql {
+                name: "mark_session",
+                text: format!("SELECT set_config({MARK}, $1, false) WHERE {WORD} = ''::text"),
+                types: &[Type::TEXT],
+            },
+            is_ours: Sql {
+                name: "is_ours",
+                text: format!("SELECT CASE WHEN {} THEN true END", is_ours(1)),
+                types: &[Type::TEXT],
+            },
         }
     }
 
@@ -312,14 +327,35 @@ impl Statements {
 fn take(names: &Names, lock: &str, clear: &str) -> String {
     let held = names.table("_held");
     format!(
-        "WITH l AS MATERIALIZED (SELECT {lock} AS got), {clear}\
+        "WITH l AS MATERIALIZED (SELECT CASE WHEN {is_ours} THEN {lock} END AS got), {clear}\
          put AS ({insert} SELECT {CLAIM}, current_setting('application_name'), pg_backend_pid(), {drawn} \
          FROM l WHERE l.got {AGAIN} RETURNING epoch, seq) \
          SELECT true, epoch, seq, NULL::text FROM put \
-         UNION ALL SELECT false, NULL, NULL, (SELECT h.name FROM {held} h \
-         WHERE h.lock_key = $3 AND h.name <> $2 AND {ALIVE} LIMIT 1) FROM l WHERE NOT l.got",
+         UNION ALL SELECT l.got, NULL, NULL, (SELECT h.name FROM {held} h \
+         WHERE h.lock_key = $3 AND h.name <> $2 AND {ALIVE} LIMIT 1) FROM l WHERE l.got IS NOT TRUE",
+        is_ours = is_ours(11),
         insert = insert(&held),
         drawn = drawn(names),
+    )
+}
+
+/// Whether the session has the mark of this parameter.
+fn is_ours(parameter: usize) -> String {
+    format!("{WORD} = ${parameter}")
+}
+
+/// Reads the first column of a statement that answers nothing in a session of another mark.
+fn in_ours(row: &Row) -> Result<bool, Failure> {
+    read::<Option<bool>>(row, 0)?
+        .ok_or_else(|| Failure::unanswered("a pooler has put another session in the place of ours"))
+}
+
+fn shared() -> Failure {
+    Failure::new(
+        FailureKind::Unsupported,
+        Effect::None,
+        "a pooler in between gives one session to many clients, so an advisory lock would exclude nobody: use \
+         method=row, connect to the server itself, or use a pool in session mode that resets what it gives on",
     )
 }
 
@@ -353,7 +389,15 @@ const TAKE: &[Type] = &[
     Type::INT8,
     Type::INT4,
     Type::INT4,
+    Type::TEXT,
 ];
+
+/// Of a statement that gives a lock back: the key, the mark of the session and, where it has a row, the claim.
+const FREE: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4, Type::TEXT, Type::TEXT];
+
+/// The setting that marks a session. No server reports its changes, so no pooler carries it from one session to another.
+const MARK: &str = "'leasehold.session'::text";
+const WORD: &str = "coalesce(current_setting('leasehold.session'::text, true), ''::text)";
 
 const KEY: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4];
 

@@ -74,7 +74,7 @@ impl PgBouncer {
             port.number(),
             directory.path().display()
         );
-        let config = directory.write("pgbouncer.ini", &config)?;
+        let config = directory.write(CONFIG, &config)?;
         let process = match runner()? {
             None => Process::spawn(&program, [config.into_os_string()], directory)?,
             Some((setpriv, uid, gid)) => {
@@ -103,6 +103,20 @@ impl PgBouncer {
     /// As [`require::or_skip`].
     pub async fn start_or_skip(server: &PostgresServer, mode: PoolMode, sessions: usize) -> Option<Self> {
         require::or_skip("pgbouncer", Self::start(server, mode, sessions).await)
+    }
+
+    /// Ends the pooler, and starts it again on the same port with these lines for the end of its section `[pgbouncer]`, where each
+    /// goes before an earlier one of its name.
+    ///
+    /// # Errors
+    /// As [`PgBouncer::start`].
+    pub async fn restart_with(&self, lines: &str) -> Result<(), Error> {
+        self.process.kill()?;
+        let path = self.process.directory().path().join(CONFIG);
+        let config = std::fs::read_to_string(&path).map_err(cannot("read", path.display()))?;
+        std::fs::write(&path, format!("{config}{lines}\n")).map_err(cannot("write", path.display()))?;
+        self.process.start()?;
+        self.ready().await
     }
 
     /// The address of the port.
@@ -140,5 +154,6 @@ impl PgBouncer {
     }
 }
 
+const CONFIG: &str = "pgbouncer.ini";
 /// Reached by what hangs only: one that ends is noticed at once.
 const START_LIMIT: Duration = Duration::from_secs(120);
