@@ -262,13 +262,23 @@ impl Ledger {
         })
     }
 
-    /// Where the part of the line ends in which every waiting claim is admitted.
+    /// Finds where the part of the line ends in which every waiting claim is admitted, in one pass over the line.
     fn called_up_to(&self) -> usize {
-        let admitted = |index: usize| {
-            let entry = &self.entries[index];
-            entry.granted.is_some() || self.admits(index, entry.share)
+        // What is held counts wherever it stands, as in `admits`; what waits counts for those behind it.
+        let (mut load, mut capacity) = (0, u32::MAX);
+        for entry in self.entries.iter().filter(|entry| entry.granted.is_some()) {
+            load += u64::from(entry.share.weight());
+            capacity = capacity.min(entry.share.capacity());
+        }
+        let is_kept_out = |entry: &Entry| {
+            if entry.granted.is_some() {
+                return false;
+            }
+            load += u64::from(entry.share.weight());
+            capacity = capacity.min(entry.share.capacity());
+            load > u64::from(capacity)
         };
-        (0..self.entries.len()).find(|index| !admitted(*index)).unwrap_or(self.entries.len())
+        self.entries.iter().position(is_kept_out).unwrap_or(self.entries.len())
     }
 
     /// Shortens the places of waiting claims whose turn has come: whoever does not answer is passed over.

@@ -93,6 +93,10 @@ fn run(history: &[Call]) -> Result<(), TestCaseError> {
             Call::Pass(ms) => now = now.after(Duration::from_millis(*ms)),
         }
         check_capacity(&ledger)?;
+        let line = ledger.entries();
+        let is_kept_out = |at: &usize| line[*at].granted.is_none() && !ledger.admits(*at, line[*at].share);
+        let first = (0..line.len()).find(is_kept_out).unwrap_or(line.len());
+        prop_assert_eq!(ledger.called_up_to(), first, "one pass finds what the rule says of each");
         prop_assert_eq!(ledger.last_fence(), last);
         let mut ids: Vec<_> = ledger.entries().iter().map(|entry| entry.id).collect();
         ids.sort_unstable();
@@ -280,14 +284,51 @@ fn the_smallest_capacity_in_line_counts() {
     assert!(!granted(5, Share::MUTEX) && !granted(6, Share::WRITER));
 }
 
+/// The id of the claim with this number, of many.
+fn numbered(n: usize) -> ClaimId {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
+    ClaimId::from_bytes(bytes)
+}
+
+/// Where each step looked at the whole line for each of those admitted, this took minutes.
+#[test]
+fn as_many_readers_as_there_may_be_are_called_at_once() {
+    let (now, readers) = (Moment::from_millis(1), MAX_LINE - 1);
+    let held = Ledger::new(Fence::default()).contend(&ask(1, Share::WRITER, Wait::No), now);
+    let entry = |n: usize, share, granted, until| Entry {
+        id: numbered(n),
+        share,
+        granted,
+        until,
+        since: now,
+        beats: 0,
+        note: Note::default(),
+    };
+    let Verdict::Granted(fence) = held else { panic!("{held:?}") };
+    let mut line = vec![entry(0, Share::WRITER, Some(fence), now.after(LEASE))];
+    line.extend((1..=readers).map(|n| entry(n, Share::READER, None, now.after(2 * LEASE))));
+    let mut ledger = Ledger::restore(line, fence);
+    assert_eq!(ledger.called().count(), 0);
+    assert!(ledger.release(numbered(0), now));
+    assert_eq!(ledger.called().count(), readers);
+    for n in 1..=200 {
+        let ask = Ask { id: numbered(n), ..ask(0, Share::READER, Wait::InLine(PLACE)) };
+        assert!(matches!(ledger.contend(&ask, now), Verdict::Granted(_)));
+        assert!(ledger.release(numbered(n), now));
+        assert_eq!(ledger.called().count(), readers - n);
+    }
+    let writer = ask(2, Share::WRITER, Wait::InLine(PLACE));
+    assert!(matches!(ledger.contend(&writer, now), Verdict::Busy { .. }));
+    assert_eq!(ledger.called().count(), readers - 200);
+}
+
 #[test]
 fn a_full_line_says_so() {
     let mut ledger = Ledger::new(Fence::default());
     let now = Moment::from_millis(1);
     for n in 0..MAX_LINE {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
-        let ask = Ask { id: ClaimId::from_bytes(bytes), ..ask(0, Share::MUTEX, Wait::InLine(PLACE)) };
+        let ask = Ask { id: numbered(n), ..ask(0, Share::MUTEX, Wait::InLine(PLACE)) };
         assert!(ledger.contend(&ask, now) != Verdict::Full);
     }
     assert_eq!(ledger.contend(&ask(255, Share::MUTEX, Wait::InLine(PLACE)), now), Verdict::Full);
