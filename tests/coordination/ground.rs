@@ -8,7 +8,7 @@ use leasehold::{Admission, ErrorKind, Grade, Leasehold};
 use tokio::sync::SemaphorePermit;
 
 use crate::player::{Stage, Victim};
-use crate::stores::Store;
+use leasehold_tests::stores::Store;
 
 /// A lock of whoever dies is free for others soon after this.
 pub(crate) const TTL: Duration = Duration::from_secs(4);

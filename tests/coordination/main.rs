@@ -4,7 +4,7 @@
 //! own (this program, started again as the test `player`), which is killed at each of its steps; the others must
 //! come through. What a store cannot carry is refused, as its profile says, before anything is sent: the suites check that too.
 //!
-//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write it in `stores.rs`, with its server's name below.
+//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write it in `tests/src/stores.rs`, with its server's name below.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -24,14 +24,13 @@ mod revocation;
 mod schedules;
 mod segmented;
 mod semaphore;
-mod stores;
 mod upgrade;
 mod versioned;
 
 use std::sync::Arc;
 
 use ground::{Ground, Primitive};
-use stores::Store;
+use leasehold_tests::stores::{self, Store};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 

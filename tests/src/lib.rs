@@ -15,6 +15,7 @@ mod primaries;
 mod redlock;
 mod referee;
 mod store;
+pub mod stores;
 
 pub use actor::{Actor, Outcome, increment};
 pub use campaign::{Campaign, add_one};

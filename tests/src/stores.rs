@@ -2,25 +2,25 @@
 
 use std::any::Any;
 
+use crate::redlock::arm;
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, RedisSentinel,
     RedisServer, ZooKeeperEnsemble,
 };
-use leasehold_tests::arm;
 
 /// The stores of one server, removed with it.
-pub(crate) struct Stores {
-    pub(crate) all: Vec<Store>,
+pub struct Stores {
+    pub all: Vec<Store>,
     _keep: Box<dyn Any + Send>,
 }
 
 /// A store in which nobody else has anything.
-pub(crate) struct Store {
-    pub(crate) url: String,
+pub struct Store {
+    pub url: String,
     /// The same, where a client shall be known as dead soon.
-    pub(crate) mortal: String,
+    pub mortal: String,
     /// Whether other processes reach it.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
 }
 
 impl Stores {
@@ -30,24 +30,24 @@ impl Stores {
     }
 }
 
-pub(crate) async fn memory() -> Option<Stores> {
+pub async fn memory() -> Option<Stores> {
     let mut stores = Stores::of(["mem:coordination".to_owned()], ())?;
     stores.all[0].is_shared = false;
     Some(stores)
 }
 
-pub(crate) async fn file() -> Option<Stores> {
+pub async fn file() -> Option<Stores> {
     let dir = tempfile::tempdir().unwrap();
     Stores::of([format!("file:{}", dir.path().display())], dir)
 }
 
-pub(crate) async fn sqlite() -> Option<Stores> {
+pub async fn sqlite() -> Option<Stores> {
     let dir = tempfile::tempdir().unwrap();
     Stores::of([format!("sqlite:{}", dir.path().join("locks.db").display())], dir)
 }
 
 /// Each in a database of its own. `plain` stands for `python-redis-lock` too, which the same scripts serve, with a word to its waiters.
-pub(crate) async fn redis() -> Option<Stores> {
+pub async fn redis() -> Option<Stores> {
     let server = RedisServer::start_or_skip().await?;
     let ways =
         ["", "?wait=poll&order=unordered", "?dialect=plain", "?dialect=redisson", "?dialect=dual:redisson"];
@@ -55,17 +55,17 @@ pub(crate) async fn redis() -> Option<Stores> {
     Stores::of(urls.collect::<Vec<_>>(), server)
 }
 
-pub(crate) async fn redis_sentinel() -> Option<Stores> {
+pub async fn redis_sentinel() -> Option<Stores> {
     let servers = RedisSentinel::start_or_skip().await?;
     Stores::of([servers.url()], servers)
 }
 
-pub(crate) async fn redis_cluster() -> Option<Stores> {
+pub async fn redis_cluster() -> Option<Stores> {
     let cluster = RedisCluster::builder().replicas(0).start_or_skip().await?;
     Stores::of([cluster.url()], cluster)
 }
 
-pub(crate) async fn redlock() -> Option<Stores> {
+pub async fn redlock() -> Option<Stores> {
     let servers = RedisQuorum::start_or_skip(3).await?;
     let url = format!("redlock://{}", servers.hosts());
     arm(&leasehold::Leasehold::open(&url).await.unwrap()).await;
@@ -73,14 +73,14 @@ pub(crate) async fn redlock() -> Option<Stores> {
 }
 
 /// `concurrency` stands for `etcd3` too, which writes other keys and values in the same way, and keeps no line.
-pub(crate) async fn etcd() -> Option<Stores> {
+pub async fn etcd() -> Option<Stores> {
     let cluster = EtcdCluster::start_or_skip().await?;
     let url = cluster.url();
     Stores::of([url.clone(), format!("{url}?dialect=concurrency&prefix=others/")], cluster)
 }
 
 /// `curator` stands for `kazoo` too, which names its nodes otherwise.
-pub(crate) async fn zookeeper() -> Option<Stores> {
+pub async fn zookeeper() -> Option<Stores> {
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
     let url = ensemble.url();
     let urls = [format!("{url}?session=30s"), format!("{url}?session=30s&dialect=curator&prefix=others")];
@@ -91,14 +91,14 @@ pub(crate) async fn zookeeper() -> Option<Stores> {
     Some(stores)
 }
 
-pub(crate) async fn memcached() -> Option<Stores> {
+pub async fn memcached() -> Option<Stores> {
     let server = MemcachedServer::start_or_skip().await?;
     let url = server.url();
     Stores::of([url.clone(), format!("{url}?dialect=plain")], server)
 }
 
 /// `shedlock` stands for that of MySQL too, which differs in its statements.
-pub(crate) async fn postgres() -> Option<Stores> {
+pub async fn postgres() -> Option<Stores> {
     // Several of the processes may have as many connections as one may.
     let server = PostgresServer::builder().setting("max_connections", "900").start_or_skip().await?;
     let locked = format!("?method=for-update&table=locked&{ROOM}");
@@ -108,7 +108,7 @@ pub(crate) async fn postgres() -> Option<Stores> {
 }
 
 /// `get-lock` stands for its dialect `tooz` too, which names its locks otherwise.
-pub(crate) async fn mysql() -> Option<Stores> {
+pub async fn mysql() -> Option<Stores> {
     let server = MariaDbServer::builder().setting("max-connections", "900").start_or_skip().await?;
     let locked = format!("?method=for-update&table=locked&{ROOM}");
     let ways = ["", "?method=get-lock", &locked];

@@ -6,8 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use leasehold_address::{
-    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
-    sql_name,
+    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, discreet, invalid,
+    nothing_to_sweep, sql_name,
 };
 use leasehold_core::Failure;
 
@@ -110,8 +110,12 @@ impl MySqlConfig {
     /// Reads a URL.
     ///
     /// # Errors
-    /// `Invalid`, with what to write instead. Nothing was sent anywhere.
+    /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<MySqlConfig, Failure> {
+        MySqlConfig::read(url).map_err(|failure| discreet(url, failure))
+    }
+
+    fn read(url: &str) -> Result<MySqlConfig, Failure> {
         let parts = Parts::split(url, FORM)?;
         if parts.scheme != "mysql" && parts.scheme != "mariadb" {
             return Err(invalid(format!("write {FORM}")));

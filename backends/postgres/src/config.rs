@@ -6,8 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use leasehold_address::{
-    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
-    sql_name,
+    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, discreet, invalid,
+    nothing_to_sweep, sql_name,
 };
 use leasehold_core::Failure;
 
@@ -127,8 +127,12 @@ impl PostgresConfig {
     /// Reads a URL.
     ///
     /// # Errors
-    /// `Invalid`, with what to write instead. Nothing was sent anywhere.
+    /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<PostgresConfig, Failure> {
+        PostgresConfig::read(url).map_err(|failure| discreet(url, failure))
+    }
+
+    fn read(url: &str) -> Result<PostgresConfig, Failure> {
         let parts = Parts::split(url, FORM)?;
         if parts.scheme != "postgres" && parts.scheme != "postgresql" {
             return Err(invalid(format!("write {FORM}")));

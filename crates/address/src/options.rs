@@ -9,6 +9,19 @@ pub fn invalid(detail: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Invalid, Effect::None, detail)
 }
 
+/// Passes what is wrong with a URL, without its words where these may repeat a part of a password: of `x://me:a?b@host`, whose
+/// password has a question mark that is not encoded, `b@host` is taken for an option.
+pub fn discreet(url: &str, failure: Failure) -> Failure {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let is_ambiguous = rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'));
+    if failure.kind != FailureKind::Invalid || !is_ambiguous {
+        return failure;
+    }
+    invalid(
+        "this URL cannot be read: write /, ? and # in a password as %2F, %3F and %23, and an @ that is elsewhere as %40",
+    )
+}
+
 /// Reads the duration of the option `name`, in these bounds.
 ///
 /// # Errors

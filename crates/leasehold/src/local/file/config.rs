@@ -64,27 +64,29 @@ impl FileConfig {
     /// Without a path it is [`default_root`].
     ///
     /// # Errors
-    /// `Invalid` for what cannot be read, with what is possible instead; as [`default_root`].
+    /// `Invalid` for what cannot be read, with what is possible instead, and without the URL, which may hold a password that is
+    /// meant for another store; as [`default_root`].
     pub fn from_url(text: &str) -> Result<Self, Failure> {
         if text == "file:" || text == "file://" {
             return FileConfig::here();
         }
-        let url = Url::parse(text).map_err(|error| invalid(format!("{text} is not a URL: {error}")))?;
+        let url = Url::parse(text)
+            .map_err(|error| invalid(format!("this is not a URL ({error}): use file:///a/path")))?;
         if url.scheme() != "file" {
-            return Err(invalid(format!("{text} is not the URL of a file store: use file:///a/path")));
+            return Err(invalid("this is not the URL of a file store: use file:///a/path"));
         }
         let (_, rest) = text.split_once(':').unwrap_or_default();
         // A parser of URLs would take it to begin at the root.
         if !rest.is_empty() && !rest.starts_with(['/', '?']) {
-            return Err(invalid(format!(
-                "{text} would be another directory wherever it is said: name it from the root, file:///a/path"
-            )));
+            return Err(invalid(
+                "this would be another directory wherever it is said: name it from the root, file:///a/path",
+            ));
         }
         let mut config = if matches!(url.path(), "" | "/") && url.host_str().is_none() {
             FileConfig::here()?
         } else {
             let path = url.to_file_path().map_err(|()| {
-                invalid(format!("{text} names another machine or no absolute path: use file:///a/path"))
+                invalid("this names another machine or no absolute path: use file:///a/path")
             })?;
             FileConfig::new(path)
         };
@@ -218,7 +220,7 @@ fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-fn invalid(detail: String) -> Failure {
+fn invalid(detail: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Invalid, Effect::None, detail)
 }
 

@@ -10,23 +10,23 @@ use rustix::io::Errno;
 /// The failure of `doing` something with `path`. Nothing took effect.
 pub(super) fn cannot(doing: &str, path: &Path, cause: Errno) -> Failure {
     let (kind, advice) = advice(cause);
-    let detail = format!("cannot {doing} {}: {}{advice}", path.display(), std::io::Error::from(cause));
+    let detail = format!("cannot {doing} {}: {}{advice}", shown(path), std::io::Error::from(cause));
     Failure::new(kind, Effect::None, detail).because(std::io::Error::from(cause))
 }
 
 /// What is stored there is not ours, or is damaged. It is left as it is.
 pub(super) fn foreign(path: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Foreign, Effect::None, format!("{} {what}", path.display()))
+    Failure::new(FailureKind::Foreign, Effect::None, format!("{} {what}", shown(path)))
 }
 
 /// This store, as it is set up, may not be used.
 pub(super) fn denied(path: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Denied, Effect::None, format!("{} {what}", path.display()))
+    Failure::new(FailureKind::Denied, Effect::None, format!("{} {what}", shown(path)))
 }
 
 /// The file store cannot work like this.
 pub(super) fn unsupported(path: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", path.display()))
+    Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", shown(path)))
 }
 
 /// The same failure, of a call that may have left a place in the line.
@@ -34,6 +34,18 @@ pub(super) fn with_effect(failure: Failure, effect: Effect) -> Failure {
     let mut failure = failure;
     failure.effect = effect;
     failure
+}
+
+/// Writes a path without the ids of claims, which are the names of their files. What names a resource is left as it is.
+pub(super) fn shown(path: &Path) -> String {
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("claim-"));
+    let Some(name) = name else { return path.display().to_string() };
+    let is_id = |part: &&str| part.len() >= 32 && part.is_ascii();
+    let parts: Vec<String> = name
+        .split('-')
+        .map(|part| Some(part).filter(is_id).map_or(part.to_owned(), |id| format!("{}…", &id[..6])))
+        .collect();
+    path.with_file_name(parts.join("-")).display().to_string()
 }
 
 fn advice(cause: Errno) -> (FailureKind, &'static str) {
@@ -70,6 +82,20 @@ fn advice(cause: Errno) -> (FailureKind, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_shows_the_beginning_of_an_id_at_most() {
+        let id = "6c7aa303a9c1dcae5527481f45117316";
+        let path = format!("/x/{id}/claim-00000000000000000001-1-1-{id}");
+        for (path, shown) in [
+            (path.clone(), format!("/x/{id}/claim-00000000000000000001-1-1-6c7aa3…")),
+            (format!("{path}-revoked"), format!("/x/{id}/claim-00000000000000000001-1-1-6c7aa3…-revoked")),
+            (format!("/x/{id}"), format!("/x/{id}")),
+        ] {
+            let failure = cannot("open", Path::new(&path), Errno::ACCESS);
+            assert!(failure.detail().starts_with(&format!("cannot open {shown}: ")), "{failure}");
+        }
+    }
 
     #[test]
     fn a_failure_names_the_path_and_what_to_do() {

@@ -7,6 +7,7 @@
 //! claim of the ledger without a locked FIFO is dead, whenever its process was killed. A byte in a FIFO means
 //! only «look again», and is never read: a reader would take it away from the others.
 
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::failure::{cannot, foreign, unsupported};
+use super::failure::{cannot, foreign, shown, unsupported};
 use super::room::{Identity, Room, pause};
 use super::root::Root;
 
@@ -53,13 +54,19 @@ impl PulseName {
 }
 
 /// The sign of life of a claim of this process.
-#[derive(Debug)]
 pub(super) struct Pulse {
     file: OwnedFd,
     path: PathBuf,
     identity: Identity,
     /// The room it was made in.
     pub(super) room: Identity,
+}
+
+impl fmt::Debug for Pulse {
+    /// Shows the path without the claim's id.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pulse").field(&shown(&self.path)).finish()
+    }
 }
 
 impl Pulse {

@@ -1,0 +1,226 @@
+//! Everything that a program can have in its hands, while it holds, waits and has given back.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::core::ClaimId;
+use leasehold::layer::Fault;
+use leasehold::{Event, Leasehold, MultiLock, Note, Owner, Part, Witness, blocking};
+use leasehold_tests::stores::Store;
+
+use crate::written::{Secret, Written};
+use crate::{token, trouble};
+
+/// Nothing takes longer, on however busy a machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// Takes down everything that there is, and fails where an id of a claim or a part of a token is in it.
+pub(crate) async fn show_no_id(store: &Store) {
+    let (witness, mut seen) = (Arc::new(Events::default()), Seen::default());
+    let builder = Leasehold::builder().witness(witness.clone()).note(Note::new("secrets").unwrap());
+    seen.texts.shown("a builder", &builder);
+    let (one, two) = (builder.open(&store.url).await.unwrap(), Leasehold::open(&store.url).await.unwrap());
+    words(&mut seen, &one);
+    holders_and_waiters(&mut seen, &one, &two).await;
+    built_on_locks(&mut seen, &one, &two).await;
+    token::goes_over(&mut seen, &one, &two).await;
+    trouble::comes(&mut seen, &one, &two).await;
+    threads(&mut seen, &store.url, &one).await;
+    seen.clients("at the end", &one, &two);
+    seen.texts.shown("findings", &one.examine(Duration::from_secs(30)).await);
+    seen.texts.came("deadlocks", &one.deadlocks().await);
+    assert!(one.close(LIMIT).await && two.close(LIMIT).await);
+    trouble::after_the_end(&mut seen, &one).await;
+    seen.clients("when they are closed", &one, &two);
+    for text in witness.0.lock().unwrap().drain(..) {
+        seen.texts.said("an event", &text);
+    }
+    assert!(seen.ids.len() > 3, "on {}: hardly anybody was seen to hold", store.url);
+    let mut secrets: Vec<_> = seen.ids.iter().map(|id| Secret::id("the id of a claim", *id)).collect();
+    secrets.extend(seen.numbers.iter().map(|number| Secret::id("a part of a token", *number)));
+    seen.texts.have_none_of(&store.url, &secrets);
+}
+
+/// What was seen, and what must not have been.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) texts: Written,
+    /// Of claims.
+    ids: HashSet<ClaimId>,
+    /// Parts of tokens.
+    numbers: HashSet<ClaimId>,
+}
+
+impl Seen {
+    /// Keeps the ids of all claims that are there now, and takes down how they are shown.
+    pub(crate) async fn look(&mut self, when: &str, one: &Leasehold, two: &Leasehold) {
+        self.clients(when, one, two);
+        let listed = two.list("", None, 1000).await;
+        self.texts.came("a list", &listed);
+        for summary in listed.unwrap() {
+            let snapshot = two.inspect(summary.resource.as_str()).await.unwrap();
+            self.texts.shown("a snapshot", &snapshot);
+            for standing in snapshot.holders.iter().chain(&snapshot.waiting) {
+                self.ids.insert(standing.id);
+            }
+        }
+    }
+
+    pub(crate) fn clients(&mut self, when: &str, one: &Leasehold, two: &Leasehold) {
+        for (which, client) in [("first", one), ("second", two)] {
+            self.texts.shown(&format!("the {which} client, {when}"), client);
+            self.texts.shown(&format!("the backend of the {which}, {when}"), client.backend());
+            self.texts.shown("a profile", client.profile());
+            self.texts.shown("a layer", &Fault::over(client.backend().clone()));
+        }
+    }
+
+    pub(crate) fn number(&mut self, hex: &str) {
+        self.numbers.insert(ClaimId::from_hex(hex).unwrap());
+    }
+}
+
+#[derive(Debug, Default)]
+struct Events(std::sync::Mutex<Vec<String>>);
+
+impl Witness for Events {
+    fn witness(&self, event: &Event<'_>) {
+        self.0.lock().unwrap().push(format!("{event:?}"));
+    }
+}
+
+/// Waits until it is so, and fails where it never is.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+    let looking = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LIMIT, looking).await.is_ok(), "never: {what}");
+}
+
+/// What nothing was asked of yet.
+fn words(seen: &mut Seen, locks: &Leasehold) {
+    let (texts, owner) = (&mut seen.texts, Owner::new());
+    let second = Duration::from_secs(1);
+    texts.shown("an owner", &owner);
+    texts.shown("a mutex", &locks.mutex("m").owner(&owner).at_least(second).max_hold(second).priority(3));
+    texts.shown("a lock of readers", &locks.rwlock("r").detect_deadlocks(second));
+    texts.shown("a semaphore", &locks.semaphore("s", 3).quiet(second));
+    texts.shown("a part", &Part::from(locks.mutex("m")));
+    texts.shown("several", &MultiLock::new().and(locks.mutex("m")).and(locks.rwlock("r").reading()));
+    let segmented = locks.segmented("g", 4);
+    texts.shown("segments", &segmented);
+    texts.shown("a segment", &segmented.of("x"));
+    texts.shown("their use", &segmented.report());
+    texts.shown("an election", &locks.election("e"));
+    texts.shown("a rate limit", &locks.rate_limit("l", 3, second));
+    texts.shown("a condition", &locks.condition("c"));
+    texts.shown("a latch", &locks.latch("la", 2));
+    texts.shown("a barrier", &locks.barrier("b", 2));
+    texts.shown("a flight", &locks.single_flight("f"));
+    texts.shown("a value", &locks.versioned("v"));
+}
+
+async fn holders_and_waiters(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+    let (name, owner) = ("secrets/line", Owner::new());
+    let mutex = one.mutex(name).owner(&owner);
+    let guard = mutex.lock().await.unwrap();
+    let again = mutex.lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = two.mutex(name).owner(&Owner::new());
+        async move { lock.lock_timeout(LIMIT).await }
+    });
+    // Not every store shows who waits.
+    let looking = until("somebody waits", || async { !one.inspect(name).await.unwrap().waiting.is_empty() });
+    _ = tokio::time::timeout(Duration::from_secs(2), looking).await;
+    seen.look("while one waits", one, two).await;
+    for (what, value) in [("a guard", &guard), ("the same of its owner", &again)] {
+        seen.texts.shown(what, value);
+        seen.texts.shown("a state", &value.state());
+        seen.texts.said("a tag", &value.tag());
+    }
+    seen.texts.shown("an owner that holds", &owner);
+    // The last of all, since what was proved cannot be handed off.
+    seen.texts.shown("a proof", again.proof());
+    seen.texts.came("a wait", &one.mutex(name).lock_timeout(Duration::from_millis(50)).await);
+    seen.texts.came("a revocation", &two.revoke(name, "if you please").await);
+    drop((guard, again));
+    let next = waiting.await.unwrap();
+    seen.look("when the next holds", one, two).await;
+    seen.texts.came("the next guard", &next);
+    seen.texts.came("a release", &next.unwrap().release().await);
+}
+
+async fn built_on_locks(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+    let leadership = one.election("secrets/election").campaign_timeout("me", LIMIT).await;
+    seen.texts.came("a leadership", &leadership);
+    seen.texts.came("a leader", &two.election("secrets/election").leader().await);
+    seen.texts.shown("an observer", &two.election("secrets/election").observe());
+    let multi = one.lock_all(["secrets/a", "secrets/b"]).lock_timeout(LIMIT).await;
+    seen.texts.came("several guards", &multi);
+    let permit = one.semaphore("secrets/permits", 2).acquire_timeout(LIMIT).await;
+    seen.texts.came("a permit", &permit);
+    let reader = one.rwlock("secrets/readers").upgradable_read_timeout(LIMIT).await;
+    seen.texts.came("a reader", &reader);
+    let segment = one.segmented("secrets/segments", 2).any_timeout(LIMIT).await;
+    seen.texts.came("a segment that is held", &segment);
+    seen.texts
+        .came("a rate limit", &one.rate_limit("secrets/rate", 2, Duration::from_secs(5)).try_acquire().await);
+    let value = one.versioned("secrets/value");
+    seen.texts.came("an update", &value.update(|_| Some(b"public".to_vec())).await);
+    seen.texts.came("a value", &value.read().await);
+    seen.texts.came("a latch", &one.latch("secrets/latch", 2).count_down_as("me").await);
+    let barrier = one.barrier("secrets/barrier", 2).wait_timeout(Duration::from_millis(200)).await;
+    seen.texts.came("a barrier", &barrier);
+    let guard = one.mutex("secrets/condition").lock_timeout(LIMIT).await.unwrap();
+    let condition = one.condition("secrets/waiters");
+    seen.texts.came("a condition", &guard.wait_timeout(&condition, Duration::from_millis(200)).await);
+    let flight = one.single_flight("secrets/flight");
+    let loaded = flight
+        .get_or_load(Duration::from_secs(5), || async { Ok::<_, std::io::Error>(Some(b"public".to_vec())) })
+        .await;
+    match &loaded {
+        Ok(loaded) => seen.texts.shown("what was loaded", loaded),
+        Err(error) => seen.texts.failed("what was not loaded", error),
+    }
+    seen.look("while much is held", one, two).await;
+}
+
+/// The same for threads.
+async fn threads(seen: &mut Seen, url: &str, other: &Leasehold) {
+    let url = url.to_owned();
+    let (guards, mut texts) = tokio::task::spawn_blocking(move || {
+        let mut texts = Written::default();
+        let locks = blocking::Leasehold::open(&url).unwrap();
+        let (mutex, semaphore) = (locks.mutex("secrets/thread"), locks.semaphore("secrets/threads", 2));
+        let interrupt = blocking::Interrupt::new();
+        texts.shown("a client of threads", &locks);
+        texts.shown("a mutex of threads", &mutex.clone().reentrant().interrupted_by(&interrupt));
+        texts.shown("a semaphore of threads", &semaphore);
+        texts.shown("an interrupt", &interrupt);
+        texts.shown("an election of threads", &locks.election("e"));
+        texts.shown("a value of threads", &locks.versioned("v"));
+        let guard = mutex.lock_timeout(LIMIT).unwrap();
+        texts.shown("a guard of threads", &guard);
+        texts.came("a wait of threads", &mutex.lock_timeout(Duration::from_millis(20)));
+        let several = locks.lock_all(["secrets/ta", "secrets/tb"]).lock_timeout(LIMIT).unwrap();
+        texts.shown("several guards of threads", &several);
+        ((locks, guard, several), texts)
+    })
+    .await
+    .unwrap();
+    seen.look("while a thread holds", other, guards.0.asynchronous()).await;
+    tokio::task::spawn_blocking(move || {
+        let (locks, guard, several) = guards;
+        texts.came("a release of threads", &guard.release());
+        texts.came("a release of several", &several.release());
+        texts.came("the end of a client of threads", &locks.close(LIMIT));
+        texts
+    })
+    .await
+    .map(|texts| seen.texts.also(texts))
+    .unwrap();
+}

@@ -1,0 +1,90 @@
+//! What goes wrong with a lock while its store is well: it is taken away, it ends, it is asked for as it must not be.
+
+use std::time::Duration;
+
+use leasehold::core::Liveness;
+use leasehold::layer::{Fault, Mode};
+use leasehold::{Grade, Leasehold, Order, Owner, Safety};
+
+use crate::things::{LIMIT, Seen, until};
+
+pub(crate) async fn comes(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+    broken(seen, one, two).await;
+    unanswered(seen, one, two).await;
+    refused(seen, one).await;
+}
+
+/// Somebody ends the claim of a holder.
+async fn broken(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+    let name = "secrets/broken";
+    let guard = one.mutex(name).ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
+    let snapshot = two.inspect(name).await.unwrap();
+    seen.look("before a break", one, two).await;
+    let mut is_broken = false;
+    for holder in &snapshot.holders {
+        let broken = two.break_claim(name, holder).await;
+        is_broken |= broken.is_ok();
+        seen.texts.came("a break", &broken);
+        seen.texts.came("a second break", &two.break_claim(name, holder).await);
+    }
+    if is_broken {
+        seen.texts.shown("a cause", &tokio::time::timeout(LIMIT, guard.lost()).await.unwrap());
+        seen.texts.shown("a guard that was lost", &guard);
+        seen.texts.came("a check", &guard.check());
+        seen.texts.came("a run", &guard.run(async {}).await);
+    }
+    seen.clients("after a loss", one, two);
+    seen.texts.came("a release of what was lost", &guard.release().await);
+}
+
+/// The store answers nothing for a while, so a lease ends.
+async fn unanswered(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+    let fault = std::sync::Arc::new(Fault::over(two.backend().clone()));
+    let locks = Leasehold::builder().over(fault.clone()).unwrap();
+    let guard = locks.mutex("secrets/expires").ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
+    seen.look("before the store is away", one, &locks).await;
+    for mode in [Mode::Refuse, Mode::LoseReply] {
+        fault.set_all(mode);
+        seen.texts.shown("a layer with a fault", &fault);
+        seen.texts.came("a look", &locks.inspect("secrets/expires").await);
+        seen.texts.came("a list", &locks.list("", None, 10).await);
+        seen.texts.came("a try", &locks.mutex("secrets/other").try_lock().await);
+    }
+    fault.set_all(Mode::Refuse);
+    if !matches!(locks.profile().liveness, Liveness::Session) {
+        until("the lease ends", || async { guard.check().is_err() }).await;
+    }
+    seen.texts.shown("a guard that expired", &guard);
+    seen.texts.shown("a client without its store", &locks);
+    seen.texts.came("a check of it", &guard.check());
+    fault.set_all(Mode::Pass);
+    seen.texts.came("a release of it", &guard.release().await);
+    seen.texts.came("a client that ends", &Ok(locks.close(LIMIT).await));
+}
+
+/// What makes no sense, and what a store may not be able to do.
+async fn refused(seen: &mut Seen, one: &Leasehold) {
+    let mutex = || one.mutex("secrets/refused");
+    seen.texts.came("an empty name", &one.mutex("").try_lock().await);
+    seen.texts.came("a long name", &one.mutex(&"n".repeat(600)).try_lock().await);
+    seen.texts.came("a short ttl", &mutex().ttl(Duration::from_nanos(1)).try_lock().await);
+    seen.texts.came("no permits", &one.semaphore("secrets/none", 0).try_acquire().await);
+    seen.texts.came("too many permits", &one.semaphore("secrets/few", 2).try_acquire_many(3).await);
+    seen.texts.came("a grade", &mutex().fenced(Grade::Strict));
+    seen.texts.came("an order", &mutex().require(Order::Fifo));
+    seen.texts.came("a safety", &mutex().kept(Safety::Strict));
+    seen.texts.came("revocable", &mutex().revocable());
+    seen.texts.came("transferable", &mutex().transferable());
+    let owner = Owner::new();
+    let held = one.rwlock("secrets/deadlock").owner(&owner);
+    if let Ok(reader) = held.read_timeout(LIMIT).await {
+        seen.texts.came("a deadlock", &held.write_timeout(Duration::from_secs(1)).await);
+        drop(reader);
+    }
+}
+
+/// What a client says that was closed.
+pub(crate) async fn after_the_end(seen: &mut Seen, one: &Leasehold) {
+    seen.texts.came("a lock of a client that ended", &one.mutex("secrets/late").lock().await);
+    seen.texts.came("a look of a client that ended", &one.inspect("secrets/late").await);
+}

@@ -1,0 +1,201 @@
+//! Texts that a program could have written down, and the search of secrets in them.
+
+use std::collections::{BTreeSet, HashSet};
+use std::error::Error;
+use std::fmt::{Debug, Display};
+
+use leasehold::core::ClaimId;
+
+use crate::logged;
+
+/// Texts, with where each is from.
+#[derive(Default)]
+pub(crate) struct Written(Vec<(String, String)>);
+
+impl Written {
+    /// Takes down a value in both forms of `Debug`.
+    pub(crate) fn shown(&mut self, what: &str, value: &dyn Debug) {
+        self.0.push((format!("{{:?}} of {what}"), format!("{value:?}")));
+        self.0.push((format!("{{:#?}} of {what}"), format!("{value:#?}")));
+    }
+
+    /// Takes down an error, with all that it came from.
+    pub(crate) fn failed(&mut self, what: &str, error: &(dyn Error + 'static)) {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            self.shown(what, &error);
+            self.said(what, &error);
+            next = error.source();
+        }
+    }
+
+    /// Takes down a text.
+    pub(crate) fn said(&mut self, what: &str, text: &dyn Display) {
+        self.0.push((format!("text of {what}"), text.to_string()));
+    }
+
+    /// Takes down what came of something: the value, where it is one to be shown, or the error.
+    pub(crate) fn came<T: Debug>(&mut self, what: &str, outcome: &leasehold::Result<T>) {
+        match outcome {
+            Ok(value) => self.shown(what, value),
+            Err(error) => self.failed(what, error),
+        }
+    }
+
+    /// Takes in what another has taken down.
+    pub(crate) fn also(&mut self, other: Written) {
+        self.0.extend(other.0);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Fails with each text that has one of these, and with each that was logged.
+    pub(crate) fn have_none_of(mut self, store: &str, secrets: &[Secret]) {
+        self.0.extend(logged::so_far().into_iter().map(|line| ("log".to_owned(), line)));
+        let found = self.found(secrets);
+        let first = &found[..found.len().min(20)];
+        assert!(found.is_empty(), "on {store}, {} in all: {first:#?}", found.len());
+    }
+
+    fn found(&self, secrets: &[Secret]) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut read = BTreeSet::new();
+        for (of, text) in self.0.iter().filter(|(_, text)| read.insert(text)) {
+            let forms = forms(text);
+            for secret in secrets {
+                if let Some(part) =
+                    secret.parts.iter().find(|part| forms.iter().any(|form| form.contains(*part)))
+                {
+                    let text = text.chars().take(600).collect::<String>();
+                    found.push(format!("{} ({part}) in the {of}: {text}", secret.what));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// A text in small letters and without spaces: as it is, with its %XX decoded, and without the signs of escapes.
+fn forms(text: &str) -> BTreeSet<String> {
+    let packed = |text: &str| -> String {
+        text.chars().filter(|char| !char.is_whitespace()).collect::<String>().to_lowercase()
+    };
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    BTreeSet::from([packed(text), packed(&decoded), packed(&decoded.replace('\\', ""))])
+}
+
+/// What must not be seen.
+pub(crate) struct Secret {
+    what: &'static str,
+    parts: Vec<String>,
+}
+
+impl Secret {
+    /// An id, or whatever is drawn and written as one.
+    pub(crate) fn id(what: &'static str, id: ClaimId) -> Secret {
+        let hex = id.to_hex();
+        let mut parts: Vec<String> = (0..=hex.len() - 12).map(|at| hex[at..at + 12].to_owned()).collect();
+        parts.extend(lists(id.as_bytes()));
+        // Of ids that are made of something else a part may be nothing but zeros.
+        parts.retain(|part| part.chars().collect::<HashSet<_>>().len() > 3);
+        Secret { what, parts }
+    }
+
+    /// A word: any eight letters of it in a row, in hexadecimal digits, or as a list of bytes.
+    pub(crate) fn word(what: &'static str, word: &str) -> Secret {
+        let small = word.to_lowercase();
+        let letters: Vec<char> = small.chars().collect();
+        let mut parts: Vec<String> = letters.windows(8).map(|some| some.iter().collect()).collect();
+        parts.extend(lists(word.as_bytes()));
+        parts.extend(
+            word.as_bytes()
+                .windows(8)
+                .map(|some| some.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        );
+        Secret { what, parts }
+    }
+}
+
+/// Each six bytes in a row as the numbers of a list.
+fn lists(bytes: &[u8]) -> impl Iterator<Item = String> {
+    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    bytes.windows(6).map(|some| some.join(",")).collect::<Vec<_>>().into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORD: &str = "a/Wo\"rd?with\\all@of%it";
+
+    fn finds(secret: &Secret, write: impl FnOnce(&mut Written)) -> bool {
+        let mut written = Written::default();
+        write(&mut written);
+        assert!(!written.is_empty());
+        !written.found(std::slice::from_ref(secret)).is_empty()
+    }
+
+    #[derive(Debug)]
+    #[allow(dead_code, reason = "it is shown")]
+    struct Shown<T>(T);
+
+    #[test]
+    fn a_word_is_found_in_every_form() {
+        let secret = Secret::word("a word", WORD);
+        let encoded: String = WORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let hex: String = WORD.bytes().map(|byte| format!("{byte:02x}")).collect();
+        for text in [
+            format!("x://me:{WORD}@h"),
+            format!("x://me:{encoded}@h"),
+            "x://me:a%2fWo%22rd%3fwith%5Call%40of%25it@h".to_owned(),
+            format!("{:?}", format!("me:{WORD}@h")),
+            format!("{:?}", format!("{WORD:?}")),
+            WORD.to_uppercase(),
+            WORD[4..14].to_owned(),
+            hex,
+        ] {
+            assert!(finds(&secret, |written| written.said("text", &text)), "{text}");
+            assert!(finds(&secret, |written| written.shown("value", &Shown(&text))), "{text}");
+        }
+        assert!(finds(&secret, |written| written.shown("bytes", &Shown(WORD.as_bytes()))));
+        assert!(!finds(&secret, |written| written.said("text", &"a word of all with it, a/Wo, rd?with")));
+    }
+
+    #[test]
+    fn an_id_is_found_in_every_form() {
+        let id = ClaimId::from_hex("00112233445566778899aabbccddeeff").unwrap();
+        let secret = Secret::id("an id", id);
+        for text in [
+            "id=00112233445566778899aabbccddeeff",
+            "7788-99AABBCCDDEE",
+            "1122 3344 5566",
+            "%3300112233445566",
+        ] {
+            assert!(finds(&secret, |written| written.said("text", &text)), "{text}");
+        }
+        assert!(finds(&secret, |written| written.shown("bytes", &Shown(id.as_bytes()))));
+        assert!(!finds(&secret, |written| written.shown("id", &id)), "what it shows of itself is little");
+    }
+
+    #[test]
+    fn it_is_found_in_the_source_of_an_error() {
+        let inner = std::io::Error::other(format!("cannot read {WORD}"));
+        let outer = std::io::Error::other(std::io::Error::other(inner));
+        let secret = Secret::word("a word", WORD);
+        assert!(finds(&secret, |written| written.failed("error", &outer)));
+        let failed: leasehold::Result<()> = leasehold::Leasehold::builder()
+            .over(std::sync::Arc::new(leasehold::local::MemoryBackend::new()))
+            .map(drop);
+        assert!(!finds(&secret, |written| written.came("a client", &failed)));
+    }
+
+    #[test]
+    #[should_panic(expected = "a word")]
+    fn it_is_found_in_the_log() {
+        logged::listen();
+        tracing::debug!(target: "leasehold::here", text = "planted-0n-purp0se");
+        Written::default().have_none_of("here", &[Secret::word("a word", "planted-0n-purp0se")]);
+    }
+}
