@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 
 /// What one server says of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,16 +41,20 @@ async fn talk(address: &str, word: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The tick of an ensemble, as the first of its servers says that may say it. All of them are set up with the same one.
+/// Asks an ensemble for its tick. All of its servers are set up with the same one, so the first answer that has it counts.
+/// Servers that hang are waited for no longer than [`OTHERS_LIMIT`] once any server has answered.
 pub(crate) async fn tick(addresses: &[String], limit: Duration) -> Option<Duration> {
-    let asked = addresses.iter().map(|address| {
-        Box::pin(async move {
-            let answer = talk(address, b"conf").await.map_err(drop)?;
-            read_tick(&String::from_utf8_lossy(&answer)).ok_or(())
-        })
-    });
-    let (tick, _) = tokio::time::timeout(limit, select_ok(asked)).await.ok()?.ok()?;
-    Some(tick)
+    let mut asked: FuturesUnordered<_> = addresses.iter().map(|address| talk(address, b"conf")).collect();
+    let mut end = Instant::now() + limit;
+    while let Ok(Some(answer)) = timeout_at(end, asked.next()).await {
+        // A server that cannot be reached says nothing of the others.
+        let Ok(answer) = answer else { continue };
+        if let Some(tick) = read_tick(&String::from_utf8_lossy(&answer)) {
+            return Some(tick);
+        }
+        end = end.min(Instant::now() + OTHERS_LIMIT);
+    }
+    None
 }
 
 fn read_tick(answer: &str) -> Option<Duration> {
@@ -78,9 +84,13 @@ fn read(answer: &str) -> Word {
 }
 
 const ANSWER_MAX: u64 = 16 * 1024;
+/// A server that serves answers within milliseconds.
+const OTHERS_LIMIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -97,5 +107,36 @@ mod tests {
             "clientPort=2181\ndataDir=/d\ntickTime=2000\nmaxClientCnxns=60\nminSessionTimeout=4000\n";
         assert_eq!(read_tick(answer), Some(Duration::from_secs(2)));
         assert_eq!(read_tick("conf is not executed because it is not in the whitelist.\n"), None);
+    }
+
+    /// Three servers of which one hangs, and two that may not say their tick.
+    #[tokio::test]
+    async fn a_server_that_hangs_keeps_nobody_waiting_for_the_tick() {
+        let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut addresses = vec![hangs.local_addr().unwrap().to_string()];
+        for _ in 0..2 {
+            addresses.push(answers("conf is not executed because it is not in the whitelist.\n").await);
+        }
+        let limit = Duration::from_secs(120);
+        let asked = Instant::now();
+        assert_eq!(tick(&addresses, limit).await, None);
+        assert!(asked.elapsed() < limit / 2, "waited {:?} for the one that hangs", asked.elapsed());
+
+        addresses.push(answers("clientPort=2181\ntickTime=3000\n").await);
+        assert_eq!(tick(&addresses, limit).await, Some(Duration::from_secs(3)));
+    }
+
+    /// A server that answers everybody alike, at the address that is returned.
+    async fn answers(answer: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut word = [0; 4];
+                stream.read_exact(&mut word).await.unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        address
     }
 }
