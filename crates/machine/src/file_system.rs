@@ -34,7 +34,7 @@ impl FileSystem {
         }
     }
 
-    /// Names the file system with this number in `linux/magic.h`.
+    /// Names the file system with this number in `linux/magic.h`, or in the table of coreutils' `stat` where it is not in the kernel.
     pub fn numbered(number: u32) -> FileSystem {
         if FLEETING.contains(&number) {
             return FileSystem::Fleeting;
@@ -70,6 +70,12 @@ const NETWORK: &[(u32, &str)] = &[
     (0x564C, "NCP"),
     (0x786F_4256, "VirtualBox"),
     (0xBACB_ACBC, "VMware"),
+    (0x2003_0528, "OrangeFS"),
+    (0x7C7C_6673, "Parallels"),
+    (0xBEEF_DEAD, "StorNext"),
+    (0x0131_11A8, "IBRIX"),
+    (0xA501_FCF5, "VxFS"),
+    (0x6163_6673, "ACFS"),
 ];
 
 #[cfg(test)]
@@ -79,6 +85,7 @@ mod tests {
     #[test]
     fn numbers_name_their_file_system() {
         assert_eq!(FileSystem::numbered(0x6573_5546), FileSystem::Network("FUSE"));
+        assert_eq!(FileSystem::numbered(0x2003_0528), FileSystem::Network("OrangeFS"));
         assert_eq!(FileSystem::numbered(0x794C_7630), FileSystem::Fleeting);
         assert_eq!(FileSystem::numbered(0xEF53), FileSystem::Local, "ext4");
     }
