@@ -25,6 +25,16 @@ pub(crate) enum Reach {
     Slot,
 }
 
+impl Reach {
+    /// Returns the command that publishes a message so far.
+    pub(crate) fn publish(self) -> &'static str {
+        match self {
+            Reach::Everywhere => "PUBLISH",
+            Reach::Slot => "SPUBLISH",
+        }
+    }
+}
+
 /// A connection for subscriptions.
 #[derive(Debug)]
 pub(crate) struct Ears {

@@ -142,11 +142,20 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
         Err(error) => return Finding::new("pubsub", Severity::Unknown, error.to_string()),
     };
     let channel = Keys::of(&backend.config.prefix, &resource).channel(backend.reach);
+    let (verb, limit) = (backend.reach.publish(), backend.config.timeout);
+    for wire in servers {
+        // A server of other slots refuses it by `MOVED`, and its answer says nothing of rights.
+        if let Err(failure) = wire.command(&with(cmd(verb), &[&channel, ""]), limit).await
+            && failure.kind == FailureKind::Denied
+        {
+            return forbidden(verb, &failure);
+        }
+    }
     match backend.listening.listen(&channel).await {
         Ok(_) => Finding::new(
             "pubsub",
             Severity::Good,
-            format!("subscriptions are allowed, over {} servers", servers.len()),
+            format!("messages and subscriptions are allowed, over {} servers", servers.len()),
         ),
         Err(failure) if failure.kind == FailureKind::Denied => forbidden("a subscription", &failure),
         Err(failure) => Finding::new("pubsub", Severity::Unknown, failure.to_string()),

@@ -139,8 +139,46 @@ async fn a_message_that_is_refused_changes_no_answer() {
     assert!(got(&*backend, &holder).await);
     server.command(&["ACL", "SETUSER", "jobs", "resetchannels"]).await.unwrap();
     assert!(freed(&*backend, &holder).await);
-    assert!(got(&*backend, &waiter).await);
-    assert!(freed(&*backend, &waiter).await);
+    // A grant whose release nobody would hear of is refused, and nothing is written.
+    let answer = backend.contend(&waiter, &no_patience()).await;
+    if is_before_7(&server).await {
+        assert!(matches!(answer, Ok(leasehold_core::Step::Granted(_))), "{answer:?}");
+        return;
+    }
+    let failure = answer.unwrap_err();
+    assert_eq!(
+        (failure.kind, failure.effect),
+        (FailureKind::Denied, leasehold_core::Effect::None),
+        "{failure}"
+    );
+    assert!(failure.detail().contains("PUBLISH") && failure.detail().contains("channel"), "{failure}");
+    assert!(backend.inspect(&waiter.resource, None, &no_patience()).await.unwrap().holders.is_empty());
+}
+
+/// Whether scripts cannot ask this server what a user may do.
+async fn is_before_7(server: &RedisServer) -> bool {
+    let info = server.command(&["INFO", "server"]).await.unwrap().into_text().unwrap();
+    info.contains("redis_version:6.")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_publish_is_refused_at_once() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let url = format!("redis://jobs:secret@{}", server.addr());
+    let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+    allow(&server, &rules.replace(" +publish", " ")).await;
+    if is_before_7(&server).await {
+        return;
+    }
+    let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let failure =
+        backend.contend(&claim_of("job", Share::MUTEX, Duration::from_secs(10)), &no_patience()).await;
+    assert!(failure.unwrap_err().detail().contains("PUBLISH"));
+    let findings = backend.examine(Duration::from_secs(10)).await;
+    assert!(
+        findings.iter().any(|finding| finding.severity == leasehold_core::Severity::Broken),
+        "{findings:?}"
+    );
 }
 
 /// twemproxy in front of two servers: it knows few commands, and ends the connection at others.

@@ -159,6 +159,8 @@ local function probe(state)
   return next_end and next_end - silent_by or SILENT_AFTER
 end
 
+local mute = refuse_as_mute(channel)
+if mute then return mute end
 local record, foreign = read_fence(fence, name)
 if foreign then return foreign end
 if record.text == '' then

@@ -229,11 +229,18 @@ end
 -- A channel that ends so is of its slot, and only the servers of that slot carry it.
 local function publish_on(channel) return string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH' end
 
+-- An error where this user may not publish to the channel: waiters would be called and never hear of it. Servers older
+-- than 7.0 cannot be asked; there the refusal of a message goes unseen.
+local function refuse_as_mute(channel)
+  if channel == '' or not redis.acl_check_cmd or redis.acl_check_cmd(publish_on(channel), channel, '') then return nil end
+  return redis.error_reply('NOPERM this user may not ' .. publish_on(channel) .. ' to the channel ' .. channel)
+end
+
 -- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
 -- A claim that answers its call is in `called` with `+` before it: nobody needs to look after it.
 --
--- Messages come after the writes. A server that refuses it has done the rest, so the refusal is of no use to the caller: those
--- who wait look for themselves. Whether the channel may be used is found out when a connection is opened.
+-- Messages come after the writes. A server that refuses one has done the rest, so the refusal changes no answer. A claim whose
+-- client may not publish is refused before anything is written, see `refuse_as_mute`.
 local function tell(channel, called, otherwise)
   if channel == '' then return end
   local publish = publish_on(channel)

@@ -7,5 +7,5 @@ local found = redis.call('HMGET', KEYS[1], 'id', 'fence')
 if found[1] ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
 -- An attempt that came to nothing tells nobody: those who wait, wait for a holder.
-if found[2] and ARGV[2] ~= '' then redis.call('PUBLISH', ARGV[2], '-') end
+if found[2] and ARGV[2] ~= '' then redis.pcall('PUBLISH', ARGV[2], '-') end
 return 1

@@ -26,5 +26,5 @@ redis.call('SET', record, name == '' and fence or fence .. ' ' .. name)
 if marked < epoch then redis.call('SET', mark, whole(epoch) .. ' ' .. run) end
 redis.call('HSET', lock, 'fence', fence)
 -- Those who are about to ask need not. Only the beginning of an id is told.
-if channel ~= '' then redis.call('PUBLISH', channel, string.sub(found[1], 1, 8)) end
+if channel ~= '' then redis.pcall('PUBLISH', channel, string.sub(found[1], 1, 8)) end
 return 1
