@@ -203,6 +203,36 @@ async fn nobody_looks_while_those_who_are_called_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_looks_after_a_called_waiter_that_leaves() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let holder = connect(&server.url()).await;
+    let held = mutex("job");
+    try_take(&holder, &held).await.unwrap();
+    // Has a place and never answers by itself.
+    let leaver = mutex("job");
+    let poller = connect(&format!("{}?wait=poll", server.url())).await;
+    poller.contend(&leaver, &endless()).await.unwrap();
+    let mut tasks = JoinSet::new();
+    for number in 0..8 {
+        let claim = mutex("job");
+        spawn_wait(&mut tasks, &Arc::new(connect(&server.url()).await), &claim, number);
+        until_waiting(&holder, &claim, number + 2).await;
+    }
+    let before = server.counts().await.unwrap();
+    assert!(freed(&holder, &held).await);
+    assert!(freed(&holder, &leaver).await);
+    tasks.join_next().await.unwrap().unwrap();
+    let lateness = lateness_within(CALL_GRACE + CALL_GRACE / 2).await;
+    let scripts = server.counts().await.unwrap().since(&before).of("evalsha");
+    tasks.abort_all();
+    if lateness > PROBE_AFTER / 2 {
+        println!("the machine was too slow for those who were called: it stood still for {lateness:?}");
+        return;
+    }
+    assert!((3..=5).contains(&scripts), "{scripts} scripts for two releases and a grant");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_behind_holders_that_expire_is_not_late() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = Arc::new(connect(&server.url()).await);

@@ -141,14 +141,18 @@ impl Page {
         }
     }
 
-    /// Whether one that was called has asked again.
+    /// Returns the address of a waiter that was called and has asked again, or has left: nobody needs to look after it.
     fn answered(&self, ledger: &Ledger) -> Option<u32> {
         let by = self.now.after(CALL_GRACE);
         let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
         let mut called = waited.filter(|old| old.until > self.now && old.until <= by);
         let answers = |old: &&Entry| {
             let new = ledger.entries().iter().find(|new| new.id == old.id);
-            new.is_some_and(|new| new.granted.is_some() || new.until > old.until)
+            match new {
+                Some(new) => new.granted.is_some() || new.until > old.until,
+                // Among different shares those who wait are to look at what became free.
+                None => !ledger.is_mixed(),
+            }
         };
         called.find(answers).map(|entry| address(entry.id))
     }
@@ -256,6 +260,29 @@ mod tests {
         let put = page.put(&next.resource, &ledger).unwrap();
         assert_eq!(put.fence, Fence::new(4, 10, 0));
         assert_eq!(put.keep, Duration::from_millis(2001));
+    }
+
+    #[test]
+    fn a_called_waiter_that_leaves_needs_no_look() {
+        let hour = Duration::from_secs(3_600);
+        let now = Moment::from_millis(1_000);
+        let mut ledger = Ledger::new(BY_STORE);
+        for id in 1..=3 {
+            ledger.contend(&ask_of(&claim(id, hour), Wait::InLine(hour)), now);
+        }
+        assert!(ledger.release(ClaimId::from_bytes([1; 16]), now));
+        let page = Page {
+            ledger: ledger.clone(),
+            now,
+            version: 1,
+            floor: BY_STORE,
+            lifetime: Timekeeping::Store.lifetime(),
+            raw: ledger.entries().to_vec(),
+        };
+        // The second was called by that release. It leaves, and the third is called in its place.
+        assert!(ledger.release(ClaimId::from_bytes([2; 16]), now));
+        let (left, next) = (address(ClaimId::from_bytes([2; 16])), address(ClaimId::from_bytes([3; 16])));
+        assert_eq!(page.newly_called(&ledger), Call::Answered(left, vec![next]));
     }
 
     #[test]

@@ -21,6 +21,8 @@ local function take_from_load(member)
   end
 end
 
+local called = {}
+
 -- Whether the claim was there as this member. One whose time has passed is tidied away, and was not there.
 local function take_out(member)
   local stop = redis.call('ZSCORE', held, member)
@@ -33,6 +35,8 @@ local function take_out(member)
   stop = redis.call('ZSCORE', places, member)
   if not stop then return nil end
   forget({ member }, claims, line, places)
+  -- A waiter that was called and leaves has answered: nobody needs to look after it.
+  if tonumber(stop) > now and tonumber(stop) <= now + CALL_GRACE then called[1] = '+' .. string.sub(member, 1, 8) end
   return tonumber(stop) > now
 end
 
@@ -44,7 +48,6 @@ if there == nil then
 end
 if there == nil then return refuse_as_replica(held) or 0 end
 
-local called = {}
 if redis.call('EXISTS', places) == 1 then
   expire_places(line, places, claims)
   local head = redis.call('ZRANGE', line, 0, 0)[1]
@@ -52,9 +55,11 @@ if redis.call('EXISTS', places) == 1 then
   -- Each holder weighs one at least: where that alone keeps the head waiting, the holders need not be read one by one.
   if head and redis.call('ZCOUNT', held, '(' .. now, '+inf') + weight <= capacity then
     local state = read_held(held, claims, nil, stored_fence())
+    state.called = called
     walk(state, line, places, claims, nil)
-    called = state.called
   end
 end
 tell(channel, called, '-')
+-- Only one that left has answered: something became free, and nobody was called for it.
+if #called == 1 and string.sub(called[1], 1, 1) == '+' then tell(channel, {}, '-') end
 return there and 1 or 0
