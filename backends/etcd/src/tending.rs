@@ -13,7 +13,7 @@ use crate::txn::Erase;
 
 /// Starts the task. It ends when the client is gone.
 pub(crate) fn start(core: &Arc<Core>) {
-    drop(tokio::spawn(tend(Arc::downgrade(core))));
+    drop(leasehold_machine::spawn(tend(Arc::downgrade(core))));
 }
 
 async fn tend(core: Weak<Core>) {
@@ -22,13 +22,13 @@ async fn tend(core: Weak<Core>) {
         let now = core.now();
         let chores = core.roster().chores(now, ENDS_TOGETHER);
         if !chores.keep_waiting.is_empty() {
-            drop(tokio::spawn(keep_waiting(core.clone(), chores.keep_waiting)));
+            drop(leasehold_machine::spawn(keep_waiting(core.clone(), chores.keep_waiting)));
         }
         if !chores.keep.is_empty() {
-            drop(tokio::spawn(keep(core.clone(), chores.keep)));
+            drop(leasehold_machine::spawn(keep(core.clone(), chores.keep)));
         }
         if !chores.end.is_empty() {
-            drop(tokio::spawn(end(core.clone(), chores.end)));
+            drop(leasehold_machine::spawn(end(core.clone(), chores.end)));
         }
         let pause = chores.next.map_or(LONGEST, |next| now.until(next)).clamp(SHORTEST, LONGEST);
         let nudge = core.nudge.clone();

@@ -79,7 +79,7 @@ impl Watcher {
         let (orders, inbox) = mpsc::unbounded_channel();
         let backoff = Backoff::default();
         let watchman = Watchman { cluster, inbox, watches: HashMap::new(), backoff };
-        drop(tokio::spawn(watchman.run()));
+        drop(leasehold_machine::spawn(watchman.run()));
         Watcher { orders, last: AtomicI64::new(0) }
     }
 

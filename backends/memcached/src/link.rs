@@ -52,12 +52,12 @@ impl Link {
         let (incoming, outgoing) = tokio::io::split(stream);
         let closed = Arc::new(AtomicBool::new(false));
         let (writer_ended, reader_ended) = (closed.clone(), closed.clone());
-        let writer = tokio::spawn(async move {
+        let writer = leasehold_machine::spawn(async move {
             write(outgoing, asked, expecting).await;
             writer_ended.store(true, Ordering::Release);
         });
         let writer_handle = writer.abort_handle();
-        let reader = tokio::spawn(async move {
+        let reader = leasehold_machine::spawn(async move {
             if let Err(garbled) = read(incoming, expected).await {
                 tracing::warn!(%garbled, "a connection to memcached is given up");
             }

@@ -168,7 +168,7 @@ impl Node {
                     // The failure speaks for those who come right after it.
                     let spent = Arc::downgrade(&slot);
                     let slots = Arc::downgrade(&self.slot);
-                    tokio::spawn(async move {
+                    leasehold_machine::spawn(async move {
                         tokio::time::sleep(REDIAL_PAUSE).await;
                         if let (Some(slots), Some(spent)) = (Weak::upgrade(&slots), Weak::upgrade(&spent)) {
                             replace(&slots, &spent);

@@ -276,7 +276,7 @@ fn drive<T>(
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    tokio::spawn(async move {
+    leasehold_machine::spawn(async move {
         let _driving = driving;
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {

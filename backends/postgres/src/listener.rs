@@ -26,7 +26,7 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn start(config: Arc<PostgresConfig>, channel: String) -> Listener {
         let bells = Bells::new();
-        let task = tokio::spawn(listen(config, channel, bells.clone()));
+        let task = leasehold_machine::spawn(listen(config, channel, bells.clone()));
         Listener { bells, task }
     }
 

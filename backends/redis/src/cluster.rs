@@ -266,7 +266,7 @@ impl Known {
         }
         let (own, opens_at) = (self.own.clone(), asking.pace.opens_at());
         // A task of its own, so that the answer is of now and not of when the last who waited for it left.
-        let ask = tokio::spawn(async move {
+        let ask = leasehold_machine::spawn(async move {
             if let Some(opens_at) = opens_at {
                 tokio::time::sleep_until(opens_at).await;
             }

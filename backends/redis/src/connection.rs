@@ -159,7 +159,7 @@ impl Link {
     ) -> Link {
         let closed = Arc::new(AtomicBool::new(false));
         let ended = closed.clone();
-        let driver = tokio::spawn(async move {
+        let driver = leasehold_machine::spawn(async move {
             driver.await;
             ended.store(true, Ordering::Release);
         });

@@ -97,7 +97,7 @@ impl Ears {
     pub(crate) fn new(stream: Box<dyn Duplex>, reach: Reach, limit: Duration) -> Ears {
         let (reader, writer) = tokio::io::split(stream);
         let (sender, answers) = mpsc::channel(BACKLOG);
-        let reader = tokio::spawn(read_all(BufReader::new(reader), sender)).abort_handle();
+        let reader = leasehold_machine::spawn(read_all(BufReader::new(reader), sender)).abort_handle();
         Ears { writer, answers, reader, reach, limit, asked: VecDeque::new() }
     }
 

@@ -73,7 +73,7 @@ impl Lookout {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         // A runtime that was shut down took its task with it.
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(run(self.shared.clone())));
+            *task = Some(leasehold_machine::spawn(run(self.shared.clone())));
         }
     }
 }

@@ -78,7 +78,9 @@ impl Sentinels {
         if watches.is_empty() || watches.iter().any(JoinHandle::is_finished) {
             watches.drain(..).for_each(|watch| watch.abort());
             let numbers = 0..self.shared.sentinels.len();
-            watches.extend(numbers.map(|number| tokio::spawn(watch::run(self.shared.clone(), number))));
+            watches.extend(
+                numbers.map(|number| leasehold_machine::spawn(watch::run(self.shared.clone(), number))),
+            );
         }
     }
 }

@@ -298,7 +298,7 @@ impl Wire {
         }
         let (dialer, opens_at) = (self.dialer.clone(), line.outage.opens_at());
         // A task of its own, so that those who leave do not take the attempt with them.
-        let task = tokio::spawn(async move {
+        let task = leasehold_machine::spawn(async move {
             if let Some(opens_at) = opens_at {
                 tokio::time::sleep_until(opens_at).await;
             }

@@ -81,7 +81,7 @@ impl ZooKeeperBackend {
             recent: Recent::default(),
             leftovers: Leftovers::default(),
         });
-        tokio::spawn(ending::sweep(Arc::downgrade(&ensemble)));
+        leasehold_machine::spawn(ending::sweep(Arc::downgrade(&ensemble)));
         let profile = profile(validity, ensemble.names.admission());
         Ok(ZooKeeperBackend { ensemble, validity, profile })
     }

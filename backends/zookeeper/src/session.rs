@@ -204,7 +204,7 @@ impl Sessions {
         }
         let first = Arc::new(first);
         let (sender, present) = watch::channel(Present::Open(first.clone()));
-        tokio::spawn(keep(config, tunnel.clone(), first.clone(), sender));
+        leasehold_machine::spawn(keep(config, tunnel.clone(), first.clone(), sender));
         Ok((Sessions { present, tunnel }, first))
     }
 

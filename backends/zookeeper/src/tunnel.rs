@@ -50,7 +50,7 @@ impl Tunnel {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(failed)?;
             doors.push(listener.local_addr().map_err(failed)?);
             let (host, files, trouble) = (host.clone(), files.clone(), trouble.clone());
-            tasks.push(tokio::spawn(serve(listener, host, files, limit, trouble)));
+            tasks.push(leasehold_machine::spawn(serve(listener, host, files, limit, trouble)));
         }
         Ok(Tunnel { doors, tasks, trouble })
     }
@@ -83,7 +83,7 @@ async fn serve(listener: TcpListener, host: Host, files: TlsFiles, limit: Durati
             continue;
         };
         let (host, files, trouble) = (host.clone(), files.clone(), trouble.clone());
-        tokio::spawn(async move {
+        leasehold_machine::spawn(async move {
             let outcome = match tokio::time::timeout(limit, reach(&near, from, &host, files)).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(format!("no TLS with {host} within {limit:?}")),

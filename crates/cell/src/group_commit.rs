@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind, Fence, Resource};
+use leasehold_machine::Unforked;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -168,7 +169,7 @@ impl<C: Cells> Shared<C> {
             queue.coming += 1;
             // A runtime that has ended drops what it is given, here and now.
             drop(queue);
-            drop(runtime.spawn(Round { shared: self.clone(), is_coming: true }.run()));
+            drop(runtime.spawn(Unforked::new(Round { shared: self.clone(), is_coming: true }.run())));
         }
     }
 

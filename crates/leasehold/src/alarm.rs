@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -23,8 +24,8 @@ use crate::panics::{contained, logged};
 #[derive(Debug)]
 pub(crate) struct Alarm {
     at: Moment,
-    /// Under which number it waits in the list.
-    number: Option<u64>,
+    /// In which list it waits, and under which number.
+    place: Option<(&'static Own, u64)>,
 }
 
 impl Alarm {
@@ -32,7 +33,7 @@ impl Alarm {
     pub(crate) fn after(left: Duration) -> Alarm {
         // The least that is slept: a clock that is not the machine's may say that nothing is left, and stand still.
         let left = left.max(LEAST);
-        Alarm { at: SystemClock.now().after(left), number: None }
+        Alarm { at: SystemClock.now().after(left), place: None }
     }
 }
 
@@ -48,15 +49,20 @@ impl Future for Alarm {
             return Poll::Ready(());
         }
         let waker = context.waker().clone();
-        let mut list = list();
-        let refused = list.see_to_the_thread().err();
-        let number = *self.number.get_or_insert_with(|| list.draw());
+        let Some(own) = Own::list() else {
+            // The task that renews tells of losses as well.
+            return Poll::Pending;
+        };
+        let mut list = own.lock();
+        let refused = list.see_to_the_thread(own).err();
+        let place = self.place.filter(|(list, _)| list.is_this_process());
+        let (_, number) = *self.place.insert(place.unwrap_or_else(|| (own, list.draw())));
         let is_first = list.waiting.first_key_value().is_none_or(|(first, _)| (self.at, number) < *first);
         let before = list.waiting.insert((self.at, number), waker);
         drop(list);
         drop(before);
         if is_first {
-            CHANGED.notify_one();
+            own.changed.notify_one();
         }
         if let Some(error) = refused {
             // The task that renews tells of losses as well; the next wait tries again.
@@ -68,23 +74,63 @@ impl Future for Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            let left = list().waiting.remove(&(self.at, number));
+        // In a fork of the process it waits nowhere: the thread that may have had the list does not exist.
+        if let Some((own, number)) = self.place.filter(|(own, _)| own.is_this_process()) {
+            let left = own.lock().waiting.remove(&(self.at, number));
             drop(left);
         }
     }
 }
 
+/// The list of one process.
+///
+/// A fork has the list of its parent, perhaps locked by a thread that it does not have. So each takes one of its own.
+#[derive(Debug)]
+struct Own {
+    /// Whose it is; zero where it is nobody's yet.
+    process: AtomicU32,
+    list: Mutex<List>,
+    changed: Condvar,
+}
+
 /// All who wait, by their moments.
+#[derive(Debug)]
 struct List {
     waiting: BTreeMap<(Moment, u64), Waker>,
     next: u64,
-    /// The process whose thread sees to the list: a fork has the list, and not the thread.
-    process: u32,
+    has_thread: bool,
 }
 
-static LIST: Mutex<List> = Mutex::new(List { waiting: BTreeMap::new(), next: 0, process: 0 });
-static CHANGED: Condvar = Condvar::new();
+/// One for each process of a chain of forks that each use this library.
+static LISTS: [Own; 32] = [const { Own::new() }; 32];
+
+impl Own {
+    const fn new() -> Own {
+        let list = List { waiting: BTreeMap::new(), next: 0, has_thread: false };
+        Own { process: AtomicU32::new(0), list: Mutex::new(list), changed: Condvar::new() }
+    }
+
+    /// The list of this process; `None` where its ancestors took all.
+    fn list() -> Option<&'static Own> {
+        Own::list_of(std::process::id())
+    }
+
+    fn list_of(process: u32) -> Option<&'static Own> {
+        LISTS.iter().find(|own| {
+            let taken = own.process.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst);
+            taken.map_or_else(|whose| whose == process, |_| true)
+        })
+    }
+
+    fn is_this_process(&self) -> bool {
+        self.process.load(Ordering::SeqCst) == std::process::id()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        // Every change is whole before anything can panic.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl List {
     fn draw(&mut self) -> u64 {
@@ -92,24 +138,18 @@ impl List {
         self.next
     }
 
-    fn see_to_the_thread(&mut self) -> std::io::Result<()> {
-        let process = std::process::id();
-        if self.process != process {
-            std::thread::Builder::new().name("leasehold-alarm".to_owned()).spawn(ring)?;
-            self.process = process;
+    fn see_to_the_thread(&mut self, own: &'static Own) -> std::io::Result<()> {
+        if !self.has_thread {
+            std::thread::Builder::new().name("leasehold-alarm".to_owned()).spawn(|| ring(own))?;
+            self.has_thread = true;
         }
         Ok(())
     }
 }
 
-fn list() -> MutexGuard<'static, List> {
-    // Every change is whole before anything can panic.
-    LIST.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The thread.
-fn ring() {
-    let mut list = list();
+fn ring(own: &Own) {
+    let mut list = own.lock();
     loop {
         let now = SystemClock.now();
         // Behind all that are due: no number is that large.
@@ -119,8 +159,8 @@ fn ring() {
             let first = list.waiting.first_key_value().map(|((at, _), _)| *at);
             // In steps, since the wait of the operating system does not count suspend.
             list = match first.map(|at| now.until(at).min(STEP)) {
-                Some(nap) => CHANGED.wait_timeout(list, nap).unwrap_or_else(PoisonError::into_inner).0,
-                None => CHANGED.wait(list).unwrap_or_else(PoisonError::into_inner),
+                Some(nap) => own.changed.wait_timeout(list, nap).unwrap_or_else(PoisonError::into_inner).0,
+                None => own.changed.wait(list).unwrap_or_else(PoisonError::into_inner),
             };
             continue;
         }
@@ -128,7 +168,7 @@ fn ring() {
         for waker in due.into_values() {
             contained(|| waker.wake());
         }
-        list = self::list();
+        list = own.lock();
     }
 }
 
@@ -176,15 +216,32 @@ pub(crate) mod tests {
         let long = Duration::from_secs(86_400);
         let mut dropped = Alarm::after(long);
         assert!((&mut dropped).now_or_never().is_none());
-        let place = (dropped.at, dropped.number.unwrap());
-        assert!(list().waiting.contains_key(&place));
+        let (own, number) = dropped.place.unwrap();
+        let place = (dropped.at, number);
+        assert!(own.lock().waiting.contains_key(&place));
         drop(dropped);
-        assert!(!list().waiting.contains_key(&place));
+        assert!(!own.lock().waiting.contains_key(&place));
         let mut never = Alarm::after(Duration::MAX);
         assert!((&mut never).now_or_never().is_none());
-        assert_eq!(never.number, None);
+        assert!(never.place.is_none());
         let soon = block_on(select(never, Alarm::after(Duration::from_millis(1))));
         assert!(matches!(soon, futures_util::future::Either::Right(_)));
+    }
+
+    #[test]
+    fn a_fork_has_a_list_of_its_own_which_nobody_has_locked() {
+        let own = Own::list().unwrap();
+        let _locked = own.lock();
+        let fork = std::process::id() + 1;
+        let other = Own::list_of(fork).unwrap();
+        assert!(!std::ptr::eq(own, other) && other.list.try_lock().is_ok());
+        assert!(std::ptr::eq(other, Own::list_of(fork).unwrap()));
+        assert!(std::ptr::eq(own, Own::list().unwrap()));
+        // What waits in the list of another process is left there.
+        let place = Some((other, 7));
+        let other = other.lock();
+        drop(Alarm { at: Moment::START, place });
+        drop(other);
     }
 
     #[test]

@@ -35,8 +35,10 @@ use crate::witness::{Telling, Witness};
 /// leases ends all the same, everything held is lost, with [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the
 /// client is closed.
 ///
-/// A process that is forked off holds nothing of its parent's: there the client is closed, and neither renews nor releases. Use it
-/// in one of the two only: their connections are the same.
+/// A process that is forked off holds nothing of its parent's: there the client is closed, and neither renews nor releases, and
+/// what it has of the store is left as it was copied, also where it is dropped. Use it in one of the two only: their connections are
+/// the same. A child that drives its copy of the runtime takes events of sockets from its parent, whose locks may then be lost by
+/// time. Where a store watches a process or a connection, what a dead parent held stays until its child has ended, too.
 ///
 /// # Does not promise
 /// Dropping the client does not wait for anything. What is still being given back goes on in the background as

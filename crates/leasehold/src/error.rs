@@ -87,6 +87,11 @@ impl Error {
         self
     }
 
+    /// Returns whether the store did not answer, so that what was asked is not known.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
+    }
+
     pub(crate) fn timeout(waited: Duration, resource: &Resource) -> Self {
         let text = format!("not free within {waited:.1?}; nothing is held");
         Error::new(ErrorKind::Timeout, "lock", text).on(resource)

@@ -11,6 +11,7 @@ use std::task::Poll;
 
 use futures_util::FutureExt;
 use leasehold_core::{Effect, Failure, FailureKind};
+use leasehold_machine::{Process, Unforked};
 use tracing::Span;
 
 /// Calls foreign code; `None` where it panics.
@@ -29,16 +30,11 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
 /// A fork of the process has a copy of it, and of its connection, on which anything that it did would be done to the parent: there
 /// it is left as it stands, neither polled nor dropped.
 pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
-    let process = std::process::id();
-    let mut call = Some(Box::pin(AssertUnwindSafe(call).catch_unwind()));
-    let answer = poll_fn(|context| {
-        if std::process::id() != process {
-            std::mem::forget(call.take());
-        }
-        match &mut call {
-            Some(call) => call.as_mut().poll(context).map(Some),
-            None => Poll::Ready(None),
-        }
+    let process = Process::this();
+    let mut call = Unforked::new(AssertUnwindSafe(call).catch_unwind());
+    let answer = poll_fn(|context| match process.is_this() {
+        true => call.poll_unpin(context).map(Some),
+        false => Poll::Ready(None),
     });
     let Some(answer) = answer.await else {
         return Err(Failure::new(
@@ -69,6 +65,13 @@ pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Ou
     let outcome = outcome.await;
     span.close();
     outcome.unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// Runs a future inside of the span that is current now.
+pub(crate) fn in_this_span<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    // The subscriber is asked for it, and called where it ends, also where the future is never polled.
+    let mut span = Closing(contained(Span::current));
+    async move { spanned(|| span.0.take().unwrap_or_else(Span::none), work).await }
 }
 
 /// A span whose end is foreign code as well.

@@ -73,6 +73,26 @@ async fn a_short_outage_at_the_first_look_is_waited_out() {
     }
 }
 
+/// The look at whether somebody is in the way belongs to the wait, and to its limit.
+#[tokio::test(start_paused = true)]
+async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
+    let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Leasehold::builder().over(fault.clone()).unwrap();
+    let segment = locks.segmented("stock", 3).of("key");
+    fault.set(Verb::Contend, Mode::Hang);
+    let began = tokio::time::Instant::now();
+    let waiting =
+        tokio::time::timeout(Duration::from_secs(60), segment.lock_timeout(Duration::from_millis(100)));
+    // Nothing is known of the lock, and the last look at it has a limit of its own.
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    fault.set(Verb::Contend, Mode::Pass);
+    let guard = segment.lock_timeout(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(segment.lock_timeout(Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Timeout);
+    guard.release().await.unwrap();
+    segment.lock_timeout(Duration::ZERO).await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_sold_twice_and_the_report_tells_who_waited() {
     let locks = memory().await;

@@ -1,4 +1,4 @@
-//! Facts about the machine that local stores rely on: its clock, its boot, its namespaces, its file systems.
+//! Facts about the machine that stores rely on: its clock, its boot, its namespaces, its file systems, its processes.
 //!
 //! Ground rules: each fact is read in one place, so that the file store, SQLite and the command judge a machine alike.
 //! Nothing here decides about locks. A fact that containers can replace says so.
@@ -9,8 +9,10 @@ mod boot;
 mod clock;
 mod file_system;
 mod namespace;
+mod process;
 
 pub use boot::{BOOT_ID, boot_id};
 pub use clock::since_boot;
 pub use file_system::FileSystem;
 pub use namespace::time_namespace;
+pub use process::{Process, Unforked, spawn};

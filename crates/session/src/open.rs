@@ -55,7 +55,7 @@ impl<S: Session> Open<S> {
             heard: AtomicU64::new(asked_at.as_nanos()),
         });
         let (watched, its_pulse) = (session.clone(), pulse.clone());
-        let watch = tokio::spawn(async move {
+        let watch = leasehold_machine::spawn(async move {
             listen(&*watched, &its_pulse).await;
             its_pulse.is_over.store(true, Ordering::SeqCst);
             lose();

@@ -77,6 +77,8 @@ enum Scope {
     Leases,
     /// Code that runs on a shared executor: crates that depend on tokio.
     Async,
+    /// Code that has connections and files, which a fork of the process shares.
+    Stores,
     /// All code that is not a test.
     Code,
 }
@@ -97,6 +99,12 @@ const BANS: &[Ban] = &[
         tokens: &["thread", ":", ":", "sleep"],
         scope: Scope::Async,
         advice: "This stops every task of the thread: await `tokio::time::sleep`.",
+    },
+    Ban {
+        tokens: &["tokio", ":", ":", "spawn"],
+        scope: Scope::Stores,
+        advice: "In a fork of the process this task would go on with the connections of the parent: use \
+                 `leasehold_machine::spawn`.",
     },
     Ban {
         tokens: &[".", "unwrap", "(", ")"],
@@ -125,6 +133,16 @@ impl Scope {
         match self {
             Self::Leases => ["crates/core", "crates/leasehold", "backends"].into_iter().any(below),
             Self::Async => members.iter().any(|member| member.uses_tokio && below(&member.folder)),
+            Self::Stores => {
+                let folders = [
+                    "backends",
+                    "crates/cell",
+                    "crates/session",
+                    "crates/leasehold/src/layer",
+                    "crates/leasehold/src/local",
+                ];
+                folders.into_iter().any(below)
+            }
             Self::Code => true,
         }
     }
@@ -192,6 +210,16 @@ mod tests {
     fn other_uses_of_the_types_are_let_pass() {
         let text = "use std::time::Instant;\nfn f(at: Instant) { at.elapsed(); clock.now(); log(\"Instant::now\"); }\n";
         assert_eq!(lines("crates/core/src/a.rs", text), NONE);
+    }
+
+    #[test]
+    fn tasks_of_stores_end_with_their_process() {
+        let text = "fn f() {\n    tokio::spawn(work);\n    leasehold_machine::spawn(work);\n    tokio::task::spawn_blocking(work);\n}\n";
+        for path in ["backends/redis/src/a.rs", "crates/session/src/a.rs", "crates/leasehold/src/local/a.rs"]
+        {
+            assert_eq!(lines(path, text), [2], "{path}");
+        }
+        assert_eq!(lines("crates/leasehold/src/engine/a.rs", text), NONE);
     }
 
     #[test]

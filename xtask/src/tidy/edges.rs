@@ -81,7 +81,7 @@ impl Role {
             (Self::Core, _) => Some("core depends on no crate of ours, not even in its tests"),
             _ if dependency.stage == Stage::Dev => None,
             (Self::Machine, _) => Some("machine depends on no crate of ours"),
-            (Self::Leasehold | Self::Backend | Self::Cli, Self::Machine) => None,
+            (Self::Leasehold | Self::Backend | Self::Support | Self::Cli, Self::Machine) => None,
             (Self::Leasehold, Self::Backend) if dependency.optional => None,
             (Self::Leasehold, Self::Backend) => {
                 Some("a backend is an optional dependency, behind its feature")
@@ -98,7 +98,9 @@ impl Role {
             (Self::Backend, _) => {
                 Some("a backend depends on core and machine, and on what backends share, only")
             }
-            (Self::Support, _) => Some("what backends share depends on core, and on each other, only"),
+            (Self::Support, _) => {
+                Some("what backends share depends on core and machine, and on each other, only")
+            }
             (Self::Conformance, _) => {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Resource, Share};
 
-use super::runtime::{may_block, wait};
+use super::runtime::{act_on, wait};
 use crate::coord::{Condition, WaitOutcome};
 use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
@@ -70,18 +70,12 @@ impl Guard {
     /// Calls `act` once, on a thread of leasehold, when the lock is lost. Never where it is given back before.
     ///
     /// For stopping what cannot ask by itself: closing a socket, setting a flag. It may block: leases are renewed meanwhile.
+    /// Of many such actions 128 are called at a time.
     ///
     /// # Errors
     /// `Closed` in a forked process.
     pub fn on_lost(&self, act: impl FnOnce(LossCause) + Send + 'static) -> Result<()> {
-        let ending = self.guard.ending();
-        wait("lost", async move {
-            drop(tokio::spawn(async move {
-                if let Some(cause) = ending.await {
-                    may_block(|| act(cause));
-                }
-            }));
-        })
+        act_on("lost", self.guard.ending(), act)
     }
 
     /// Gives the lock back, blocks until somebody notifies, and comes back with the lock, as
@@ -170,13 +164,7 @@ impl Guard {
     /// `Closed` in a forked process. Where the store cannot tell, `act` is never called; [`Guard::revoked_within`] says why.
     pub fn on_revoked(&self, act: impl FnOnce(Revocation) + Send + 'static) -> Result<()> {
         let revoking = self.guard.revoking();
-        wait("revoked", async move {
-            drop(tokio::spawn(async move {
-                if let Ok(Some(revocation)) = revoking.await {
-                    may_block(|| act(revocation));
-                }
-            }));
-        })
+        act_on("revoked", async move { revoking.await.ok().flatten() }, act)
     }
 
     /// Ends holding it here, as [`Guard::hand_off`](crate::Guard::hand_off).

@@ -2,7 +2,9 @@
 //!
 //! Ground rules: the runtime is made with the first call and never ends, so that dropping a guard always finds somebody who
 //! gives the lock back. A thread that waits for an answer waits on a plain channel, which no asynchronous runtime forbids. What a user
-//! passes in may block, and call this library: it runs under [`may_block`], so that leases are renewed meanwhile.
+//! passes in may block, and call this library: it runs under [`may_block`], so that leases are renewed meanwhile. Each that blocks
+//! has a thread, of which there are enough: as many as threads of the user's wait here, and [`ACTIONS_MAX`] for actions, of which
+//! there may be one for each lock.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -10,6 +12,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 
 use futures_util::FutureExt;
 use tokio::runtime::{Builder, Handle};
+use tokio::sync::Semaphore;
 
 use super::Interrupt;
 use crate::error::{Error, ErrorKind, Result};
@@ -51,6 +54,25 @@ pub(super) fn may_block<T>(code: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(code)
 }
 
+/// Has an action of the user's called with what `awaited` brings, if that is anything.
+///
+/// So many may block at a time; the others wait for them, and hold up nobody else.
+pub(super) fn act_on<T: Send + 'static>(
+    op: &'static str,
+    awaited: impl Future<Output = Option<T>> + Send + 'static,
+    act: impl FnOnce(T) + Send + 'static,
+) -> Result<()> {
+    static ACTIONS: Semaphore = Semaphore::const_new(ACTIONS_MAX);
+    drop(handle(op)?.spawn(async move {
+        if let Some(news) = awaited.await {
+            // Nobody closes it.
+            let _permit = ACTIONS.acquire().await;
+            may_block(|| act(news));
+        }
+    }));
+    Ok(())
+}
+
 fn handle(op: &'static str) -> Result<Handle> {
     static SHARED: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +84,9 @@ fn handle(op: &'static str) -> Result<Handle> {
                     use it in one of the two only";
         return Err(Error::new(ErrorKind::Closed, op, text));
     }
-    let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("leasehold").enable_all().build();
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(THREADS_MAX).thread_name("leasehold").enable_all();
+    let runtime = runtime.build();
     let runtime = runtime.map_err(|error| {
         Error::new(ErrorKind::Unavailable, op, format!("the operating system gives no thread: {error}"))
     })?;
@@ -72,3 +96,8 @@ fn handle(op: &'static str) -> Result<Handle> {
     std::mem::forget(runtime);
     Ok(handle)
 }
+
+/// The most actions that are called at a time.
+const ACTIONS_MAX: usize = 128;
+/// A thread that blocks in here has one of these at most. Without a free one the runtime would stand still.
+const THREADS_MAX: usize = 32_768;

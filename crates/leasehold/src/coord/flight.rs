@@ -45,7 +45,8 @@ use local::{Boarded, Seat};
 ///
 /// # Promises
 /// Of all who want a value that is not there, one loads it; the others get what it brings, each a moment after it is written.
-/// Where it fails or dies, the next in line loads; a failure is told to the caller whose loader failed, and to nobody else.
+/// Where it fails or dies, the next in line loads; a failure is told to the caller whose loader failed, and to nobody else. That the
+/// store does not answer is reported to all callers of one process together.
 /// A loader that was overtaken, because its lock was lost or the value was [invalidated](SingleFlight::invalidate)
 /// meanwhile, cannot replace what came later. Within one process all callers of a key are one.
 ///
@@ -230,16 +231,21 @@ impl SingleFlight {
         let seat = self.seat()?;
         let turn = match seat.board().await {
             Boarded::Turn(turn) => turn,
-            Boarded::Brought(loaded) => return Ok(loaded),
+            Boarded::Brought(outcome) => return Ok(outcome?),
         };
         let mut turn = Some(turn);
-        let loaded = self.fly(&register, ttl, load, || drop(turn.take())).await?;
+        let outcome = self.fly(&register, ttl, load, || drop(turn.take())).await;
         // Before the turn is over, so that nobody who waits for it goes as well. One who took too long has no turn any more, and
         // another may have brought a later value.
         if turn.is_some() {
-            seat.bring(&loaded);
+            match &outcome {
+                Ok(loaded) => seat.bring(loaded),
+                // The others waited with this one for the store to come back: not each of them again, one after the other.
+                Err(LoadError::Store(error)) if error.is_outage() => seat.fail(error),
+                Err(_) => {}
+            }
         }
-        Ok(loaded)
+        outcome
     }
 
     /// What is kept now, fresh or stale, without loading; `None` where nothing is.

@@ -246,8 +246,9 @@ fn draw() -> Result<u64> {
     })
 }
 
-/// Latch, written in its first way.
-const KIND: u8 = b'l';
+/// Latch, written in its second way. In the first, `l`, members counted under other numbers: a name that is counted by both would
+/// count twice, so neither reads what the other wrote.
+const KIND: u8 = b'L';
 /// How long one question waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
 /// Finds the number that a named member counts under, the same in every process and every version.
@@ -256,4 +257,16 @@ fn id_of(member: &str) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&digest.as_bytes()[..8]);
     u64::from_le_bytes(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_counts_under_one_number_for_each_way_of_writing() {
+        // These are an interface: whoever counts under other numbers has to write in another way.
+        let written = (KIND, id_of("shard 1"), id_of(""));
+        assert_eq!(written, (b'L', 13_760_905_573_519_302_224, 12_007_152_915_317_330_863));
+    }
 }

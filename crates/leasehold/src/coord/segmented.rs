@@ -11,6 +11,7 @@ use futures_util::future::{Either, FutureExt, select};
 use leasehold_core::Moment;
 
 use super::MultiLock;
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex};
 
@@ -181,12 +182,8 @@ impl Segmented {
     /// As [`Segmented::any`], and `Timeout`.
     pub async fn any_timeout(&self, limit: Duration) -> Result<Guard> {
         let engine = self.segment(0).mutex().engine().clone();
-        // Boxed, so that it has left all lines before the last look.
-        match select(Box::pin(self.any()), pin!(engine.sleep(limit))).await {
-            Either::Left((outcome, _)) => return outcome,
-            // The client closes.
-            Either::Right((false, any)) => return any.await,
-            Either::Right((true, any)) => drop(any),
+        if let Some(outcome) = within(&engine, limit, self.any()).await {
+            return outcome;
         }
         let found = engine.last_word(limit, self.try_any()).await?;
         found.ok_or_else(|| {
@@ -209,7 +206,7 @@ impl Segmented {
     /// The same for one who waits afterwards: what an outage hides counts as taken, since the wait outlasts it.
     async fn look_at_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         match self.try_some(start, count).await {
-            Err(error) if is_outage(&error) => Ok(None),
+            Err(error) if error.is_outage() => Ok(None),
             looked => looked,
         }
     }
@@ -265,7 +262,16 @@ impl Segment {
     /// # Errors
     /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.counted(self.mutex().lock_timeout(limit)).await
+        if limit.is_zero() {
+            // It looks once, and that look has to be seen to its end.
+            return self.try_lock().await?.ok_or_else(|| self.timeout(limit));
+        }
+        let engine = self.mutex().engine();
+        if let Some(outcome) = within(engine, limit, self.lock()).await {
+            return outcome;
+        }
+        let found = engine.last_word(limit, self.mutex().try_lock()).await?;
+        self.finish(engine.clock().now(), found.ok_or_else(|| self.timeout(limit)))
     }
 
     /// The lock itself.
@@ -278,13 +284,18 @@ impl Segment {
         let began = self.now();
         match self.mutex().try_lock().await {
             Ok(Some(guard)) => return self.finish(began, Ok(guard)),
-            Err(error) if !is_outage(&error) => return Err(error),
+            Err(error) if !error.is_outage() => return Err(error),
             // The wait gives a store time to come back.
             Ok(None) | Err(_) => {}
         }
         let counted = &self.segments[self.number];
         counted.waited.fetch_add(1, Ordering::Relaxed);
         self.finish(began, waiting.await)
+    }
+
+    fn timeout(&self, limit: Duration) -> Error {
+        let text = format!("segment {} was not free within {limit:.1?}; nothing is held", self.number);
+        Error::new(ErrorKind::Timeout, "lock", text)
     }
 
     fn now(&self) -> Moment {
@@ -405,9 +416,13 @@ fn hashed(key: &[u8]) -> u64 {
     mixed ^ (mixed >> 33)
 }
 
-/// Whether the store did not answer, so that nobody knows whether the lock is free.
-fn is_outage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
+/// Waits for up to `limit`; `None` where that is over, and the wait has left all lines. A client that closes says so itself.
+async fn within<T>(engine: &Engine, limit: Duration, waiting: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(waiting), pin!(engine.sleep(limit))).await {
+        Either::Left((outcome, _)) => Some(outcome),
+        Either::Right((false, waiting)) => Some(waiting.await),
+        Either::Right((true, _)) => None,
+    }
 }
 
 fn random_below(count: u32) -> Result<u32> {

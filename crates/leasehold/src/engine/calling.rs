@@ -84,7 +84,7 @@ impl Engine {
 
     /// Whether this process is a fork of the one that opened the client: then nothing here is its own.
     pub(super) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        !self.process.is_this()
     }
 
     /// Closes the client, since a task that it cannot do without has ended.

@@ -65,6 +65,10 @@ impl Drop for Contender {
             let text = "the task that asked for it panicked";
             Error::new(ErrorKind::OutcomeUnknown, "lock", text)
         } else {
+            // Nothing else drops it than the end of the runtime. Closed lines start no contender, which would be dropped in here.
+            if !self.engine.closed.is_cancelled() {
+                self.engine.end_with_its_runtime();
+            }
             Error::closed("lock")
         };
         Lines::ended(&self.engine, &self.want, Some(error.on(&self.want.resource)));

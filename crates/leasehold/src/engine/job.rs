@@ -58,6 +58,17 @@ impl Tally {
     }
 }
 
+/// One that was under way, and is no longer once this is dropped.
+struct Ended(Arc<Tally>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
 /// One claim that is to end. Claims bound the queue: each is here at most once.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -106,6 +117,8 @@ impl Job {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
+        // Last, and whatever happens before.
+        let _ended = Ended(self.tally.clone());
         if matches!(released, Released::Unknown(_)) {
             self.tally.unanswered.fetch_add(1, Ordering::SeqCst);
         }
@@ -114,9 +127,6 @@ impl Job {
         }
         if let Some(engine) = self.engine.take() {
             Lines::departed(&engine, &self.claim.resource, self.claim.id);
-        }
-        if self.tally.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.tally.idle.notify_waiters();
         }
     }
 

@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Backend, Claim, ClaimId, Clock, Moment, Note, Profile, Resource, Share};
+use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -148,7 +149,7 @@ pub(crate) struct Engine {
     telling: Telling,
     runtime: Handle,
     /// The process that opened it.
-    process: u32,
+    process: Process,
     lines: Lines,
     owners: Owners,
     keeper: Keeper,
@@ -190,7 +191,7 @@ impl Engine {
             closed: CancellationToken::new(),
             contenders: TaskTracker::new(),
             runtime,
-            process: std::process::id(),
+            process: Process::this(),
             backend,
             clock,
             tuning,
@@ -396,6 +397,15 @@ impl Engine {
             biased;
             answered = answered => answered,
             () = self.sleep_on(limit) => false,
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Its connections and files are those of the parent: the copy is never dropped, here or by anybody else who has it.
+            std::mem::forget(self.backend.clone());
         }
     }
 }

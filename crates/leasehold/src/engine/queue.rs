@@ -26,7 +26,7 @@ use super::line::{Change, Line, Local, Outcome, Place};
 use super::reaper::Released;
 use super::{Engine, Want};
 use crate::error::{Error, Result};
-use crate::panics::{logged, spanned};
+use crate::panics::{in_this_span, logged};
 use crate::random::{HashMap, Hashing};
 
 /// The local lines of all resources, in shards so that unrelated resources do not meet.
@@ -210,6 +210,9 @@ impl Lines {
 
     /// Ends every contender; their waiters are told by the client's own closing signal. Releases go on without their askers.
     pub(super) fn end_waits(engine: &Arc<Engine>) {
+        if engine.is_forked() {
+            return;
+        }
         for shard in &engine.lines.shards {
             let resources: Vec<_> = lock(shard).keys().cloned().collect();
             for resource in resources {
@@ -240,6 +243,10 @@ impl Lines {
         opens: bool,
         change: impl FnOnce() -> Change<'a, Reply, Weak<Errand>>,
     ) -> Changed {
+        if engine.is_forked() {
+            // A thread that does not exist here may have had the shard, and for ever.
+            return Changed::default();
+        }
         let mut shard = engine.lines.shard(resource);
         if opens && !shard.contains_key(resource) {
             let stands_behind = engine.profile().order >= Order::Fifo;
@@ -266,8 +273,7 @@ impl Lines {
         }
         if let Some(work) = started {
             // What it asks belongs to whoever sent it, as far as that is known here.
-            let span = tracing::Span::current();
-            engine.spawn(spanned(|| span, work));
+            engine.spawn(in_this_span(work));
         }
         changed
     }

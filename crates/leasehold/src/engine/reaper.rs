@@ -8,6 +8,7 @@
 use std::sync::{Arc, Weak};
 
 use leasehold_core::{Backend, Claim, Clock};
+use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,7 +28,7 @@ pub(crate) struct Reaper {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     tally: Arc<Tally>,
-    process: u32,
+    process: Process,
 }
 
 impl Reaper {
@@ -40,7 +41,7 @@ impl Reaper {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let worker = Worker::new(inbox, backend.clone(), clock.clone(), engine);
         drop(runtime.spawn(worker.run()));
-        Reaper { jobs, backend, clock, tally: Arc::default(), process: std::process::id() }
+        Reaper { jobs, backend, clock, tally: Arc::default(), process: Process::this() }
     }
 
     /// Ends a claim that was held. The local line goes on when it is done.
@@ -115,7 +116,7 @@ impl Reaper {
     }
 
     fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        !self.process.is_this()
     }
 
     /// Waits until nothing is under way; whether all that ended meanwhile was answered.

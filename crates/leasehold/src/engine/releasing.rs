@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use leasehold_core::{Backend, Clock, Moment};
+use leasehold_machine::Process;
 use tokio::sync::mpsc;
 
 use super::Engine;
@@ -41,7 +42,7 @@ pub(super) struct Worker {
     next: u64,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The process whose claims these are. A fork of it sends nothing.
-    process: u32,
+    process: Process,
     failed: bool,
 }
 
@@ -76,7 +77,7 @@ impl Worker {
             later: BTreeMap::new(),
             next: 0,
             calls: FuturesUnordered::new(),
-            process: std::process::id(),
+            process: Process::this(),
             failed: false,
         }
     }
@@ -103,7 +104,7 @@ impl Worker {
             count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
             () = tokio::time::sleep(nap.unwrap_or_default().min(STEP)), if nap.is_some() => {}
         }
-        if std::process::id() != self.process {
+        if !self.process.is_this() {
             return false;
         }
         for order in orders.drain(..) {

@@ -140,7 +140,8 @@ impl FileBackend {
         let pulse = own.pulse(claim)?;
         let proof = Proof::of(Life::of(&pulse));
         if !own.has_watcher(claim) {
-            let watcher = tokio::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.clone()));
+            let watcher =
+                leasehold_machine::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.clone()));
             own.watched_by(claim, watcher.abort_handle());
         }
         Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof })

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::layer::{Mode, Verb};
+use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::{Cache, CacheError, Cached, ErrorKind, Leasehold, LoadError, Loaded, Origin, SingleFlight};
 use tokio::time::Instant;
 
@@ -60,6 +60,34 @@ fn flight(locks: &Leasehold) -> SingleFlight {
 
 fn version(loaded: &Loaded) -> u64 {
     String::from_utf8(loaded.value.clone().unwrap()).unwrap().parse().unwrap()
+}
+
+/// While the store is away all callers of one process wait for it together, and are told together.
+#[tokio::test(start_paused = true)]
+async fn callers_of_one_key_fail_together_where_the_store_is_away() {
+    let fault = Arc::new(Fault::over(Arc::new(leasehold::local::MemoryBackend::new())));
+    let clock = crate::world::ticks();
+    let locks = Leasehold::builder().clock(clock).over(fault.clone()).unwrap();
+    let source = Arc::<Source>::default();
+    fault.set_all(Mode::Refuse);
+    let began = Instant::now();
+    let callers: Vec<_> = (0..5)
+        .map(|_| {
+            let (flight, source) = (flight(&locks), source.clone());
+            tokio::spawn(async move { ask(&flight, &source, Duration::ZERO, false).await })
+        })
+        .collect();
+    for caller in callers {
+        let error = caller.await.unwrap().unwrap_err();
+        assert!(
+            matches!(&error, LoadError::Store(error) if error.kind() == ErrorKind::Unavailable),
+            "{error}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+    fault.set_all(Mode::Pass);
+    // What was reported then is not reported to those who come later.
+    assert_eq!(ask(&flight(&locks), &source, Duration::ZERO, false).await.unwrap().origin, Origin::Loaded);
 }
 
 /// A loader that never ends costs others the time that a loader may take, and no more, in its own process and in others.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::core::LossCause;
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold, State};
+use leasehold::{ErrorKind, Leasehold, Note, State};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::common::{Store, block_on, ms};
@@ -223,4 +224,32 @@ async fn a_guard_of_a_closed_client_is_lost_at_once() {
     let guard = world.locks.mutex("job").lock().await.unwrap();
     assert!(world.locks.close(SOON).await);
     assert_eq!(guard.state(), State::Lost(LossCause::Closed));
+}
+
+/// Wherever in the order of its tasks a runtime drops the one that asks for the first of many different requests.
+#[test]
+fn a_line_of_many_requests_ends_with_its_runtime() {
+    for place in 0..8 {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let locks = runtime.block_on(async { Store::new().client().0 });
+        for _ in 0..place {
+            runtime.spawn(std::future::pending::<()>());
+        }
+        let held = runtime.block_on(async { locks.mutex("job").lock().await.unwrap() });
+        // Outside of the runtime, so that they do not leave the line with it.
+        let mut waiting: Vec<_> = (0..2_000)
+            .map(|number| {
+                let mutex = locks.mutex("job").note(Note::new(&number.to_string()).unwrap());
+                Box::pin(async move { mutex.lock().await })
+            })
+            .collect();
+        for waiting in &mut waiting {
+            assert!(waiting.now_or_never().is_none());
+        }
+        drop(runtime);
+        for waiting in waiting {
+            assert_eq!(block_on(waiting).unwrap_err().kind(), ErrorKind::Closed);
+        }
+        drop(held);
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::core::{Clock, LossCause, Moment};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ErrorKind, Event, Leasehold, State, SystemClock, Witness};
+use leasehold::{ErrorKind, Event, Leasehold, Note, State, SystemClock, Witness};
 use tracing::span::{Attributes, Id, Record};
 
 use crate::common::ms;
@@ -107,6 +107,51 @@ async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
     assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.unwrap(), LossCause::Expired);
     drop(guard);
     world.locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+}
+
+/// A subscriber that panics where it is asked which span it is in.
+struct Lost;
+
+impl tracing::Subscriber for Lost {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+    fn current_span(&self) -> tracing_core::span::Current {
+        panic!("a subscriber panics on the question for its span");
+    }
+}
+
+/// A release that lets the next one ask starts that, in a span that the subscriber is asked for.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_does_not_know_its_span_stops_nothing() {
+    let _told = tracing::subscriber::set_default(Lost);
+    let world = World::new(|_, _, _| pass());
+    let mutexes: Vec<_> = (0..3).map(|number| world.locks.mutex(&format!("job/{number}"))).collect();
+    let mut waiting = Vec::new();
+    let mut guards = Vec::new();
+    for mutex in &mutexes {
+        guards.push(mutex.lock().await.unwrap());
+        // With another note it is not handed over, so the release of the first starts a request for it.
+        let next = mutex.clone().note(Note::new("next").unwrap());
+        waiting.push(tokio::spawn(async move { next.lock_timeout(SOON).await }));
+    }
+    tokio::time::sleep(ms(100)).await;
+    // All at once, so that they are released as one batch.
+    drop(guards);
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
+    assert!(
+        tokio::time::timeout(SOON, world.locks.close(SOON * 2)).await.expect("nothing is left to wait for")
+    );
 }
 
 /// A backend that panics at the first call of each kind.

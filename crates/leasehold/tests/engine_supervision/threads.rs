@@ -1,15 +1,17 @@
 //! What threads pass in may block, and may panic, while leases are renewed.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold::State;
 use leasehold::blocking::{Guard, Leasehold};
+use leasehold::{Builder, Event, State, Witness};
 
 use crate::common::ms;
 
 const TTL: Duration = Duration::from_millis(600);
+const SOON: Duration = Duration::from_secs(60);
 
 fn renewed_meanwhile(locks: &Leasehold, work: impl FnOnce(&Leasehold)) {
     let guard = locks.mutex("held").ttl(TTL).lock().unwrap();
@@ -54,6 +56,63 @@ fn several_updates_at_a_time_may_block_and_lock() {
             }
         });
     });
+}
+
+/// More of them block together than a runtime has threads for, unless somebody counts them.
+#[test]
+fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
+    const MANY: usize = 600;
+    let witness = Arc::<Renewals>::default();
+    let locks = Leasehold::open("mem:").unwrap();
+    let healthy = Leasehold::open_with(Builder::default().witness(witness.clone()), "mem:").unwrap();
+    let held = healthy.mutex("held").ttl(ms(3_000)).lock().unwrap();
+    let (called, calls) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
+    let guards: Vec<Guard> =
+        (0..MANY).map(|number| locks.mutex(&format!("job/{number}")).lock().unwrap()).collect();
+    for guard in &guards {
+        let (called, ended) = (called.clone(), ended.clone());
+        let action = move |_| {
+            called.send(()).unwrap();
+            // Until the end of the test.
+            let _ended = ended.lock().unwrap().recv();
+        };
+        guard.on_lost(action).unwrap();
+    }
+    // All are lost together.
+    thread::spawn(move || locks.close(SOON));
+    calls.recv_timeout(SOON).expect("the first of them is called");
+    while guards.iter().any(|guard| guard.check().is_ok()) {
+        thread::sleep(ms(10));
+    }
+    let mut seen = witness.0.load(Ordering::SeqCst);
+    for _ in 0..3 {
+        let (began, before) = (Instant::now(), seen);
+        while seen == before && began.elapsed() < SOON {
+            thread::sleep(ms(10));
+            seen = witness.0.load(Ordering::SeqCst);
+        }
+        assert!(seen > before, "the actions of others stopped the renewal of a lease");
+    }
+    drop(end);
+    // All of them are called in the end.
+    for _ in 1..MANY {
+        calls.recv_timeout(SOON).unwrap();
+    }
+    held.release().unwrap();
+}
+
+/// Counts renewals.
+#[derive(Debug, Default)]
+struct Renewals(AtomicU64);
+
+impl Witness for Renewals {
+    fn witness(&self, event: &Event<'_>) {
+        if let Event::Renewed { .. } = event {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 #[test]

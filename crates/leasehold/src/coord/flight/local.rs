@@ -11,6 +11,7 @@ use leasehold_core::Resource;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
 
 use super::{Loaded, Origin};
+use crate::error::{Error, Result};
 
 /// All flights of one client.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ type Key = (Resource, usize);
 #[derive(Debug)]
 pub(super) struct Slot {
     turn: AsyncMutex<()>,
-    brought: watch::Sender<Option<Loaded>>,
+    brought: watch::Sender<Option<Result<Loaded>>>,
     /// Somebody of this process has it loaded behind the callers' backs.
     pub(super) renewing: AtomicBool,
 }
@@ -43,8 +44,8 @@ pub(super) struct Seat {
 pub(super) enum Boarded<'a> {
     /// It is his turn to go.
     Turn(MutexGuard<'a, ()>),
-    /// Another brought it.
-    Brought(Loaded),
+    /// Another brought it, or found that the store does not answer.
+    Brought(Result<Loaded>),
 }
 
 impl Flights {
@@ -72,7 +73,7 @@ impl Seat {
             turn = self.slot.turn.lock() => return Boarded::Turn(turn),
         };
         match told {
-            Some(loaded) => Boarded::Brought(loaded),
+            Some(outcome) => Boarded::Brought(outcome),
             // Nobody ever comes back without having brought something; a turn is what is left.
             None => Boarded::Turn(self.slot.turn.lock().await),
         }
@@ -84,7 +85,12 @@ impl Seat {
             Origin::Loaded => Origin::Kept,
             origin => origin,
         };
-        self.slot.brought.send_replace(Some(Loaded { value: loaded.value.clone(), origin }));
+        self.slot.brought.send_replace(Some(Ok(Loaded { value: loaded.value.clone(), origin })));
+    }
+
+    /// Reports to all who wait in this process that the store failed.
+    pub(super) fn fail(&self, error: &Error) {
+        self.slot.brought.send_replace(Some(Err(error.clone())));
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use leasehold_core::quorum::{Member, Memory};
 use leasehold_core::{Effect, Failure, FailureKind};
+use leasehold_machine::Unforked;
 
 use super::seats::{Outcomes, Seats, some_of};
 
@@ -78,7 +79,7 @@ impl Arming {
             return;
         }
         let arming = self.clone();
-        tokio::spawn(async move {
+        leasehold_machine::spawn(async move {
             let outcomes = arming.recall_all().await;
             arming.arm(&outcomes).await;
             // All clients notice, and one of them is enough.
@@ -184,10 +185,10 @@ impl Arming {
         let mut marking = tokio::task::JoinSet::new();
         for (number, memory) in whom {
             let (number, memory, seats) = (*number, (*memory).clone(), self.seats.clone());
-            marking.spawn(async move {
+            marking.spawn(Unforked::new(async move {
                 let Some(member) = seats.member(number) else { return (number, Ok(false)) };
                 (number, member.mark(&memory, epoch).await)
-            });
+            }));
         }
         let mut outcomes = Vec::with_capacity(whom.len());
         while let Some(joined) = marking.join_next().await {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leasehold_core::quorum::{Kept, Member, Stay};
 use leasehold_core::{Claim, Effect, Failure, Fence, Release, Renew, Renewal};
+use leasehold_machine::Unforked;
 
 use super::Quorum;
 use super::attempt::Granted;
@@ -76,7 +77,7 @@ impl Quorum {
             if missing.is_empty() {
                 continue;
             }
-            seeding.spawn(async move {
+            seeding.spawn(Unforked::new(async move {
                 for (claim, fence) in missing {
                     if let Err(failure) = member.seed(&claim, fence).await {
                         // The next renewal tries again.
@@ -84,7 +85,7 @@ impl Quorum {
                         return;
                     }
                 }
-            });
+            }));
         }
         // Waited for, so that no release overtakes it. A member answered just now, and has a limit of its own.
         while seeding.join_next().await.is_some() {}

@@ -78,7 +78,7 @@ impl Seats {
         F: Future<Output = ()> + Send + 'static,
     {
         if let Some(member) = self.member(number) {
-            tokio::spawn(call(member));
+            leasehold_machine::spawn(call(member));
         }
     }
 
@@ -107,7 +107,7 @@ impl Seats {
         for number in 0..self.count() {
             let (sender, leave, seats) = (sender.clone(), self.leave(number), self.clone());
             let asking = self.seats.get(number).map(|seat| call(seat.member.clone()));
-            tokio::spawn(async move {
+            leasehold_machine::spawn(async move {
                 let outcome = match (leave, asking) {
                     (Ok(_leave), Some(asking)) => asking.await,
                     (Err(failure), _) => Err(failure),

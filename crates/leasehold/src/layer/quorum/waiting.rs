@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::quorum::{Member, News};
 use leasehold_core::{Claim, Failure, Hint, Patience, Resource, Step};
+use leasehold_machine::Unforked;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -127,7 +128,8 @@ impl Quorum {
         let mut tasks = JoinSet::new();
         for number in 0..self.seats.count() {
             let Some(member) = self.seats.member(number) else { continue };
-            tasks.spawn(listen_to(number, member, resource.clone(), sender.clone(), ready.clone()));
+            let listening = listen_to(number, member, resource.clone(), sender.clone(), ready.clone());
+            tasks.spawn(Unforked::new(listening));
         }
         drop(ready);
         let mut hearing = HashSet::new();

@@ -1,0 +1,122 @@
+//! Which process this is, and work that only the process that began it may carry out.
+//!
+//! Ground rules: a fork has a copy of everything in memory, and shares the open files and connections of its parent. Whatever it
+//! did with them would be done to its parent, so there such work is left as it was copied: it is neither polled nor dropped.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::task::JoinHandle;
+
+/// A process, to be told from its forks.
+///
+/// Not promised: a fork that is the first process of a PID namespace is not told from a parent that is the first of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u32);
+
+impl Process {
+    /// Names this process.
+    pub fn this() -> Process {
+        Process(std::process::id())
+    }
+
+    /// Returns whether this code runs in that process, and not in a fork of it.
+    pub fn is_this(self) -> bool {
+        std::process::id() == self.0
+    }
+}
+
+/// A future that belongs to the process that made it. In a fork it never ends: it is neither polled nor dropped.
+pub struct Unforked<F> {
+    process: Process,
+    work: Option<Pin<Box<F>>>,
+}
+
+impl<F> Unforked<F> {
+    /// Binds a future to this process.
+    pub fn new(work: F) -> Unforked<F> {
+        Unforked { process: Process::this(), work: Some(Box::pin(work)) }
+    }
+}
+
+impl<F: Future> Future for Unforked<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if !self.process.is_this() {
+            return Poll::Pending;
+        }
+        match &mut self.work {
+            Some(work) => work.as_mut().poll(context),
+            // Only a drop takes it.
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Unforked<F> {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            std::mem::forget(self.work.take());
+        }
+    }
+}
+
+impl<F> fmt::Debug for Unforked<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unforked").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+/// Spawns a task that a fork of this process leaves as it is. Needs a tokio runtime, as [`tokio::spawn`] does.
+///
+/// # Cancel safety
+/// As [`tokio::spawn`]: dropping the handle does not end the task.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn spawn<F>(work: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    tokio::spawn(Unforked::new(work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Told(std::sync::mpsc::Sender<()>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn a_copy_in_another_process_is_neither_polled_nor_dropped() {
+        for is_fork in [false, true] {
+            let (sender, told) = std::sync::mpsc::channel();
+            let held = Told(sender);
+            let mut work = Unforked::new(async move { drop(held) });
+            if is_fork {
+                work.process = Process(std::process::id() + 1);
+            }
+            let polled = Pin::new(&mut work).poll(&mut Context::from_waker(std::task::Waker::noop()));
+            assert_eq!(polled.is_pending(), is_fork);
+            drop(work);
+            assert_eq!(told.try_recv().is_err(), is_fork);
+        }
+    }
+
+    #[test]
+    fn what_is_never_polled_is_dropped_by_its_own_process() {
+        let (sender, told) = std::sync::mpsc::channel();
+        let held = Told(sender);
+        drop(Unforked::new(async move { drop(held) }));
+        told.try_recv().unwrap();
+    }
+}
