@@ -29,6 +29,8 @@ pub(crate) struct Base {
     pub(crate) flavour: Flavour,
     /// The name by which the server tells the database from others.
     pub(crate) database: String,
+    /// The name in the URL, where it is another one. Locks had it in earlier versions.
+    pub(crate) written: Option<String>,
     /// The table of holders, quoted.
     pub(crate) held: String,
 }
@@ -42,6 +44,7 @@ impl Base {
     ) -> Result<Base, Failure> {
         let mut link = Link::dial(&config).await?;
         let (flavour, database) = (link.flavour, std::mem::take(&mut link.database));
+        let written = (config.database != database).then(|| config.database.clone());
         let pool = Pool::new(Arc::new(config), clock);
         schema::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
@@ -54,7 +57,7 @@ impl Base {
             ));
         }
         let held = pool.config.names.table(held);
-        Ok(Base { pool, server, flavour, database, held })
+        Ok(Base { pool, server, flavour, database, written, held })
     }
 
     /// One more connection, whose locks live as long as it does.

@@ -119,6 +119,10 @@ impl Base {
     /// What the server knows the lock by. Native names are digests: servers differ in whether letters count as large or
     /// small, and how long a name may be; and this database's locks are not those of others on the server.
     fn lock_name(&self, resource: &Resource) -> String {
+        self.name_in(&self.database, resource)
+    }
+
+    fn name_in(&self, database: &str, resource: &Resource) -> String {
         let name = resource.as_str();
         let fits = match self.flavour {
             Flavour::MariaDb => name.len() <= MARIADB_MAX_BYTES,
@@ -129,11 +133,39 @@ impl Base {
             Dialect::Tooz if fits => name.to_owned(),
             Dialect::DotNet => dotnet::lock_name(name),
             Dialect::Tooz | Dialect::Native | Dialect::ShedLock => {
-                let whose = format!("{}\0{}", self.database, resource.as_str());
-                let digest = blake3::hash(whose.as_bytes()).to_hex();
+                let digest = blake3::hash(format!("{database}\0{name}").as_bytes()).to_hex();
                 format!("leasehold-{}", &digest[..DIGITS])
             }
         }
+    }
+
+    /// What earlier versions call the lock, where that is something else.
+    fn former_name(&self, resource: &Resource) -> Option<String> {
+        let former = self.name_in(self.written.as_ref()?, resource);
+        (former != self.lock_name(resource)).then_some(former)
+    }
+
+    /// The statements that try to take the lock, and leave in `@leasehold` whether it is taken. A lock with two names is taken under
+    /// both or none.
+    fn taking(&self, resource: &Resource) -> String {
+        // Each is asked for in a statement of its own, because nobody promises how often a condition is evaluated.
+        let name = utf8(&self.lock_name(resource));
+        let taking = format!("SET @leasehold = GET_LOCK({name}, 0); ");
+        let Some(former) = self.former_name(resource) else { return taking };
+        taking
+            + &format!(
+                "SET @former = IF(@leasehold = 1, GET_LOCK({}, 0), 1); \
+                 SET @back = IF(@former = 1, 1, RELEASE_LOCK({name})); \
+                 SET @leasehold = IF(@former = 1, @leasehold, @former); ",
+                utf8(&former)
+            )
+    }
+
+    /// The statements that give the lock back, and answer 1 where it was held.
+    fn giving_back(&self, resource: &Resource) -> String {
+        let name = utf8(&self.lock_name(resource));
+        let former = self.former_name(resource).map(|former| format!("DO RELEASE_LOCK({}); ", utf8(&former)));
+        format!("{}SELECT RELEASE_LOCK({name})", former.unwrap_or_default())
     }
 }
 
@@ -154,14 +186,14 @@ impl GetLockSession {
             claim.id.to_hex(),
             literal(claim.note.as_str())
         );
-        // The lock is asked for in a statement of its own, because nobody promises how often a condition is evaluated.
         let statements = format!(
-            "SET @leasehold = GET_LOCK({lock_name}, 0); \
+            "{taking}\
              INSERT INTO {held} (lock_name, name, claim, note, session, seq, since) \
              SELECT {lock_name}, {entry}, LAST_INSERT_ID({NOW}), {NOW} FROM DUAL WHERE @leasehold = 1 \
              ON DUPLICATE KEY UPDATE name = {name}, claim = '{claim}', note = {note}, session = CONNECTION_ID(), \
              seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), since = {NOW}; \
              SELECT @leasehold, LAST_INSERT_ID()",
+            taking = self.base.taking(&claim.resource),
             held = self.base.held,
             name = literal(claim.resource.as_str()),
             claim = claim.id.to_hex(),
@@ -179,8 +211,7 @@ impl GetLockSession {
 
     /// Gives the lock back; `false` where the server says that this session did not have it.
     async fn give_back(&self, claim: &Claim) -> Result<bool, Refusal> {
-        let lock_name = utf8(&self.base.lock_name(&claim.resource));
-        let rows = self.held.run(&format!("SELECT RELEASE_LOCK({lock_name})")).await?;
+        let rows = self.held.run(&self.base.giving_back(&claim.resource)).await?;
         let given: Option<u8> = only(rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)?;
         Ok(given == Some(1))
     }

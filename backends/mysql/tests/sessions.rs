@@ -245,6 +245,36 @@ async fn a_database_is_one_however_its_name_is_written() {
     assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none(), "both hold it");
 }
 
+/// Earlier versions call a lock by the database as the URL writes it. This is their name of `job` in `LOCKS`.
+#[tokio::test]
+async fn old_and_new_names_of_a_lock_exclude_each_other() {
+    let digest = blake3::hash(b"LOCKS\0job").to_hex();
+    let name = &digest[..54];
+    let builder = MariaDbServer::builder().setting("lower-case-table-names", "1");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let url = |database: &str| format!("mysql://root@{}/{database}?{SESSIONS}", server.addr());
+    let mut old = Conn::new(Opts::from_url(&server.url()).unwrap()).await.unwrap();
+    let mut asked = async |function: &str| -> Option<u8> {
+        old.query_first(format!("SELECT {function}")).await.unwrap().unwrap()
+    };
+    let (take, free) =
+        (format!("GET_LOCK('leasehold-{name}', 0)"), format!("RELEASE_LOCK('leasehold-{name}')"));
+    let (one, other) = (open(&url("LOCKS")).await, open(&url("locks")).await);
+    assert_eq!(asked(&take).await, Some(1));
+    assert!(look_once(&*one, &claim("job", LONG)).await.unwrap().is_none(), "beside an old client");
+    // What could not be taken under both names is taken under none.
+    let held = claim("job", LONG);
+    hold(&*other, &held).await;
+    assert!(matches!(release(&*other, &held).await, Release::Freed));
+    assert_eq!(asked(&free).await, Some(1));
+    let held = claim("job", LONG);
+    hold(&*one, &held).await;
+    assert_eq!(asked(&take).await, Some(0), "an old client beside a new one");
+    assert!(look_once(&*other, &claim("job", LONG)).await.unwrap().is_none());
+    assert!(matches!(release(&*one, &held).await, Release::Freed));
+    assert_eq!(asked(&take).await, Some(1), "left after the release");
+}
+
 /// Two tables of holders do not make two locks of one name in one database; their fences go by one clock.
 #[tokio::test]
 async fn clients_with_other_tables_exclude_each_other_and_fences_rise() {
