@@ -157,6 +157,8 @@ struct Kept {
 struct Asks {
     /// Those without an answer, in the order in which they were sent. What a later one confirmed is in here no more.
     open: Vec<u64>,
+    /// The last one that was confirmed.
+    confirmed: u64,
     /// One of them is still waited for: nothing was confirmed since it was sent.
     is_waiting: bool,
     /// How many in a row were not confirmed in time.
@@ -177,8 +179,14 @@ impl Asks {
     /// This one was confirmed, and with it all that were sent before.
     fn confirm(&mut self, number: u64) {
         self.open.retain(|open| *open > number);
+        self.confirmed = number;
         self.is_waiting = false;
         self.failures = 0;
+    }
+
+    /// Returns whether a later one was confirmed, so that neither a yes nor a failure of this one means anything any more.
+    fn is_overtaken(&self, number: u64) -> bool {
+        number < self.confirmed
     }
 
     /// This one failed. `false` where another one was confirmed after it was sent, so that it means nothing any more.
@@ -364,6 +372,9 @@ impl Watchdog {
         let now = self.clock.now();
         for (id, renewal) in answers.renewals {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
+            if kept.asks.is_overtaken(answers.number) && !matches!(renewal, Renewal::Lost) {
+                continue;
+            }
             let look_at = match renewal {
                 Renewal::Renewed | Renewal::Alive if kept.held.renewed(answers.asked_at) => {
                     kept.asks.confirm(answers.number);
@@ -492,6 +503,7 @@ mod tests {
         asks.confirm(7);
         assert_eq!((asks.open.as_slice(), asks.is_waiting, asks.failures), (&[9][..], false, 0));
         assert!(!asks.fail(4) && !asks.fail(9), "a failure that was overtaken says nothing");
+        assert!(asks.is_overtaken(4) && !asks.is_overtaken(7) && !asks.is_overtaken(9));
         asks.send(12);
         asks.send(15);
         assert!(asks.fail(12) && asks.is_waiting, "another one is open");

@@ -6,7 +6,7 @@ use leasehold::core::LossCause;
 use leasehold::{Guard, State};
 
 use crate::common::ms;
-use crate::odd::{Call, World, fail, hang, pass};
+use crate::odd::{Call, World, fail, hang, late, pass};
 
 const TTL: Duration = Duration::from_secs(5);
 
@@ -55,6 +55,21 @@ async fn a_failure_that_comes_after_a_later_yes_says_nothing() {
     tokio::time::sleep(TTL * 10).await;
     assert_eq!(guard.state(), State::Valid);
     assert_eq!(world.diary.count("suspected", "job"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_yes_that_a_later_one_overtook_ends_no_doubt() {
+    let world = World::new(|call, number, _| match (call, number) {
+        (Call::Renew, 1) => late(ms(2_500)),
+        (Call::Renew, 2) => pass(),
+        (Call::Renew, _) => hang(),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    tokio::time::sleep(TTL * 3).await;
+    assert_eq!(guard.state(), State::Lost(LossCause::Expired));
+    // When the first was overdue, and when the third was: the answer to the first came after that.
+    assert_eq!(world.diary.count("suspected", "job"), 2);
 }
 
 #[tokio::test(start_paused = true)]

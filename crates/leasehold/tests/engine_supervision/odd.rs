@@ -74,6 +74,14 @@ pub(crate) fn pass() -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(std::future::ready(Ok(())))
 }
 
+/// What passes after a while.
+pub(crate) fn late(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        tokio::time::sleep(after).await;
+        Ok(())
+    })
+}
+
 /// What is never answered.
 pub(crate) fn hang() -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(std::future::pending())
