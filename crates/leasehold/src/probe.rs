@@ -3,7 +3,7 @@
 
 use std::future::Future;
 
-use leasehold_core::{LossCause, Moment};
+use leasehold_core::{ClaimId, LossCause, Moment, Resource, Share};
 
 use crate::engine::State;
 use crate::{Guard, Leasehold};
@@ -46,4 +46,23 @@ pub fn ending(guard: &Guard) -> impl Future<Output = Option<LossCause>> + Send +
 /// How many resources the engine of a client remembers, for those who wait or hold.
 pub fn lines(client: &Leasehold) -> usize {
     client.engine().lines()
+}
+
+/// The first task in the local line of a resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// A number that no other task has.
+    pub number: u64,
+    /// What it waits for.
+    pub share: Share,
+    /// Nobody else in the line came before it.
+    pub came_first: bool,
+    /// The claim of this client that stands on the server for this task, or for another one of the line.
+    pub asks: Option<ClaimId>,
+}
+
+/// Looks at who is first in the local line of a resource.
+pub fn head(client: &Leasehold, resource: &Resource) -> Option<Head> {
+    let (number, share, came_first, asks) = client.engine().head(resource)?;
+    Some(Head { number, share, came_first, asks })
 }

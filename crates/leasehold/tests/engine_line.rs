@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::{Store, ms, settles, waiting};
 use leasehold::layer::Verb;
-use leasehold::{ErrorKind, Fence, Guard, Leasehold, Result, Tuning};
+use leasehold::{ErrorKind, Fence, Guard, Leasehold, Note, Result, Tuning};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -233,6 +233,60 @@ async fn who_gives_up_in_the_line_wakes_those_behind() {
     drop((granted(asks_for_one).await, held));
     settles(&locks, "prices").await;
     settles(&locks, "encode").await;
+}
+
+#[tokio::test]
+async fn a_contender_for_another_keeps_nobody_asleep() {
+    let (locks, _) = Store::new().client();
+    let prices = locks.rwlock("prices");
+    let held = prices.read().await.unwrap();
+    let [gives_up, reader, writer, urgent] = [(); 4].map(|()| prices.clone());
+    let gives_up = standing(async move { gives_up.write_timeout(ms(50)).await }).await;
+    let reads = standing(async move { reader.read().await }).await;
+    let writes = standing(async move { writer.write().await }).await;
+    assert_eq!(gives_up.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    drop(granted(reads).await);
+    waiting(&locks, "prices", 1).await;
+    let reads = standing(async move { urgent.priority(1).read().await }).await;
+    drop((granted(reads).await, held));
+    granted(writes).await.release().await.unwrap();
+
+    let encoders = locks.semaphore("encode", 3);
+    let held = [encoders.acquire().await.unwrap(), encoders.acquire().await.unwrap()];
+    let [gives_up, one, two] = [(); 3].map(|()| encoders.clone());
+    let gives_up = standing(async move { gives_up.acquire_many_timeout(2, ms(50)).await }).await;
+    let asks_for_one = standing(async move { one.acquire().await }).await;
+    let asks_for_two = standing(async move { two.acquire_many(2).await }).await;
+    assert_eq!(gives_up.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    drop((granted(asks_for_one).await, held));
+    drop(granted(asks_for_two).await);
+    settles(&locks, "prices").await;
+    settles(&locks, "encode").await;
+}
+
+#[tokio::test]
+async fn who_no_hand_over_can_serve_has_a_place_on_the_server() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let mutex = locks.mutex("job");
+    // Another note, another lease, and what is held for longer than it may be handed on.
+    for other_want in
+        [mutex.clone().note(Note::new("mine").unwrap()), mutex.clone().ttl(ms(20_000)), mutex.clone()]
+    {
+        let held = mutex.lock().await.unwrap();
+        let waits = standing(async move { other_want.lock().await }).await;
+        waiting(&other, "job", 1).await;
+        let later = other.mutex("job");
+        let later = standing(async move { later.lock().await }).await;
+        waiting(&other, "job", 2).await;
+        held.release().await.unwrap();
+        let first = granted(waits).await;
+        assert!(!later.is_finished(), "it came later");
+        first.release().await.unwrap();
+        granted(later).await.release().await.unwrap();
+    }
+    settles(&other, "job").await;
 }
 
 #[tokio::test]

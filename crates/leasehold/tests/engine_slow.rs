@@ -43,6 +43,30 @@ async fn grants_that_come_too_late_are_not_asked_for_for_ever() {
     mutex.lock().await.unwrap().release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn late_grants_far_apart_are_no_slow_store() {
+    let store = Store::new();
+    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    // As where this process is stopped for a moment, each time in which a grant is on its way.
+    wire.set(Verb::Contend, Mode::LateReply(ms(2_000)));
+    let mutex = locks.mutex("job").ttl(ms(1_000));
+    let waits = tokio::spawn(async move { mutex.lock().await });
+    common::held(&other, "job").await;
+    let held = other.mutex("job").lock().await.unwrap();
+    common::waiting(&other, "job", 1).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(wire.calls(Verb::Release), 1, "the first grant was too late");
+    held.release().await.unwrap();
+    while wire.calls(Verb::Release) == 1 {
+        assert!(!waits.is_finished(), "{:?}", waits.await);
+        tokio::time::sleep(ms(5)).await;
+    }
+    wire.set_all(Mode::Pass);
+    let guard = waits.await.unwrap().expect("the store answered at once in between");
+    guard.release().await.unwrap();
+    settles(&other, "job").await;
+}
+
 /// The memory store, on a server that counts in whole seconds.
 #[derive(Debug)]
 struct Coarse(MemoryBackend, Profile);

@@ -48,12 +48,7 @@ impl Engine {
                 drawn.send_replace(Some(id));
             };
             let outcome = pursue(&engine, &want, &patience, drawn).await;
-            let outcome = outcome.map(|held| {
-                held.map(|held| {
-                    engine.keeper.limit_hold(&held, want.max_hold);
-                    Lines::granted_directly(&engine, held)
-                })
-            });
+            let outcome = outcome.and_then(|charge| charge.map(Lines::granted_directly).transpose());
             // Undelivered, the hold is dropped here and gives itself back.
             drop(reply.send(outcome));
         });

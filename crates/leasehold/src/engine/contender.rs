@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Effect, Failure, Grant, Patience, Resource, Step};
+use leasehold_core::{Claim, ClaimId, Effect, Failure, Moment, Patience, Resource, Step};
 
 use super::calling::Attempt;
-use super::held::{Held, State, Term};
+use super::charge::Charge;
 use super::hold::Hold;
 use super::outage::Outage;
 use super::queue::Lines;
@@ -41,15 +41,15 @@ struct Contender {
 }
 
 impl Contender {
-    async fn contend(&self, patience: &Patience) -> Result<Option<Arc<Held>>> {
+    async fn contend(&self, patience: &Patience) -> Result<Option<Charge>> {
         let drawn = |id| Lines::contends_as(&self.engine, &self.want.resource, id);
         pursue(&self.engine, &self.want, patience, drawn).await
     }
 
-    fn settle(mut self, outcome: Result<Option<Arc<Held>>>) {
+    fn settle(mut self, outcome: Result<Option<Charge>>) {
         self.is_settled = true;
         match outcome {
-            Ok(Some(held)) => Lines::granted(&self.engine, &self.want, held),
+            Ok(Some(charge)) => Lines::granted(charge),
             Ok(None) => Lines::ended(&self.engine, &self.want, None),
             Err(error) => Lines::ended(&self.engine, &self.want, Some(error)),
         }
@@ -80,21 +80,22 @@ impl Drop for Contender {
 ///
 /// A grant whose lease has run out when it arrives is useless, and keeps others out. So it is released, and after a pause another
 /// claim is asked for, which a late release of the first cannot end. A server that answers so slowly for as long as an outage may
-/// last counts as away.
+/// last, without an answer in time in between, counts as away.
 pub(super) async fn pursue(
     engine: &Arc<Engine>,
     want: &Want,
     patience: &Patience,
     drawn: impl Fn(ClaimId),
-) -> Result<Option<Arc<Held>>> {
+) -> Result<Option<Charge>> {
     let mut slow = Outage::none();
     loop {
         let claim = engine.claim(want)?;
         drawn(claim.id);
         match pursue_one(engine, want, &claim, patience).await? {
-            Pursuit::Granted(held) => return Ok(Some(held)),
+            Pursuit::Granted(charge) => return Ok(Some(charge)),
             Pursuit::Left => return Ok(None),
-            Pursuit::Stale => {}
+            // The store was there while this one stood in line.
+            Pursuit::Stale { asked_at } => slow.was_over(engine, asked_at),
         }
         abandon(engine, &claim);
         if patience.is_ended() {
@@ -109,11 +110,13 @@ pub(super) async fn pursue(
 
 /// Result of asking for one claim.
 enum Pursuit {
-    Granted(Arc<Held>),
+    Granted(Charge),
     /// Patience ended; nothing is left behind.
     Left,
-    /// It was granted, and its lease was over when the answer came.
-    Stale,
+    /// What was asked for then was granted, and its lease was over when the answer came.
+    Stale {
+        asked_at: Moment,
+    },
 }
 
 async fn pursue_one(
@@ -135,8 +138,8 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
         }
         match ask(engine, claim, patience).await {
             Ok(Step::Granted(grant)) => {
-                let held = take_charge(engine, want, claim, &grant)?;
-                return Ok(held.map_or(Pursuit::Stale, Pursuit::Granted));
+                let stale = Pursuit::Stale { asked_at: grant.asked_at };
+                return Ok(Charge::take(engine, want, claim, grant)?.map_or(stale, Pursuit::Granted));
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 Lines::hears(engine, &claim.resource, true);
@@ -191,9 +194,8 @@ async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Op
         tries += 1;
         match ask(engine, claim, &patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(held) = take_charge(engine, want, claim, &grant)? {
-                    engine.keeper.limit_hold(&held, want.max_hold);
-                    return Ok(Some(Lines::granted_directly(engine, held)));
+                if let Some(charge) = Charge::take(engine, want, claim, grant)? {
+                    return Lines::granted_directly(charge).map(Some);
                 }
                 if tries == LOOKS {
                     abandon(engine, claim);
@@ -224,29 +226,6 @@ pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> 
         engine.telling.tell(|| Event::Blocked { resource: &claim.resource, ahead: hint.ahead });
     }
     step
-}
-
-/// Hands a grant to the keeper; `None` where it ran out before it arrived.
-///
-/// # Errors
-/// `Closed` where the client was closed meanwhile, or this is a fork of its process; then it is given up.
-pub(super) fn take_charge(
-    engine: &Arc<Engine>,
-    want: &Want,
-    claim: &Claim,
-    grant: &Grant,
-) -> Result<Option<Arc<Held>>> {
-    let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).then_quiet(want.quiet);
-    let held = Arc::new(Held::new(claim.clone(), grant, term, engine.clock.clone(), engine.telling.clone()));
-    if held.state() != State::Valid {
-        logged!(debug, resource = %claim.resource, "a grant had run out when it arrived");
-        return Ok(None);
-    }
-    if engine.is_forked() || !engine.keeper.watch(&held, grant.lost.as_ref()) {
-        abandon(engine, claim);
-        return Err(Error::closed("lock").on(&claim.resource));
-    }
-    Ok(Some(held))
 }
 
 /// Ends a claim that nobody waits for any more.

@@ -148,9 +148,9 @@ impl Held {
         self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
     }
 
-    /// Keeps it with its present user.
-    pub(crate) fn pin(&self) {
-        self.pinned.store(true, Ordering::SeqCst);
+    /// Keeps it with its present user. `true` for the first who says so.
+    pub(super) fn pin(&self) -> bool {
+        !self.pinned.swap(true, Ordering::SeqCst)
     }
 
     /// Returns whether it stays with its present user.
@@ -323,7 +323,7 @@ impl Held {
     }
 
     /// This process has heard that somebody asks for it back. The first reason stays.
-    pub(crate) fn revoke(&self, reason: &str) {
+    pub(super) fn revoke(&self, reason: &str) {
         let _ = self.revoked.set(reason.into());
     }
 

@@ -86,8 +86,8 @@ impl Hold {
     /// the claim has no other user.
     pub(crate) fn proof(&self) -> &Proof {
         let held = self.held();
-        if !held.proof.is_none() {
-            held.pin();
+        if !held.proof.is_none() && held.pin() {
+            Lines::stays(&self.engine, &held.claim.resource, held.claim.id);
         }
         &held.proof
     }

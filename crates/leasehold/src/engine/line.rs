@@ -4,8 +4,9 @@
 //! to follow. So no change can forget to start a contender, to stop one that nobody needs, to send off a release that somebody
 //! depends on, or to remove a line that is idle.
 //!
-//! After every change of an open line a contender is under way, or nobody waits, or the first in line has to wait for what this
-//! process holds. The handles of waiters and of releases are opaque here.
+//! After every change of an open line a contender is under way that is of use, or nobody waits, or the first in line has to wait
+//! for what this process holds and may be handed. A contender for another one is of use where it keeps the first in line from
+//! nothing. The handles of waiters and of releases are opaque here.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -55,12 +56,17 @@ struct Contending {
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) id: ClaimId,
-    pub(super) share: Share,
+    /// What it was granted for.
+    pub(super) want: Want,
     pub(super) task: Option<Asker>,
+    /// It is handed to nobody of this process any more.
+    pub(super) stays: bool,
+    /// Somebody hopes to be handed it, and that was said.
+    pub(super) is_hoped_for: bool,
 }
 
 /// One change of a line.
-pub(super) enum Change<'a, W, E> {
+pub(super) enum Change<W, E> {
     /// A task enters the line.
     Enter { place: Place, want: Want, task: Option<Asker>, handle: W },
     /// A task leaves the line, if it is still in it.
@@ -70,13 +76,16 @@ pub(super) enum Change<'a, W, E> {
     /// The contender has drawn the id of its claim.
     Drawn(ClaimId),
     /// The contender's claim was granted.
-    Granted(ClaimId, Share),
+    Granted(Local),
     /// The contender ended without a grant; `failed` where all who want the same get its error.
     Ended { failed: bool },
     /// A claim was granted to a task outside the line.
     HeldBeside(Local),
-    /// A task has released a claim: the next task in line may get it if `fit` says so of what it wants.
-    Returned { id: ClaimId, fit: Option<&'a dyn Fn(&Want) -> bool> },
+    /// A task has released a claim, which may be handed on so many times from here: the next task in line gets it, if that wants
+    /// just this.
+    Returned { id: ClaimId, left: u32 },
+    /// A claim is handed to nobody of this process any more.
+    Stays(ClaimId),
     /// The asker of a release wants to carry it out.
     Carry(ClaimId, E),
     /// A task outside the line waits for what this process releases.
@@ -98,6 +107,8 @@ pub(super) struct Outcome<W, E> {
     pub(super) start: Option<Want>,
     /// The contender has to be stopped.
     pub(super) stop: bool,
+    /// The first in line waits to be handed one of these, without a place on the server: it has to be said when that is over.
+    pub(super) hopes: Vec<ClaimId>,
     /// This release has to be taken from its asker.
     pub(super) send_off: Option<E>,
     /// The request is allowed: to try, or to carry out a release.
@@ -115,6 +126,7 @@ impl<W, E> Default for Outcome<W, E> {
             failed: Vec::new(),
             start: None,
             stop: false,
+            hopes: Vec::new(),
             send_off: None,
             is_allowed: false,
             waits_for_itself: false,
@@ -139,7 +151,7 @@ impl<W, E> Line<W, E> {
     }
 
     /// Makes a change, and says what follows from it.
-    pub(super) fn apply(&mut self, change: Change<'_, W, E>) -> Outcome<W, E> {
+    pub(super) fn apply(&mut self, change: Change<W, E>) -> Outcome<W, E> {
         #[cfg(test)]
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
@@ -148,7 +160,7 @@ impl<W, E> Line<W, E> {
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
-                    && self.held.iter().any(|local| local.task == task && local.share.is_exclusive());
+                    && self.held.iter().any(|local| local.task == task && local.want.share.is_exclusive());
                 self.waiters.insert(place, Waiter { want, task, handle });
             }
             Change::Leave(place) => drop(self.waiters.remove(&place)),
@@ -161,11 +173,11 @@ impl<W, E> Line<W, E> {
                     contending.id = Some(id);
                 }
             }
-            Change::Granted(id, share) => {
+            Change::Granted(local) => {
                 let want = self.contending.take().map(|contending| contending.want);
                 let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
                 let task = taker.as_ref().and_then(|waiter| waiter.task);
-                self.held.push(Local { id, share, task });
+                self.held.push(Local { task, ..local });
                 outcome.taker = taker.map(|waiter| (waiter.handle, waiter.want));
             }
             Change::Ended { failed } => {
@@ -177,14 +189,21 @@ impl<W, E> Line<W, E> {
                 }
             }
             Change::HeldBeside(local) => self.held.push(local),
-            Change::Returned { id, fit } => {
-                if let Some(waiter) = fit.and_then(|fit| self.take_first(fit)) {
-                    self.held
-                        .iter_mut()
-                        .filter(|local| local.id == id)
-                        .for_each(|local| local.task = waiter.task);
+            Change::Returned { id, left } => {
+                let local = self.held.iter_mut().find(|local| local.id == id && left > 0);
+                // Only the first in line, so that nobody is passed over.
+                let first = self.waiters.first_entry();
+                if let (Some(local), Some(first)) = (local, first)
+                    && first.get().want.is_met_by(&local.want)
+                {
+                    let waiter = first.remove();
+                    local.task = waiter.task;
+                    local.stays |= left == 1;
                     outcome.taker = Some((waiter.handle, waiter.want));
                 }
+            }
+            Change::Stays(id) => {
+                self.held.iter_mut().filter(|local| local.id == id).for_each(|local| local.stays = true);
             }
             Change::Carry(id, errand) => {
                 // Closing sends off the release that is carried, so none may follow it.
@@ -215,14 +234,18 @@ impl<W, E> Line<W, E> {
 
     /// Derives the consequences from the state alone.
     fn follow_up(&mut self, outcome: &mut Outcome<W, E>, is_depended_on: bool) {
-        match &mut self.contending {
-            None => outcome.start = self.next_to_contend(),
-            Some(contending) if !contending.is_stopped => {
-                let is_needed = || self.waiters.values().any(|waiter| waiter.want == contending.want);
-                outcome.stop = self.is_closed || !is_needed();
-                contending.is_stopped = outcome.stop;
+        match &self.contending {
+            None => {
+                outcome.start = self.next_to_contend();
+                outcome.hopes = self.take_hopes(outcome.start.is_none());
             }
-            Some(_) => {}
+            Some(contending) => {
+                let is_of_use = || !self.is_closed && self.is_of_use(&contending.want);
+                outcome.stop = !contending.is_stopped && !is_of_use();
+            }
+        }
+        if let Some(contending) = &mut self.contending {
+            contending.is_stopped |= outcome.stop;
         }
         if let Some(want) = &outcome.start {
             self.contending = Some(Contending { want: want.clone(), id: None, is_stopped: false });
@@ -236,10 +259,36 @@ impl<W, E> Line<W, E> {
     /// Returns what the first in line wants, if the server is to be asked for it.
     fn next_to_contend(&self) -> Option<Want> {
         let want = &self.waiters.values().next().filter(|_| !self.is_closed)?.want;
-        // A task that wants the same share may get a claim by hand-over. Any other gains nothing by waiting here, and on a
-        // store that keeps a line other processes would pass it.
-        let may_be_handed = || self.held.iter().any(|local| local.share == want.share);
+        // A task that wants just what is held may get it by hand-over. Any other gains nothing by waiting here, and on a store that
+        // keeps a line other processes would pass it.
+        let may_be_handed = || self.held.iter().any(|local| local.may_serve(want));
         (self.fits(want.share) || (self.stands_behind && !may_be_handed())).then(|| want.clone())
+    }
+
+    /// Returns the claims that the first in line now hopes to be handed, as far as that was not said before.
+    fn take_hopes(&mut self, waits: bool) -> Vec<ClaimId> {
+        let first = self.waiters.values().next().filter(|_| waits && self.stands_behind && !self.is_closed);
+        let Some(Waiter { want, .. }) = first else { return Vec::new() };
+        let hopes = self.held.iter_mut().filter(|local| !local.is_hoped_for && local.may_serve(want));
+        hopes
+            .map(|local| {
+                local.is_hoped_for = true;
+                local.id
+            })
+            .collect()
+    }
+
+    /// Returns whether a contender for this is of use: somebody wants it, and the first in line could not have what it wants any
+    /// sooner without it.
+    fn is_of_use(&self, want: &Want) -> bool {
+        let Some(((_, first_came), first)) = self.waiters.first_key_value() else { return false };
+        let meant = self.waiters.iter().find(|(_, waiter)| waiter.want == *want);
+        let Some(((_, came), _)) = meant else { return false };
+        let share = first.want.share;
+        let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
+        // Who is first by its priority does not take the place of another, unless that waits for this process itself.
+        let waits_for_us = self.fits(share) && !self.fits(want.share);
+        !(waits_for_us || (is_easier && first_came < came))
     }
 
     /// Returns whether a task outside the line may ask the server. It may not where what this process holds is in its way, or in
@@ -255,9 +304,20 @@ impl<W, E> Line<W, E> {
         contending.id.filter(|_| contending.want == *want)
     }
 
+    /// Returns who is first in line: the number of its place, its share, and whether nobody in line came before it; with the
+    /// contender's claim.
+    #[cfg(leasehold_sim)]
+    pub(super) fn head(&self) -> Option<(u64, Share, bool, Option<ClaimId>)> {
+        let ((_, number), first) = self.waiters.first_key_value()?;
+        let came_first = self.waiters.keys().all(|(_, other)| other >= number);
+        let asks = self.contending.as_ref().and_then(|contending| contending.id);
+        Some((*number, first.want.share, came_first, asks))
+    }
+
     fn fits(&self, share: Share) -> bool {
-        let load: u64 = self.held.iter().map(|local| u64::from(local.share.weight())).sum();
-        let capacity = self.held.iter().map(|local| local.share.capacity()).fold(share.capacity(), u32::min);
+        let held = || self.held.iter().map(|local| local.want.share);
+        let load: u64 = held().map(|held| u64::from(held.weight())).sum();
+        let capacity = held().map(Share::capacity).fold(share.capacity(), u32::min);
         load + u64::from(share.weight()) <= u64::from(capacity)
     }
 
@@ -270,11 +330,16 @@ impl<W, E> Line<W, E> {
         let place = *self.waiters.iter().find(|(_, waiter)| is_meant(waiter))?.0;
         self.waiters.remove(&place)
     }
+}
 
-    /// Takes the first in line, if it is a fit one: nobody is passed over.
-    fn take_first(&mut self, fit: &dyn Fn(&Want) -> bool) -> Option<Waiter<W>> {
-        let first = self.waiters.first_entry().filter(|first| fit(&first.get().want))?;
-        Some(first.remove())
+impl Local {
+    pub(super) fn new(id: ClaimId, want: Want, task: Option<Asker>) -> Local {
+        Local { id, want, task, stays: false, is_hoped_for: false }
+    }
+
+    /// Returns whether it may be handed to somebody who wants this.
+    fn may_serve(&self, want: &Want) -> bool {
+        !self.stays && want.is_met_by(&self.want)
     }
 }
 

@@ -18,6 +18,7 @@
 mod asker;
 mod beside;
 mod calling;
+mod charge;
 mod contender;
 mod desk;
 mod errand;
@@ -119,6 +120,14 @@ pub(crate) struct Want {
     pub(crate) quiet: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Note,
+}
+
+impl Want {
+    /// Returns whether a claim that was granted for `other` is just what is wanted. The limit of each user is its own.
+    fn is_met_by(&self, other: &Want) -> bool {
+        let Want { resource: _, share, ttl, quiet, max_hold: _, note } = other;
+        (self.share, self.ttl, self.quiet) == (*share, *ttl, *quiet) && self.note == *note
+    }
 }
 
 /// How long one acquisition waits.
@@ -365,6 +374,12 @@ impl Engine {
         })
     }
 
+    /// Takes in that somebody asks for a claim of this process back: it is handed to nobody here any more.
+    pub(crate) fn revoke(self: &Arc<Self>, held: &Held, reason: &str) {
+        held.revoke(reason);
+        Lines::stays(self, &held.claim.resource, held.claim.id);
+    }
+
     /// Runs a future of the engine that must not be dropped with its caller.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.contenders.spawn_on(work, &self.runtime));
@@ -374,6 +389,13 @@ impl Engine {
     #[cfg(leasehold_sim)]
     pub(crate) fn lines(&self) -> usize {
         self.lines.count()
+    }
+
+    /// Returns who is first in the line of a resource: a number of its own, its share, whether nobody in line came before it, and
+    /// the claim that stands on the server for somebody of this line.
+    #[cfg(leasehold_sim)]
+    pub(crate) fn head(&self, resource: &Resource) -> Option<(u64, Share, bool, Option<ClaimId>)> {
+        self.lines.head(resource)
     }
 
     /// Comes back when the client is closed.

@@ -9,6 +9,7 @@ use super::Engine;
 /// A row of failures without an answer in between.
 pub(super) struct Outage {
     began: Option<Moment>,
+    last: Option<Moment>,
     failures: u32,
     /// One of them was not answered, so the claim may stand on the server.
     pub(super) unanswered: bool,
@@ -16,7 +17,7 @@ pub(super) struct Outage {
 
 impl Outage {
     pub(super) fn none() -> Self {
-        Outage { began: None, failures: 0, unanswered: false }
+        Outage { began: None, last: None, failures: 0, unanswered: false }
     }
 
     /// The failure as it is to be told: that the last attempt had no effect says nothing about those before it.
@@ -28,10 +29,19 @@ impl Outage {
         failure
     }
 
+    /// Takes in that a request was sent at `sent`, and nothing failed since the failure before. So long after that one, a row of
+    /// failures is over.
+    pub(super) fn was_over(&mut self, engine: &Engine, sent: Moment) {
+        if self.last.is_some_and(|last| sent.since(last) >= engine.tuning.outage) {
+            *self = Outage::none();
+        }
+    }
+
     /// Counts one failure; the pause before the next try, or `None` where it is time to give up.
     pub(super) fn goes_on(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
         let now = engine.clock.now();
         let began = *self.began.get_or_insert(now);
+        self.last = Some(now);
         self.failures += 1;
         if !failure.is_transient() || now.since(began) >= engine.tuning.outage {
             return None;

@@ -11,7 +11,8 @@ use std::time::Duration;
 use leasehold_core::{Claim, ClaimId, Fence, Grade, Grant, LossCause, Patience, Resource, Step};
 use tokio::sync::oneshot;
 
-use super::contender::{LOOKS, abandon, ask, take_charge, too_slow};
+use super::charge::Charge;
+use super::contender::{LOOKS, abandon, ask, too_slow};
 use super::held::State;
 use super::hold::Hold;
 use super::outage::Outage;
@@ -148,9 +149,8 @@ async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
                     return Err(ended(resource));
                 }
                 let grant = Grant { fence: Some(fence), ..grant };
-                if let Some(held) = take_charge(engine, want, &claim, &grant)? {
-                    engine.keeper.limit_hold(&held, want.max_hold);
-                    return Ok(Lines::granted_directly(engine, held));
+                if let Some(charge) = Charge::take(engine, want, &claim, grant)? {
+                    return Lines::granted_directly(charge);
                 }
                 stale += 1;
                 if stale == LOOKS {

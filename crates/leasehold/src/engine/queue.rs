@@ -18,6 +18,7 @@ use leasehold_core::{Claim, ClaimId, Moment, Order, Patience, Resource};
 use tokio::sync::oneshot;
 
 use super::asker::Asker;
+use super::charge::Charge;
 use super::contender;
 use super::errand::{Carried, Errand};
 use super::held::{Held, State};
@@ -111,23 +112,35 @@ impl Lines {
     }
 
     /// A claim was granted to a task that stood in no line.
-    pub(super) fn granted_directly(engine: &Arc<Engine>, held: Arc<Held>) -> Hold {
-        let Claim { id, share, resource, .. } = &held.claim;
-        let local = Local { id: *id, share: *share, task: Asker::here() };
-        Lines::change_by(engine, resource, true, || Change::HeldBeside(local));
-        Hold::new(engine.clone(), held, 0)
+    ///
+    /// # Errors
+    /// `Closed` where the client was closed meanwhile; then it is given back.
+    pub(super) fn granted_directly(charge: Charge) -> Result<Hold> {
+        let local = Lines::local(&charge, Asker::here());
+        Lines::change_by(charge.engine(), charge.resource(), true, || Change::HeldBeside(local));
+        charge.begin()
     }
 
     /// The contender's claim was granted: it goes to the first task that wants just this.
-    pub(super) fn granted(engine: &Arc<Engine>, want: &Want, held: Arc<Held>) {
-        let Claim { id, share, .. } = held.claim;
-        let changed = Lines::change_by(engine, &want.resource, true, || Change::Granted(id, share));
-        engine.keeper.limit_hold(&held, want.max_hold);
-        let hold = Hold::new(engine.clone(), held, 0);
+    pub(super) fn granted(charge: Charge) {
+        let local = Lines::local(&charge, None);
+        let changed = Lines::change_by(charge.engine(), charge.resource(), true, || Change::Granted(local));
+        let outcome = charge.begin();
         // Nobody wants it any more, or he who wanted it has left: the hold is dropped here and gives itself back.
         if let Some((reply, _)) = changed.taker {
-            drop(reply.send(Ok(hold)));
+            drop(reply.send(outcome));
         }
+    }
+
+    fn local(charge: &Charge, task: Option<Asker>) -> Local {
+        let held = charge.held();
+        let stays = passes_left(charge.engine(), held, State::Valid, 0) == 0;
+        Local { stays, ..Local::new(held.claim.id, charge.want().clone(), task) }
+    }
+
+    /// A claim is handed to nobody of this process any more.
+    pub(super) fn stays(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
+        Lines::change(engine, resource, Change::Stays(id));
     }
 
     /// The contender ended without a grant; with an error, all who wanted the same are told.
@@ -149,10 +162,12 @@ impl Lines {
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<Carried> {
         let Claim { id, resource, .. } = &held.claim;
-        let fits_claim = |want: &Want| want.is_met_by(&held);
-        while may_pass(engine, &held, state, passed) {
-            let changed =
-                Lines::change(engine, resource, Change::Returned { id: *id, fit: Some(&fits_claim) });
+        loop {
+            let left = passes_left(engine, &held, state, passed);
+            if left == 0 {
+                break;
+            }
+            let changed = Lines::change(engine, resource, Change::Returned { id: *id, left });
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             engine.keeper.limit_hold(&held, want.max_hold);
             let next = Hold::new(engine.clone(), held.clone(), passed + 1);
@@ -203,6 +218,15 @@ impl Lines {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
+    /// Returns who is first in the line of a resource, see [`Line::head`].
+    #[cfg(leasehold_sim)]
+    pub(super) fn head(
+        &self,
+        resource: &Resource,
+    ) -> Option<(u64, leasehold_core::Share, bool, Option<ClaimId>)> {
+        self.shard(resource).get(resource)?.line.head()
+    }
+
     /// The server no longer has the claim, or the engine has done what it can: the next in line may contend.
     pub(super) fn departed(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         Lines::change(engine, resource, Change::Departed(id));
@@ -225,7 +249,7 @@ impl Lines {
     fn change(
         engine: &Arc<Engine>,
         resource: &Resource,
-        change: Change<'_, Reply, Weak<Errand>>,
+        change: Change<Reply, Weak<Errand>>,
     ) -> Option<Changed> {
         let mut is_there = false;
         let changed = Lines::change_by(engine, resource, false, || {
@@ -237,11 +261,11 @@ impl Lines {
 
     /// The one way to change a line: makes the change, and does what follows from it once the shard is free. Opens a line where
     /// there is none if it may.
-    fn change_by<'a>(
+    fn change_by(
         engine: &Arc<Engine>,
         resource: &Resource,
         opens: bool,
-        change: impl FnOnce() -> Change<'a, Reply, Weak<Errand>>,
+        change: impl FnOnce() -> Change<Reply, Weak<Errand>>,
     ) -> Changed {
         if engine.is_forked() {
             // A thread that does not exist here may have had the shard, and for ever.
@@ -275,7 +299,22 @@ impl Lines {
             // What it asks belongs to whoever sent it, as far as that is known here.
             engine.spawn(in_this_span(work));
         }
+        for id in std::mem::take(&mut changed.hopes) {
+            Lines::stays_in_the_end(engine, resource, id);
+        }
         changed
+    }
+
+    /// Ends the hopes for a claim when it can be handed over no more: its age is counted from before now.
+    fn stays_in_the_end(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
+        let (weak, resource) = (Arc::downgrade(engine), resource.clone());
+        let budget = engine.tuning.handover_time;
+        drop(engine.runtime.spawn(async move {
+            tokio::time::sleep(budget).await;
+            if let Some(engine) = weak.upgrade() {
+                Lines::stays(&engine, &resource, id);
+            }
+        }));
     }
 
     fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Entry>> {
@@ -294,20 +333,16 @@ impl Default for Lines {
     }
 }
 
-/// Returns whether a claim may be handed to the next task in line.
-fn may_pass(engine: &Engine, held: &Held, state: State, passed: u32) -> bool {
+/// Returns how often a claim may be handed to the next task in line.
+fn passes_left(engine: &Engine, held: &Held, state: State, passed: u32) -> u32 {
     let age = engine.clock.now().since(held.granted_at);
-    let budget = passed < engine.tuning.handover_count && age < engine.tuning.handover_time;
+    let in_time = state == State::Valid && age < engine.tuning.handover_time;
     // What was asked back is for others, and not for the next one here.
-    state == State::Valid && budget && held.revoked().is_none() && held.can_pass(passed)
-}
-
-impl Want {
-    /// Returns whether a claim that this process holds is just what is wanted.
-    fn is_met_by(&self, held: &Held) -> bool {
-        let claim = &held.claim;
-        let (ttl, quiet) = (self.ttl + self.quiet, self.quiet);
-        self.share == claim.share && ttl == claim.ttl && quiet == held.quiet() && self.note == claim.note
+    let may_pass = in_time && held.revoked().is_none() && held.can_pass(passed);
+    match engine.tuning.handover_count.saturating_sub(passed) {
+        _ if !may_pass => 0,
+        left if !held.can_pass(passed.saturating_add(1)) => left.min(1),
+        left => left,
     }
 }
 

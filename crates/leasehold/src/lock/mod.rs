@@ -170,7 +170,7 @@ impl<K> Lock<K> {
     /// # Does not promise
     /// Anything between processes: a store grants in the order of its own line, or in none, and this client stands there
     /// once, whoever of it is served then. Those who want another share, another ttl or another note do not take the
-    /// place of one who stands there already. Where some with a greater number always wait, the others never get it.
+    /// place of one who stands there already, unless that one waits for what this process holds and they need not. Where some with a greater number always wait, the others never get it.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.manner.priority = priority;
@@ -272,7 +272,8 @@ impl<K> Lock<K> {
     /// # Does not promise
     /// Anything about two tasks of one client that want the same: they take turns under one claim, within what
     /// [`Tuning`](crate::Tuning) allows for a hand-over, and the one that waits for that has no place of its own in the line of the
-    /// store. A place is the client's: where the task it was taken for leaves, the next one that wants the same has it.
+    /// store until it is over. A place is the client's: where the task it was taken for leaves, the next one that wants the same has
+    /// it, unless one that came before that and wants less would be granted without it.
     ///
     /// # Errors
     /// `Unsupported` where this connection cannot give it. Nothing is sent.

@@ -137,7 +137,7 @@ async fn listen(
                     // Released meanwhile: the request may be meant for the next holder.
                     return Ok(None);
                 }
-                held.revoke(&request.reason);
+                engine.revoke(&held, &request.reason);
                 let (notices, tag, reason) = (notices.clone(), tag.to_owned(), request.reason.clone());
                 // What stays where this fails goes with the next change: the claim is never used again.
                 engine.spawn(async move { drop(notices.heard(&tag, &request).await) });

@@ -1,11 +1,13 @@
 //! What threads pass in may block, and may panic, while leases are renewed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::blocking::{Guard, Leasehold};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
 use leasehold::{Builder, Event, State, Witness};
 
 use crate::common::ms;
@@ -153,4 +155,37 @@ fn a_panic_in_an_update_is_raised_where_it_was_asked_for() {
     assert_eq!(panic.downcast_ref(), Some(&"of the update"));
     assert_eq!(value.read().unwrap().value(), None);
     assert!(value.update(|_| Some(vec![1])).is_ok());
+}
+
+/// A witness that takes its time the first time that a lock is kept.
+#[derive(Debug, Default)]
+struct Slow(AtomicBool);
+
+impl Witness for Slow {
+    fn witness(&self, event: &Event<'_>) {
+        if let Event::Kept { .. } = event
+            && !self.0.swap(true, Ordering::SeqCst)
+        {
+            // The tasks of this thread go on in another.
+            tokio::task::block_in_place(|| thread::sleep(TTL * 3));
+        }
+    }
+}
+
+/// The lease is over, and was given back, before the task that asked for it goes on.
+async fn is_lost_while_it_is_granted(lock: impl AsyncFnOnce(&leasehold::Mutex) -> bool) {
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    wire.set(Verb::Renew, Mode::Refuse);
+    let locks = leasehold::Leasehold::builder().witness(Arc::<Slow>::default()).over(wire.clone()).unwrap();
+    let mutex = locks.mutex("job").ttl(TTL);
+    assert!(lock(&mutex).await, "it is granted, and lost");
+    wire.set_all(Mode::Pass);
+    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+    mutex.try_lock().await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lost_while_it_is_granted_is_in_nobodys_way() {
+    is_lost_while_it_is_granted(async |mutex| mutex.lock().await.is_ok()).await;
+    is_lost_while_it_is_granted(async |mutex| mutex.try_lock().await.is_ok()).await;
 }

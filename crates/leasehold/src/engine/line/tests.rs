@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leasehold_core::{Note, Resource};
@@ -20,17 +21,19 @@ pub(in super::super) enum Mutant {
     Granted,
     Ended,
     Returned,
+    Stays,
     Departed,
 }
 
 impl Mutant {
-    pub(super) fn forgets<W, E>(self, change: &Change<'_, W, E>) -> bool {
+    pub(super) fn forgets<W, E>(self, change: &Change<W, E>) -> bool {
         match change {
             Change::Enter { .. } => self == Mutant::Enter,
             Change::Leave(_) => self == Mutant::Leave,
             Change::Granted(..) => self == Mutant::Granted,
             Change::Ended { .. } => self == Mutant::Ended,
             Change::Returned { .. } => self == Mutant::Returned,
+            Change::Stays(_) => self == Mutant::Stays,
             Change::Departed(_) => self == Mutant::Departed,
             _ => false,
         }
@@ -46,7 +49,8 @@ enum Step {
     Grant,
     End { failed: bool },
     HeldBeside(Kind),
-    Return { which: usize, may_pass: bool },
+    Return { which: usize, left: u32 },
+    Stay(usize),
     Carry(usize),
     Depend,
     Depart(usize),
@@ -64,6 +68,9 @@ struct Model {
     contender: Option<(Want, bool)>,
     /// The claims that are held, and whether their release is under way.
     held: Vec<(ClaimId, Want, bool)>,
+    /// Those that are handed to nobody any more, and those of which it was said that somebody hopes for them.
+    staying: BTreeSet<ClaimId>,
+    hoped_for: BTreeSet<ClaimId>,
     carried: Option<ClaimId>,
     is_idle: bool,
 }
@@ -96,6 +103,8 @@ impl Model {
             waiters: Vec::new(),
             contender: None,
             held: Vec::new(),
+            staying: BTreeSet::new(),
+            hoped_for: BTreeSet::new(),
             carried: None,
             is_idle: true,
         }
@@ -156,13 +165,18 @@ impl Model {
             Step::HeldBeside(kind) => {
                 let id = self.id();
                 self.held.push((id, want(kind), false));
-                self.apply(Change::HeldBeside(Local { id, share: kind.0, task: None }))?;
+                self.apply(Change::HeldBeside(Local::new(id, want(kind), None)))?;
             }
-            Step::Return { which, may_pass } => {
+            Step::Return { which, left } => {
                 let in_use: Vec<_> = self.held.iter().filter(|held| !held.2).cloned().collect();
                 if !in_use.is_empty() {
-                    self.give_back(&in_use[which % in_use.len()], may_pass)?;
+                    self.give_back(&in_use[which % in_use.len()], left)?;
                 }
+            }
+            Step::Stay(which) if !self.held.is_empty() => {
+                let (id, _, _) = self.held[which % self.held.len()];
+                self.staying.insert(id);
+                self.apply(Change::Stays(id))?;
             }
             Step::Carry(which) => {
                 let releasing: Vec<_> = self.held.iter().filter(|held| held.2).map(|held| held.0).collect();
@@ -185,7 +199,7 @@ impl Model {
                 self.carried.take_if(|carried| *carried == id);
                 self.apply(Change::Departed(id))?;
             }
-            Step::Leave(_) | Step::End { .. } | Step::Depart(_) => {}
+            Step::Leave(_) | Step::End { .. } | Step::Stay(_) | Step::Depart(_) => {}
         }
         self.check()
     }
@@ -197,7 +211,7 @@ impl Model {
         let taker = self.in_order().into_iter().find(|(_, want)| *want == granted);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         self.held.push((id, granted.clone(), taker.is_none()));
-        let outcome = self.apply(Change::Granted(id, granted.share))?;
+        let outcome = self.apply(Change::Granted(Local::new(id, granted, None)))?;
         prop_assert_eq!(
             outcome.taker,
             taker.map(|(place, want)| (place.1, want)),
@@ -207,15 +221,16 @@ impl Model {
     }
 
     /// A user releases a claim: to the next in line, or to the server.
-    fn give_back(&mut self, held: &(ClaimId, Want, bool), may_pass: bool) -> Result<bool, TestCaseError> {
+    fn give_back(&mut self, held: &(ClaimId, Want, bool), left: u32) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
-        let taker = self.in_order().into_iter().next().filter(|(_, first)| may_pass && first == held_as);
+        let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         let is_handed = taker.is_some();
         self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed);
-        let fit = |want: &Want| want == held_as;
-        let fit: Option<&dyn Fn(&Want) -> bool> = if may_pass { Some(&fit) } else { None };
-        let outcome = self.apply(Change::Returned { id: *id, fit })?;
+        if is_handed && left == 1 {
+            self.staying.insert(*id);
+        }
+        let outcome = self.apply(Change::Returned { id: *id, left })?;
         prop_assert_eq!(
             outcome.taker,
             taker.map(|(place, want)| (place.1, want)),
@@ -225,7 +240,7 @@ impl Model {
     }
 
     /// Makes the change, and does what is to follow.
-    fn apply(&mut self, change: Change<'_, u64, ClaimId>) -> Result<Outcome<u64, ClaimId>, TestCaseError> {
+    fn apply(&mut self, change: Change<u64, ClaimId>) -> Result<Outcome<u64, ClaimId>, TestCaseError> {
         let mut outcome = self.line.apply(change);
         if let Some(want) = outcome.start.take() {
             prop_assert!(self.contender.is_none(), "one contender at a time");
@@ -235,6 +250,9 @@ impl Model {
             let (_, is_stopped) = self.contender.as_mut().unwrap();
             prop_assert!(!*is_stopped, "stopped once");
             *is_stopped = true;
+        }
+        for id in &outcome.hopes {
+            prop_assert!(self.hoped_for.insert(*id), "said once");
         }
         if let Some(sent) = &outcome.send_off {
             prop_assert_eq!(self.carried.take(), Some(*sent), "the release that is carried");
@@ -248,16 +266,36 @@ impl Model {
         let waiters = self.in_order();
         match &self.contender {
             Some((want, is_stopped)) => {
-                let is_needed = waiters.iter().any(|(_, waiting)| waiting == want);
-                prop_assert!(is_needed || *is_stopped, "a contender that nobody needs is stopped");
+                let target = waiters.iter().find(|(_, waiting)| waiting == want);
+                prop_assert!(target.is_some() || *is_stopped, "a contender that nobody needs is stopped");
+                if let (Some((place, _)), Some((first_place, first))) = (target, waiters.first()) {
+                    let sleeps = self.fits(first.share) && !self.fits(want.share);
+                    prop_assert!(
+                        !sleeps || *is_stopped,
+                        "the first in line fits, and sleeps behind a contender that does not"
+                    );
+                    let came_before = first_place.1 < place.1;
+                    let asks_for_less = first.share.weight() < want.share.weight()
+                        || first.share.capacity() > want.share.capacity();
+                    prop_assert!(
+                        !(came_before && asks_for_less) || *is_stopped,
+                        "the first in line sleeps behind a contender for who came later, and asks for less"
+                    );
+                }
             }
             None => {
                 if let Some((_, first)) = waiters.first() {
                     prop_assert!(!self.fits(first.share), "the first in line fits, and nobody asks for it");
-                    let may_be_handed = self.held.iter().any(|(_, held, _)| held.share == first.share);
+                    let may_be_handed =
+                        self.held.iter().filter(|(id, held, _)| held == first && !self.staying.contains(id));
+                    let hopes: BTreeSet<_> = may_be_handed.map(|held| held.0).collect();
                     prop_assert!(
-                        !self.stands_behind || may_be_handed,
+                        !self.stands_behind || !hopes.is_empty(),
                         "the first in line has no place on the server"
+                    );
+                    prop_assert!(
+                        !self.stands_behind || hopes.is_subset(&self.hoped_for),
+                        "nobody says when the first in line may hope no more"
                     );
                 }
             }
@@ -283,7 +321,7 @@ impl Model {
                 (Some((want, false)), _, _) if self.fits(want.share) => self.step(Step::Grant)?,
                 (_, _, Some(which)) => self.step(Step::Depart(which))?,
                 (_, Some(held), _) => {
-                    self.give_back(&held, true)?;
+                    self.give_back(&held, u32::MAX)?;
                     self.check()?;
                 }
                 (_, None, None) => {
@@ -325,7 +363,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Grant),
         2 => any::<bool>().prop_map(|failed| Step::End { failed }),
         1 => kinds().prop_map(Step::HeldBeside),
-        4 => (which.clone(), any::<bool>()).prop_map(|(which, may_pass)| Step::Return { which, may_pass }),
+        4 => (which.clone(), 0..=2u32).prop_map(|(which, left)| Step::Return { which, left }),
+        1 => which.clone().prop_map(Step::Stay),
         1 => which.clone().prop_map(Step::Carry),
         1 => Just(Step::Depend),
         3 => which.prop_map(Step::Depart),
@@ -359,8 +398,8 @@ fn nobody_sleeps_while_the_request_would_be_granted() {
 /// The test above is worth something: a line that forgets what follows from a change does not pass it.
 #[test]
 fn a_line_that_forgets_what_follows_is_found_out() {
-    use Mutant::{Departed, Ended, Enter, Granted, Leave, Returned};
-    for mutant in [Enter, Leave, Granted, Ended, Returned, Departed] {
+    use Mutant::{Departed, Ended, Enter, Granted, Leave, Returned, Stays};
+    for mutant in [Enter, Leave, Granted, Ended, Returned, Stays, Departed] {
         assert!(matches!(run(Some(mutant)), Err(TestError::Fail(..))), "{mutant:?} passed");
     }
 }
@@ -387,8 +426,70 @@ fn who_leaves_and_who_is_handed_more_than_one_wake_the_next() {
             line.step(step).unwrap();
         }
         assert_eq!(line.contender, None, "what is held may be handed to the first");
-        line.step(Step::Return { which: 0, may_pass: true }).unwrap();
+        line.step(Step::Return { which: 0, left: 2 }).unwrap();
         assert_eq!(line.contender, Some((want(three(1)), false)));
+    }
+}
+
+/// Runs steps that lead to a contender for somebody who is not the first in line.
+fn with_a_contender_for_another(steps: impl IntoIterator<Item = Step>) -> Model {
+    let mut line = Model::new(true, None);
+    for step in steps {
+        line.step(step).unwrap();
+    }
+    assert!(line.contender.as_ref().is_some_and(|(_, is_stopped)| *is_stopped), "{:?}", line.contender);
+    line.step(Step::End { failed: false }).unwrap();
+    line
+}
+
+#[test]
+fn a_contender_for_another_keeps_the_first_from_no_share() {
+    let enter = |share, priority| Step::Enter { kind: (share, false), priority };
+    let (one, two) = (Share::permits(1, 3).unwrap(), Share::permits(2, 3).unwrap());
+    let beside = |share| Step::HeldBeside((share, false));
+    // What the first wants, and programs in which another contends while it comes to be first.
+    let programs = [
+        (
+            Share::READER,
+            vec![
+                beside(Share::READER),
+                enter(Share::WRITER, 0),
+                enter(Share::READER, 0),
+                enter(Share::WRITER, 0),
+                Step::Leave(0),
+            ],
+        ),
+        (one, vec![beside(one), beside(one), enter(two, 0), enter(one, 0), enter(two, 0), Step::Leave(0)]),
+        (Share::READER, vec![beside(Share::READER), enter(Share::WRITER, 0), enter(Share::READER, 1)]),
+        // Nothing is held here, and the server may have room for the first alone.
+        (
+            Share::READER,
+            vec![enter(Share::WRITER, 0), enter(Share::READER, 0), enter(Share::WRITER, 0), Step::Leave(0)],
+        ),
+    ];
+    for (first, program) in programs {
+        let line = with_a_contender_for_another(program);
+        assert_eq!(line.contender, Some((want((first, false)), false)));
+    }
+}
+
+#[test]
+fn who_no_hand_over_can_serve_stands_on_the_server() {
+    let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
+    let enter = |kind| Step::Enter { kind, priority: 0 };
+    let ends = [
+        vec![Step::HeldBeside(plain), enter(noted)],
+        vec![Step::HeldBeside(noted), enter(noted), Step::Stay(0)],
+        // Handed over for the last time.
+        vec![Step::HeldBeside(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
+    ];
+    for steps in ends {
+        let mut line = Model::new(true, None);
+        for step in steps {
+            assert_eq!(line.contender, None);
+            line.step(step).unwrap();
+        }
+        assert_eq!(line.contender, Some((want(noted), false)));
     }
 }
 

@@ -1,0 +1,89 @@
+//! A grant on its way from the server to its first user.
+//!
+//! Ground rules: the line of its resource knows it before the watchdog does. So whatever ends it, at whatever moment and in
+//! whatever thread, finds it in the line and removes it there. Where it is dropped on the way it gives itself back.
+
+use std::sync::Arc;
+
+use leasehold_core::{Claim, Grant, LossSignal, Resource};
+
+use super::held::{Held, State, Term};
+use super::hold::Hold;
+use super::{Engine, Want};
+use crate::error::{Error, Result};
+use crate::panics::logged;
+
+/// A granted claim that nobody uses yet.
+pub(super) struct Charge {
+    engine: Arc<Engine>,
+    want: Want,
+    held: Arc<Held>,
+    lost: Option<LossSignal>,
+    has_begun: bool,
+}
+
+impl Charge {
+    /// Takes in what the server granted; `None` where its lease ran out before it arrived.
+    ///
+    /// # Errors
+    /// `Closed` where this is a fork of the client's process.
+    pub(super) fn take(
+        engine: &Arc<Engine>,
+        want: &Want,
+        claim: &Claim,
+        grant: Grant,
+    ) -> Result<Option<Charge>> {
+        let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).then_quiet(want.quiet);
+        let held =
+            Arc::new(Held::new(claim.clone(), &grant, term, engine.clock.clone(), engine.telling.clone()));
+        if held.state() != State::Valid {
+            logged!(debug, resource = %claim.resource, "a grant had run out when it arrived");
+            return Ok(None);
+        }
+        if engine.is_forked() {
+            engine.reaper.abandon(claim.clone());
+            return Err(Error::closed("lock").on(&claim.resource));
+        }
+        let (engine, want) = (engine.clone(), want.clone());
+        Ok(Some(Charge { engine, want, held, lost: grant.lost, has_begun: false }))
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(super) fn want(&self) -> &Want {
+        &self.want
+    }
+
+    pub(super) fn resource(&self) -> &Resource {
+        &self.want.resource
+    }
+
+    pub(super) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
+    /// Begins its first use. Its line knows it by now.
+    ///
+    /// # Errors
+    /// `Closed` where the client was closed meanwhile; then it is given back.
+    pub(super) fn begin(mut self) -> Result<Hold> {
+        self.held.limit_hold(self.want.max_hold);
+        if !self.engine.keeper.watch(&self.held, self.lost.as_ref()) {
+            return Err(Error::closed("lock").on(&self.want.resource));
+        }
+        self.has_begun = true;
+        Ok(Hold::new(self.engine.clone(), self.held.clone(), 0))
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if !self.has_begun && self.held.retire() {
+            let held = self.held.clone();
+            let state = held.state();
+            drop(self.engine.reaper.release(&self.engine, held, state, None));
+        }
+    }
+}
