@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use simulated::core::{Failure, Fence, LossCause, Resource, Share};
+use simulated::core::{Failure, Fence, LossCause, Resource, Share, Snapshot};
+use simulated::probe::Head;
 use simulated::{Guard, State, probe};
 use tokio::time::Instant;
 
@@ -26,6 +27,8 @@ struct Seen {
     fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
     /// Since when somebody could be served, by resource.
     idle_since: BTreeMap<Resource, Instant>,
+    /// Which task is first in the line of a client although it could be served, by client and resource, and since when.
+    kept_waiting: BTreeMap<(usize, Resource), (u64, Instant)>,
     /// Public names of claims that were taken away: until it hears of that, the holder relies on them.
     taken_away: BTreeSet<String>,
     /// Claims that each client keeps alive.
@@ -327,6 +330,45 @@ impl Judge {
         }
     }
 
+    /// Takes in who is first in the line of a client, and fails where the server has had room for it for long and nobody else
+    /// waits there: then it sleeps for nobody, whatever the others of its line want.
+    pub(crate) fn look_at_head(
+        &self,
+        client: usize,
+        resource: &Resource,
+        head: Option<Head>,
+        look: &Snapshot,
+    ) {
+        let is_alone = |asks| look.waiting.iter().all(|standing| Some(standing.id) == asks);
+        let could = |head: &Head| {
+            // By the order of arrival: the place of one that is on the server is not taken by who comes first for another reason.
+            head.came_first && is_alone(head.asks) && has_room(look, head.share)
+        };
+        let key = (client, resource.clone());
+        let mut seen = self.seen();
+        let Some(head) = head.filter(|head| seen.is_calm && could(head)) else {
+            seen.kept_waiting.remove(&key);
+            return;
+        };
+        let (number, since) = *seen
+            .kept_waiting
+            .entry(key)
+            .and_modify(|kept| {
+                *kept = if kept.0 == head.number { *kept } else { (head.number, Instant::now()) }
+            })
+            .or_insert((head.number, Instant::now()));
+        drop(seen);
+        if since.elapsed() > BOUND {
+            let waits = look.waiting.len();
+            self.fail(format!(
+                "the first of c{client} sleeps, although {resource} has had room for {} for {:?}: number {number}, and {waits} \
+                 claims wait",
+                head.share,
+                since.elapsed()
+            ));
+        }
+    }
+
     /// Returns the marked state of each guard.
     pub(crate) fn states(&self) -> Vec<(u64, State)> {
         let seen = self.seen();
@@ -390,6 +432,14 @@ impl Log {
             self.lines.push(self.line.clone());
         }
     }
+}
+
+/// Returns whether a share could be had beside those who hold.
+fn has_room(look: &Snapshot, share: Share) -> bool {
+    let held = || look.holders.iter().map(|holder| holder.share);
+    let capacity = held().map(Share::capacity).fold(share.capacity(), u32::min);
+    let load: u64 = held().map(|held| u64::from(held.weight())).sum();
+    load + u64::from(share.weight()) <= u64::from(capacity)
 }
 
 fn conflict(one: Share, other: Share) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use simulated::core::{Resource, Share};
+use simulated::core::{Note, Resource, Share};
 use simulated::{ErrorKind, Guard, Leasehold, Lock, Owner, Result, probe};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -40,6 +40,8 @@ struct Ask {
     at_least: Duration,
     quiet: Duration,
     priority: i32,
+    /// With another note than most, so that no other claim may stand in for it.
+    is_noted: bool,
     owner: Option<Owner>,
 }
 
@@ -95,6 +97,7 @@ impl Ask {
             at_least: if owner.is_some() { Duration::ZERO } else { rarely(10, 50, 3_000) },
             quiet: rarely(10, 100, 1_500),
             priority: if dice.percent(80) { 0 } else { dice.below(3) as i32 },
+            is_noted: dice.percent(15),
             owner,
             thing: thing.clone(),
         }
@@ -144,6 +147,9 @@ impl Ask {
         if let Some(limit) = self.max_hold {
             lock = lock.max_hold(limit);
         }
+        if self.is_noted {
+            lock = lock.note(Note::new("another").expect("a note"));
+        }
         match &self.owner {
             Some(owner) => lock.owner(owner),
             None => lock,
@@ -160,7 +166,10 @@ pub(crate) async fn run(world: Arc<World>, client: usize, dice: Dice) {
         }
         let thing = &world.things[dice.below(world.things.len() as u64) as usize];
         let go_on = match dice.below(20) {
-            0 if thing.kind == Kind::RwLock && owner.is_none() => upgrade(&world, client, thing, &dice).await,
+            // An upgrade trusts that in a store without an order nobody who waits is in its way.
+            0 if thing.kind == Kind::RwLock && owner.is_none() && world.is_in_order() => {
+                upgrade(&world, client, thing, &dice).await
+            }
             1 => look_around(&world, client, thing, &dice).await,
             2 => take_over(&world, client, &dice).await,
             _ => lock(&world, client, Ask::draw(thing, &dice, owner.clone()), &dice).await,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use simulated::TokioClock;
 use simulated::core::{
-    Backend, ClaimId, Clock, Grant, LossCause, LossSignal, LossTrigger, Moment, Patience, Profile, Registers,
-    Resource, Snapshot,
+    Backend, ClaimId, Clock, Grant, LossCause, LossSignal, LossTrigger, Moment, Order, Patience, Profile,
+    Registers, Resource, Snapshot,
 };
 use simulated::local::MemoryBackend;
 
@@ -18,6 +18,8 @@ use crate::dice::Dice;
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) memory: MemoryBackend,
+    /// What the clients are told of it.
+    profile: Profile,
     clock: Arc<Skewed>,
     /// Whether a claim that is taken away says so at once.
     tells: bool,
@@ -44,11 +46,16 @@ impl Store {
         let clock = Arc::new(Skewed { tokio: TokioClock::new(), per_mille });
         let memory = MemoryBackend::with_clock(clock.clone());
         let memory = if dice.percent(20) { memory.polling() } else { memory };
-        Store { memory, clock, tells: dice.percent(30), signals: Mutex::default() }
+        let mut profile = memory.profile().clone();
+        if dice.percent(20) {
+            // It keeps an order all the same, on which nobody relies.
+            profile.order = Order::Unordered;
+        }
+        Store { memory, profile, clock, tells: dice.percent(30), signals: Mutex::default() }
     }
 
     pub(crate) fn profile(&self) -> &Profile {
-        self.memory.profile()
+        &self.profile
     }
 
     pub(crate) fn registers(&self) -> &dyn Registers {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use simulated::core::{
-    Backend, Claim, Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew,
-    Renewal, Resource, Snapshot, Stamp, Step, Summary, Version,
+    Backend, Claim, Effect, Failure, FailureKind, Patience, Profile, Put, RegisterPromise, Registered,
+    Registers, Release, Renew, Renewal, Resource, Snapshot, Stamp, Step, Summary, Version,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +31,8 @@ pub(crate) struct Wire {
     /// Of a hundred calls so many fail, until `calm_from`.
     faults: u64,
     calm_from: Instant,
+    /// How many parts the store has: none is in one call with claims of another.
+    parts: u64,
     /// Of a hundred calls so many take time.
     slow: u64,
     crashed: CancellationToken,
@@ -43,6 +45,7 @@ pub(crate) struct Wire {
 enum Fate {
     Passes,
     IsRefused,
+    IsDenied,
     LosesRequest,
     LosesReply,
 }
@@ -57,6 +60,7 @@ impl Wire {
     ) -> Wire {
         let faults = dice.one_of(&[0, 0, 5, 20, 50]);
         let slow = dice.one_of(&[0, 20, 60]);
+        let parts = dice.one_of(&[1, 1, 3]);
         let cut_off = std::sync::Mutex::new(Instant::now());
         Wire {
             client,
@@ -65,6 +69,7 @@ impl Wire {
             dice,
             faults,
             calm_from,
+            parts,
             slow,
             crashed: CancellationToken::new(),
             cut_off,
@@ -111,7 +116,12 @@ impl Wire {
             (time(noisy && dice.percent(self.slow)), time(noisy && dice.percent(self.slow)));
         let fate = match noisy && dice.percent(self.faults) {
             false => Fate::Passes,
-            true => dice.one_of(&[Fate::IsRefused, Fate::LosesRequest, Fate::LosesReply]),
+            true => match dice.below(10) {
+                0 => Fate::IsDenied,
+                1..=3 => Fate::IsRefused,
+                4..=6 => Fate::LosesRequest,
+                _ => Fate::LosesReply,
+            },
         };
         (before, fate, after)
     }
@@ -137,6 +147,7 @@ impl Wire {
             }
             match fate {
                 Fate::IsRefused => return Err(Failure::unavailable("refused")),
+                Fate::IsDenied => return Err(Failure::new(FailureKind::Denied, Effect::None, "denied")),
                 Fate::LosesRequest => return Err(Failure::unanswered("the request was lost")),
                 Fate::Passes | Fate::LosesReply => {}
             }
@@ -196,6 +207,10 @@ impl Backend for Wire {
 
     fn adopts(&self) -> bool {
         true
+    }
+
+    fn part(&self, claim: &Claim) -> u64 {
+        u64::from(claim.id.as_bytes()[0]) % self.parts
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

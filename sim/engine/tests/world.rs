@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use simulated::core::{Clock, LossCause, Moment, Resource, Share};
+use simulated::core::{Clock, LossCause, Moment, Order, Resource, Share};
 use simulated::{Event, Guard, Handover, Leasehold, Owner, State, TokioClock, Tuning, Witness, probe};
 use tokio::time::{Instant, sleep};
 
@@ -79,6 +79,7 @@ async fn play(how: Run) -> (Verdict, Arc<World>) {
         sleep(TICK).await;
         let calm = Instant::now() > calm_from.max(began + TROUBLE) + LATEST;
         judge.look_for_sleepers(&world.store, calm);
+        world.look_at_heads();
         world.look_for_suspects(calm);
         if judge.still_for() > STILL {
             judge.fail(format!("{} tasks have not come to their end", world.running.load(Ordering::Relaxed)));
@@ -117,6 +118,11 @@ impl World {
 
     pub(crate) fn client(&self, number: usize) -> Leasehold {
         self.clients[number].locks.clone()
+    }
+
+    /// Returns whether the store says that it keeps an order.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.store.profile().order == Order::Fifo
     }
 
     pub(crate) fn owner(&self, client: usize, dice: &Dice) -> Owner {
@@ -207,6 +213,17 @@ impl World {
         let suspects: Vec<_> = suspects.map(|(number, _)| number).collect();
         if calm && !suspects.is_empty() {
             self.judge.fail(format!("{suspects:?} are suspect, although each renewal is answered"));
+        }
+    }
+
+    /// Looks at who is first in each line.
+    fn look_at_heads(&self) {
+        for thing in &self.things {
+            let look = self.store.look(&thing.resource);
+            for (number, client) in self.clients.iter().enumerate() {
+                let head = probe::head(&client.locks, &thing.resource).filter(|_| !client.wire.is_crashed());
+                self.judge.look_at_head(number, &thing.resource, head, &look);
+            }
         }
     }
 
