@@ -45,6 +45,15 @@ pub(crate) struct Answer<T> {
     pub(crate) doubt: bool,
 }
 
+/// How often a request asks while no server answers.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    /// When it is its turn among all.
+    Shared,
+    /// When so much time has passed since the last one of its kind.
+    Fixed(Duration),
+}
+
 /// A server with its number, for going on to the next.
 pub(crate) struct Chosen<'a> {
     number: usize,
@@ -75,12 +84,24 @@ impl Cluster {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        self.ask_within(self.config.timeout, ask).await
+        self.ask_at(Pace::Shared, self.config.timeout, ask).await
     }
 
-    /// Asks until there is an answer or `limit` is over.
-    pub(crate) async fn ask_within<T, F>(
+    /// Asks for what keeps leases, until there is an answer or `limit` is over.
+    pub(crate) async fn ask_to_keep<T, F>(
         &self,
+        limit: Duration,
+        ask: impl Fn(Line) -> F,
+    ) -> Result<Answer<T>, Refusal>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.ask_at(Pace::Fixed(limit / KEPT_PACE), limit, ask).await
+    }
+
+    async fn ask_at<T, F>(
+        &self,
+        pace: Pace,
         limit: Duration,
         ask: impl Fn(Line) -> F,
     ) -> Result<Answer<T>, Refusal>
@@ -91,7 +112,7 @@ impl Cluster {
         let mut over = std::pin::pin!(tokio::time::sleep(limit));
         let (mut doubt, mut logins, mut tries) = (false, 0, 0);
         let mut since = self.outage.answers();
-        let mut probe = self.turn(over.as_mut(), doubt).await?;
+        let mut probe = self.turn(pace, over.as_mut(), doubt).await?;
         loop {
             let chosen = self.choose();
             let asking = timeout(part.min(limit), self.ask_one(&chosen, &ask));
@@ -136,7 +157,7 @@ impl Cluster {
                 return Err(given_up(Refusal::Failed(failure), doubt));
             }
             if all_were_asked {
-                probe = self.turn(over.as_mut(), doubt).await?;
+                probe = self.turn(pace, over.as_mut(), doubt).await?;
                 if probe.is_none() {
                     // Other requests are answered: it is this one that asks for too much.
                     tokio::time::sleep(PAUSE).await;
@@ -149,13 +170,20 @@ impl Cluster {
     /// Waits until servers are worth asking; at once while requests are answered.
     async fn turn(
         &self,
+        pace: Pace,
         over: std::pin::Pin<&mut tokio::time::Sleep>,
         doubt: bool,
     ) -> Result<Option<Probe<'_>>, Refusal> {
         let Some(failure) = self.outage.failure() else { return Ok(None) };
+        let turn = async {
+            match pace {
+                Pace::Shared => self.outage.turn().await,
+                Pace::Fixed(pace) => self.outage.hurried_turn(pace).await,
+            }
+        };
         tokio::select! {
             biased;
-            probe = self.outage.turn() => Ok(Some(probe)),
+            probe = turn => Ok(Some(probe)),
             () = over => Err(given_up(Refusal::Failed(failure), doubt)),
         }
     }
@@ -301,5 +329,7 @@ const MIN_PART: Duration = Duration::from_millis(100);
 /// The most logins for one request.
 const LOGINS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(50);
+/// A request that keeps leases asks about so often within its time limit while no server answers.
+const KEPT_PACE: u32 = 10;
 /// How long a server that is down may delay the opening of a client.
 const STATE_LIMIT: Duration = Duration::from_millis(500);

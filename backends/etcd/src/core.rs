@@ -201,7 +201,7 @@ impl Core {
             tries += 1;
             let asked_at = self.now();
             let most = self.operations_max();
-            let asked = self.cluster.ask_within(limit, |line| round_on(line, leases, checks, most)).await;
+            let asked = self.cluster.ask_to_keep(limit, |line| round_on(line, leases, checks, most)).await;
             let (kept, looked) = match asked {
                 Ok(answer) => answer.value,
                 Err(Refusal::TooManyOperations) if self.fewer_operations(most) => continue,

@@ -4,6 +4,9 @@
 //! outage. From then on one request at a time asks, after pauses that double and are spread by chance, and all others
 //! wait for what it learns. Any answer ends the outage. So what a client sends during an election does not grow with
 //! what it wants.
+//!
+//! A lease may end while its renewal waits for the others. So what keeps leases asks beside them, one request at a time in a
+//! fixed part of the time that it has.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +14,7 @@ use std::time::Duration;
 
 use leasehold_core::{Effect, Failure};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// The state of the cluster as this client knows it.
 #[derive(Debug, Default)]
@@ -32,6 +35,8 @@ struct Down {
     turn: u64,
     /// Whether that one pauses or asks.
     is_taken: bool,
+    /// When a request that keeps leases last began to ask.
+    hurried_at: Option<Instant>,
     failure: Failure,
 }
 
@@ -76,16 +81,17 @@ impl Outage {
         let mut failure = failure.clone();
         failure.effect = Effect::None;
         let asked = probe.and_then(|probe| probe.0).map(|(_, turn)| turn);
-        let (mut backoff, turn, is_taken) = match down.take() {
+        let (mut backoff, turn, is_taken, hurried_at) = match down.take() {
             Some(present) if asked != Some(present.turn) => {
                 *down = Some(Down { failure, ..present });
                 return;
             }
-            Some(present) => (present.backoff, present.turn, present.is_taken),
-            None => Default::default(),
+            Some(present) => (present.backoff, present.turn, present.is_taken, present.hurried_at),
+            // What failed has just asked.
+            None => (Backoff::default(), 0, false, Some(Instant::now())),
         };
         let pause = backoff.next(FIRST_PAUSE);
-        *down = Some(Down { backoff, pause, turn, is_taken, failure });
+        *down = Some(Down { backoff, pause, turn, is_taken, hurried_at, failure });
     }
 
     /// Why the cluster counts as down; `None` while it does not.
@@ -121,6 +127,32 @@ impl Outage {
                 }
             }
         }
+    }
+
+    /// As [`Outage::turn`], for a request that keeps leases: it asks once none of its kind has begun to ask for `pace`.
+    ///
+    /// # Cancel safety
+    /// A request that is dropped while it waits takes no turn along.
+    pub(crate) async fn hurried_turn(&self, pace: Duration) -> Probe<'_> {
+        while let Some(opens_at) = self.hurry(pace) {
+            tokio::select! {
+                () = self.end() => {}
+                () = sleep_until(opens_at) => {}
+            }
+        }
+        Probe(None)
+    }
+
+    /// Notes that a request that keeps leases asks now, or returns when one may. `None` also where there is no outage.
+    fn hurry(&self, pace: Duration) -> Option<Instant> {
+        let mut down = self.down();
+        let down = down.as_mut()?;
+        let now = Instant::now();
+        let opens_at = down.hurried_at.map(|at| at + pace).filter(|opens_at| *opens_at > now);
+        if opens_at.is_none() {
+            down.hurried_at = Some(now);
+        }
+        opens_at
     }
 
     /// Takes the turn where nobody has it, or where the one that is `overdue` still has it. `None` where there is no
@@ -191,7 +223,6 @@ const PROBE_LIMIT: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -249,6 +280,37 @@ mod tests {
         drop(outage.turn().await);
         assert!(asked.elapsed() >= PROBE_LIMIT);
         drop(hangs);
+    }
+
+    /// The one whose turn it is hangs, and renewals ask beside it, as often whatever their number.
+    #[tokio::test(start_paused = true)]
+    async fn renewals_ask_at_a_fixed_pace_beside_one_that_hangs() {
+        let outage = down();
+        let began = Instant::now();
+        let hangs = outage.turn().await;
+        let pace = Duration::from_millis(200);
+        let asked = AtomicU64::new(0);
+        let renewals = (0..100).map(|_| async {
+            while began.elapsed() < Duration::from_secs(20) {
+                let since = outage.answers();
+                let probe = outage.hurried_turn(pace).await;
+                asked.fetch_add(1, Ordering::Relaxed);
+                outage.failed(since, &Failure::unanswered("refused"), Some(&probe));
+            }
+        });
+        futures_util::future::join_all(renewals).await;
+        // Five a second, and each of them ends with one of its own.
+        let asked = asked.into_inner();
+        assert!((95..=101 + 100).contains(&asked), "asked {asked} times in 20 s");
+        assert!(
+            outage.down().as_ref().is_some_and(|down| down.pause <= FIRST_PAUSE),
+            "the pauses are the others'"
+        );
+        drop(hangs);
+        outage.answered();
+        let answered = Instant::now();
+        drop(outage.hurried_turn(pace).await);
+        assert_eq!(answered.elapsed(), Duration::ZERO, "after the outage nobody waits");
     }
 
     #[test]

@@ -56,7 +56,7 @@ async fn keep(core: Arc<Core>, leases: Vec<i64>) {
 /// time: one that does not answer soon is left for the next one.
 async fn keep_waiting(core: Arc<Core>, leases: Vec<i64>) {
     let asked_at = core.now();
-    let kept = core.cluster.ask_within(WAIT_LIMIT, |line| {
+    let kept = core.cluster.ask_to_keep(WAIT_LIMIT, |line| {
         let leases = leases.clone();
         async move { line.keep(leases).await }
     });
