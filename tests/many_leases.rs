@@ -34,7 +34,7 @@ async fn a_hundred_thousand_leases_are_renewed_by_few_requests_and_one_wheel() {
     let leases: usize =
         std::env::var("LEASEHOLD_LEASES").map_or(10_000, |number| number.parse().expect("a number"));
     // Ten thousand leases take a few seconds on a slow machine, ten times as many a minute, and as much longer to renew.
-    let ttl = Duration::from_secs(if leases > 10_000 { 180 } else { 9 });
+    let ttl = Duration::from_secs(if leases > 10_000 { 180 } else { 30 });
     let locks = Leasehold::open(&server.url()).await.unwrap();
     let begun = Instant::now();
     let guards = hold_all(&locks, leases, ttl).await;
@@ -51,8 +51,11 @@ async fn a_hundred_thousand_leases_are_renewed_by_few_requests_and_one_wheel() {
     // One whose renewal is a little late, because others had the processor, is in doubt for that moment; none may be lost.
     let lost = guards.iter().filter(|guard| matches!(guard.state(), State::Lost(_))).count();
     assert_eq!(lost, 0, "leases were lost");
-    // Due after a third of the ttl, and moved forward to a beat at most.
-    assert!(renewals >= 2 * leases as u64 && renewals <= 5 * leases as u64, "{renewals}");
+    // Due after a third of the ttl, and moved forward to a beat at most; on a busy machine later, but within the ttl, since
+    // nobody lost its lease.
+    let ttls = took.as_secs_f64() / ttl.as_secs_f64();
+    let most = ((3.0 * ttls + 2.0) * leases as f64) as u64;
+    assert!(renewals >= leases as u64 && renewals <= most, "{renewals} in {ttls} ttls");
     // Full batches of five hundred, and in each beat, of which there are thirty in a ttl or one a second, a few that are not
     // full: the leases of a beat come up within some milliseconds. However many leases there are, it is no more.
     let beats = (took.as_secs_f64() * (30.0 / ttl.as_secs_f64()).max(1.0)).ceil() as u64;

@@ -8,9 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::{Backend, Proof, Release, Renew, Renewal, Share};
+use leasehold_core::{Backend, Claim, Proof, Release, Renew, Renewal, Share};
 use leasehold_testkit::{RedisServer, Reply};
 use tokio::task::JoinSet;
+
+/// No test here waits for the end of such a lease, and a busy machine needs long for a thousand requests.
+const TTL: Duration = Duration::from_secs(600);
+
+fn mutex(name: &str) -> Claim {
+    claim_of(name, Share::MUTEX, TTL)
+}
+
+/// Under which name those who hold have a claim.
+fn member(claim: &Claim) -> String {
+    format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
+}
 
 #[tokio::test]
 async fn an_uncontended_cycle_is_two_requests() {
@@ -81,12 +93,13 @@ async fn the_length_of_the_line_does_not_matter_to_a_mutex() {
     assert_eq!(per_length[0], per_length[1], "commands inside a look, behind 10 and behind 2,010");
 }
 
-/// Prints figures; asserts only what no machine may miss.
+/// Prints figures; asserts what they consist of.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_tasks_share_one_connection() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = Arc::new(connect(&server.url()).await);
-    let rounds = 200;
+    let before = server.counts().await.unwrap();
+    let rounds = 200_u32;
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
     for n in 0..64 {
@@ -104,7 +117,10 @@ async fn many_tasks_share_one_connection() {
     }
     let rate = f64::from(64 * rounds) / begun.elapsed().as_secs_f64();
     println!("{rate:.0} cycles a second with 64 tasks");
-    assert!(rate > 500.0, "{rate}");
+    let used = server.counts().await.unwrap().since(&before);
+    assert_eq!(used.connections, before.connections, "the one that there was carries them all");
+    // One that is sent in full may run beside others that do not know yet that the server has it.
+    assert!(used.of("evalsha") <= u64::from(2 * 64 * rounds + 2 * 64), "{:?}", used.commands);
 }
 
 #[tokio::test]
@@ -119,7 +135,8 @@ async fn a_thousand_readers_can_be_taken_and_let_go() {
     let taken = begun.elapsed();
     backend.release(&readers.iter().collect::<Vec<_>>()).await;
     println!("1,000 readers taken in {taken:?}, released in {:?}", begun.elapsed() - taken);
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    // A tenth of a millisecond each where nobody else wants the processor.
+    assert!(begun.elapsed() < Duration::from_secs(120));
     assert!(try_take(&backend, &claim_of("page", Share::WRITER, TTL)).await.is_some());
 }
 
@@ -134,9 +151,6 @@ async fn many_holders_are_counted_and_not_read() {
         try_take(&backend, reader).await.unwrap();
     }
     let held = "{lh:page}:held";
-    let member = |claim: &leasehold_core::Claim| {
-        format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
-    };
     let exclusive = claim_of("page", Share::WRITER, TTL);
     let Reply::Bytes(end) = server.command(&["ZSCORE", held, &member(&readers[0])]).await.unwrap() else {
         panic!()
@@ -171,20 +185,22 @@ async fn many_holders_are_counted_and_not_read() {
 async fn counted_holders_leave_and_expire_one_by_one() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
-    let (short, pool) = (Duration::from_millis(1_500), Share::permits(1, 50).unwrap());
-    let permits: Vec<_> =
-        (0..50).map(|n| claim_of("pool", pool, if n % 2 == 0 { TTL } else { short })).collect();
+    let pool = Share::permits(1, 50).unwrap();
+    let permits: Vec<_> = (0..50).map(|_| claim_of("pool", pool, TTL)).collect();
     for permit in &permits {
         assert!(try_take(&backend, permit).await.is_some());
     }
     let more = || claim_of("pool", pool, TTL);
     let full = more();
-    let begun = Instant::now();
-    assert!(try_take(&backend, &full).await.is_none() || begun.elapsed() > short);
+    assert!(try_take(&backend, &full).await.is_none());
     assert!(freed(&backend, &permits[0]).await);
     assert!(try_take(&backend, &more()).await.is_some());
-    // Those that are left to run out make room for as many.
-    tokio::time::sleep(short).await;
+    // Those that run out make room for as many.
+    for permit in permits.iter().skip(1).step_by(2) {
+        let ended =
+            server.command(&["ZADD", "{lh:pool}:held", "XX", "CH", "1", &member(permit)]).await.unwrap();
+        assert_eq!(ended, Reply::Int(1));
+    }
     for n in 0..25 {
         assert!(try_take(&backend, &more()).await.is_some(), "{n}");
     }

@@ -478,12 +478,19 @@ async fn a_thousand_waiters_of_one_client_use_two_connections_and_are_silent() {
     let sent = used.of("evalsha") + used.of("ping") + used.of("subscribe");
     assert!((4..=40).contains(&sent), "1000 idle waiters sent {sent} requests in 21 s: {:?}", used.commands);
 
+    // One that is not woken looks for itself within twenty seconds, each at a time of its own: that ten of them do so within
+    // eight happens once in ten thousand runs. A thousand that are woken may take a busy machine longer than that.
     let claims: Vec<&Claim> = holders.iter().collect();
-    backend.release(&claims).await;
-    let begun = Instant::now();
-    while tasks.join_next().await.is_some() {}
-    // One that is not woken looks for itself within twenty seconds, each at a time of its own.
-    assert!(begun.elapsed() < Duration::from_secs(8), "woken after {:?}", begun.elapsed());
+    for released in [&claims[..10], &claims[10..]] {
+        let begun = Instant::now();
+        backend.release(released).await;
+        for _ in released {
+            tasks.join_next().await.unwrap().unwrap();
+        }
+        let limit = Duration::from_secs(8);
+        assert!(released.len() > 10 || begun.elapsed() < limit, "woken after {:?}", begun.elapsed());
+    }
+    assert!(tasks.is_empty());
 }
 
 #[tokio::test]

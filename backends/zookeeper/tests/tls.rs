@@ -77,7 +77,10 @@ async fn a_session_outlives_its_tls_connection_and_ends_in_time() {
     let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
     let certificates = servers.certificates().unwrap();
     let proxy = Proxy::start(servers.secure_addr(0)).await.unwrap();
-    let broken = locks(&url("", proxy.addr(), certificates)).await;
+    // Long enough for a busy machine to connect anew within it, twice.
+    let session = Duration::from_secs(20);
+    let broken = url("", proxy.addr(), certificates).replace("session=4s", "session=20s");
+    let broken = locks(&broken).await;
     let other = locks(&url("", servers.secure_addr(0), certificates)).await;
     let guard = broken.mutex("job").lock().await.unwrap();
     for _ in 0..2 {
@@ -91,14 +94,14 @@ async fn a_session_outlives_its_tls_connection_and_ends_in_time() {
         let guard = mutex.lock().await.unwrap();
         (guard, Instant::now())
     });
-    tokio::time::sleep(SESSION / 4).await;
+    tokio::time::sleep(session / 4).await;
     proxy.blackhole(Way::Both);
     guard.lost().await;
     let lost_at = Instant::now();
     let (_next, granted_at) = successor.await.unwrap();
     assert!(lost_at < granted_at, "granted before the loss was told");
     proxy.heal().unwrap();
-    broken.mutex("another").lock_timeout(Duration::from_secs(10)).await.unwrap().release().await.unwrap();
+    broken.mutex("another").lock_timeout(Duration::from_secs(120)).await.unwrap().release().await.unwrap();
 }
 
 /// The tunnel carries this process only: it shows this process's certificate.
