@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::sleep;
 
 /// What one server says of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,16 +45,24 @@ async fn talk(address: &str, word: &[u8]) -> std::io::Result<Vec<u8>> {
 /// Servers that hang are waited for no longer than [`OTHERS_LIMIT`] once any server has answered.
 pub(crate) async fn tick(addresses: &[String], limit: Duration) -> Option<Duration> {
     let mut asked: FuturesUnordered<_> = addresses.iter().map(|address| talk(address, b"conf")).collect();
-    let mut end = Instant::now() + limit;
-    while let Ok(Some(answer)) = timeout_at(end, asked.next()).await {
+    let mut end = Box::pin(sleep(limit));
+    let mut is_answered = false;
+    loop {
+        let answer = tokio::select! {
+            biased;
+            answer = asked.next() => answer?,
+            () = &mut end => return None,
+        };
         // A server that cannot be reached says nothing of the others.
         let Ok(answer) = answer else { continue };
         if let Some(tick) = read_tick(&String::from_utf8_lossy(&answer)) {
             return Some(tick);
         }
-        end = end.min(Instant::now() + OTHERS_LIMIT);
+        if !is_answered {
+            is_answered = true;
+            end = Box::pin(sleep(limit.min(OTHERS_LIMIT)));
+        }
     }
-    None
 }
 
 fn read_tick(answer: &str) -> Option<Duration> {
@@ -90,6 +98,7 @@ const OTHERS_LIMIT: Duration = Duration::from_millis(500);
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
+    use tokio::time::Instant;
 
     use super::*;
 
