@@ -21,7 +21,7 @@ impl<C: Cells> CellBackend<C> {
         for some in grouped(claims).chunks(most) {
             let mut pending: Vec<Pending<'_>> = some.iter().map(Pending::of).collect();
             for tries in 0..MAX_TRIES {
-                pending = self.try_change(pending, claims, change, &mut answers).await;
+                pending = self.try_change(pending, claims, change, &mut answers, some.len() == 1).await;
                 if pending.is_empty() {
                     break;
                 }
@@ -39,8 +39,11 @@ impl<C: Cells> CellBackend<C> {
         claims: &[&Claim],
         change: Change,
         answers: &mut [Result<bool, Failure>],
+        is_alone: bool,
     ) -> Vec<Pending<'g>> {
         let at: Vec<&Resource> = pending.iter().map(|pending| pending.group.resource).collect();
+        // Nobody waits for the answer but the claims of this cell: a slow commit of another client gets all tries.
+        let locked_after = if is_alone { MAX_TRIES - 2 } else { LOCKED_TRIES };
         let mut writes = Vec::new();
         let mut swaps = Vec::new();
         let cells = self.cells.read(&at).await;
@@ -70,7 +73,7 @@ impl<C: Cells> CellBackend<C> {
             let group = pending.group;
             match written {
                 Ok(true) => group.settle(answers, |n| Ok(done[n])),
-                Ok(false) if pending.unchanged >= LOCKED_TRIES => {
+                Ok(false) if pending.unchanged >= locked_after => {
                     group.settle(answers, |_| Err(pace::locked(group.resource)));
                 }
                 Ok(false) => lost.push(pending),

@@ -30,7 +30,8 @@ pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
 /// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.
 pub(crate) const MAX_TRIES: u32 = 50;
-/// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked. Others wait meanwhile.
+/// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked, where other cells of the same call
+/// wait meanwhile. One that is alone gets nearly all tries, about a second.
 pub(crate) const LOCKED_TRIES: u32 = 16;
 const LONGEST_RETRY: Duration = Duration::from_millis(40);
 

@@ -74,6 +74,28 @@ async fn a_locked_cell_keeps_no_other_lock_from_release() {
     }
 }
 
+/// A commit that waits for a standby far away keeps its row locked for as long.
+#[tokio::test(start_paused = true)]
+async fn a_slow_commit_of_another_client_is_waited_for() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 2).await;
+    let unlock_after = |name: &'static str| {
+        let store = store.clone();
+        store.lock(name);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            store.unlock(name);
+        })
+    };
+    let proof = Proof::none();
+    unlock_after("job 0");
+    let renewed = client.renew(&[Renew { claim: &claims[0], proof: &proof }]).await;
+    assert!(matches!(renewed[..], [Renewal::Renewed]), "{renewed:?}");
+    unlock_after("job 1");
+    let released = client.release(&[&claims[1]]).await;
+    assert!(matches!(released[..], [Release::Freed]), "{released:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_locked_cell_delays_no_other_task_of_its_commit() {
     let store = Store::new();

@@ -150,6 +150,11 @@ impl Store {
         self.locked.lock().unwrap().insert(at.to_owned());
     }
 
+    /// Ends the transaction that keeps it locked.
+    pub(crate) fn unlock(&self, at: &str) {
+        self.locked.lock().unwrap().remove(at);
+    }
+
     fn is_locked(&self, at: &Resource) -> bool {
         self.locked.lock().unwrap().contains(at.as_str())
     }
