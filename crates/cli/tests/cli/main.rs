@@ -29,5 +29,6 @@ mod schema;
 mod secrets;
 mod signals;
 mod stores;
+mod stress;
 mod terminal;
 mod usage;
