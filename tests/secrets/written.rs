@@ -1,6 +1,6 @@
 //! Texts that a program could have written down, and the search of secrets in them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::fmt::{Debug, Display};
 
@@ -60,20 +60,50 @@ impl Written {
     }
 
     fn found(&self, secrets: &[Secret]) -> Vec<String> {
+        let starts = Starts::of(secrets);
         let mut found = Vec::new();
         let mut read = BTreeSet::new();
         for (of, text) in self.0.iter().filter(|(_, text)| read.insert(text)) {
-            let forms = forms(text);
-            for secret in secrets {
-                if let Some(part) =
-                    secret.parts.iter().find(|part| forms.iter().any(|form| form.contains(*part)))
-                {
-                    let text = text.chars().take(600).collect::<String>();
-                    found.push(format!("{} ({part}) in the {of}: {text}", secret.what));
-                }
+            for (what, part) in starts.found_in(&forms(text)) {
+                let text = text.chars().take(600).collect::<String>();
+                found.push(format!("{what} ({part}) in the {of}: {text}"));
             }
         }
         found
+    }
+}
+
+/// The parts of all secrets by how they begin, so that a text is read once, however many parts there are.
+struct Starts<'a>(HashMap<&'a [u8], Vec<(usize, &'a Secret, &'a str)>>);
+
+/// No part has fewer bytes.
+const START: usize = 8;
+
+impl<'a> Starts<'a> {
+    fn of(secrets: &'a [Secret]) -> Starts<'a> {
+        let mut starts: HashMap<_, Vec<_>> = HashMap::new();
+        for (number, secret) in secrets.iter().enumerate() {
+            for part in &secret.parts {
+                starts.entry(&part.as_bytes()[..START]).or_default().push((number, secret, part.as_str()));
+            }
+        }
+        Starts(starts)
+    }
+
+    /// Returns each secret that is in one of the forms of a text, with a part of it that is there.
+    fn found_in(&self, forms: &BTreeSet<String>) -> Vec<(&'static str, &'a str)> {
+        let mut found = BTreeMap::new();
+        for form in forms {
+            let form = form.as_bytes();
+            for at in 0..(form.len() + 1).saturating_sub(START) {
+                for (number, secret, part) in self.0.get(&form[at..at + START]).into_iter().flatten() {
+                    if form[at..].starts_with(part.as_bytes()) {
+                        found.entry(*number).or_insert((secret.what, *part));
+                    }
+                }
+            }
+        }
+        found.into_values().collect()
     }
 }
 
