@@ -25,6 +25,7 @@
 //! Which store a client talks to is said by a URL, see [`Leasehold::open`]. What that store promises is its
 //! [`Profile`]; what is demanded of it is compared before anything is sent.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod alarm;
