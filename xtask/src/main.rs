@@ -21,7 +21,7 @@ Usage: cargo xtask <chore> [options]
 
 Chores:
   test                  everything that a change has to pass, in this order:
-                        servers, fmt, tidy, clippy, build, test, doc, deny
+                        servers, fmt, tidy, clippy, build, test, doc, package, deny
   test --only A,B       only these steps (`test` brings `build` along)
   tidy                  the rules of this repository that no compiler knows: which crate and which module
                         may use which, lengths, banned calls and words, how a file opens

@@ -55,7 +55,25 @@ pub(crate) const STEPS: &[Step] = &[
         name: "doc",
         work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),
     },
+    // What each crate would be published with: metadata, readme, licences, and dependencies that can be had by then. Nothing is
+    // compiled, so it takes seconds. Needs cargo 1.90 or later.
+    Step { name: "package", work: Work::Cargo(PACKAGE, &[]) },
     Step { name: "deny", work: Work::Optional("cargo-deny", &["deny", "check"]) },
+];
+
+/// Packs every crate that is published, in the order in which they depend on each other.
+const PACKAGE: &[&str] = &[
+    "package",
+    "--workspace",
+    "--exclude=leasehold-bench",
+    "--exclude=leasehold-engine-sim",
+    "--exclude=leasehold-sim",
+    "--exclude=leasehold-tests",
+    "--exclude=xtask",
+    "--no-verify",
+    "--allow-dirty",
+    "--offline",
+    "--quiet",
 ];
 
 /// The steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because its tests run the binary.
