@@ -45,6 +45,16 @@ fn run(commands: Vec<Command>) -> Vec<String> {
 }
 
 #[test]
+fn readme_program_locks_and_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = example("first_lock");
+    command.env("XDG_STATE_HOME", folder.path());
+    let printed = run(vec![command]).remove(0);
+    let fence = printed.trim_end().strip_prefix("writing under fence ").unwrap_or_default();
+    assert!(fence.len() == 20 && fence.bytes().all(|byte| byte.is_ascii_digit()), "{printed}");
+}
+
+#[test]
 fn one_of_three_machines_does_the_nightly_job() {
     let folder = tempfile::tempdir().unwrap();
     let commands = (0..3).map(|_| {

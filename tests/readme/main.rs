@@ -1,4 +1,5 @@
-//! What the README shows is true: its table of stores is printed from the profiles, and its examples run as they stand.
+//! What the README and `docs/choosing.md` show is true: the table of stores is printed from the profiles, the program of the
+//! README is an example that is compiled, and the examples run as they stand.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -21,25 +22,25 @@ fn row(url: &str, locks: &Leasehold) -> String {
 fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> String {
     let Profile { admission, order, .. } = profile;
     let waiting = match profile.waiting {
-        Waiting::Polls => "by polling",
-        Waiting::Notifies => "by notification",
-        _ => "in the kernel or server",
+        Waiting::Polls => "polling",
+        Waiting::Notifies => "notification",
+        _ => "blocking in the kernel or server",
     };
     let liveness = match profile.liveness {
-        Liveness::Lease { min, max } if max.as_secs() < 3600 => format!("lease of {min:?} to {max:?}"),
-        Liveness::Lease { min, max } => format!("lease of {min:?} to {} h", max.as_secs() / 3600),
-        Liveness::Heartbeat { .. } => "session, while it is heard of".to_owned(),
+        Liveness::Lease { min, max } if max.as_secs() < 3600 => format!("lease, {min:?} to {max:?}"),
+        Liveness::Lease { min, max } => format!("lease, {min:?} to {} h", max.as_secs() / 3600),
+        Liveness::Heartbeat { .. } => "session with heartbeats".to_owned(),
         _ => "session".to_owned(),
     };
     let safety = match profile.safety {
-        Safety::Evictable => "by memory pressure",
-        Safety::LostOnFailover => "by failover or restart without data",
-        _ => "by nothing that keeps its documented durability",
+        Safety::Evictable => "memory pressure, or restart",
+        Safety::LostOnFailover => "failover, or restart without data",
+        _ => "only if the store loses confirmed data",
     };
     let fence = profile.fencing;
     let values = match registers.map(Registers::promise) {
         None => "no",
-        Some(promise) if promise.forgets => "yes, also for a while",
+        Some(promise) if promise.forgets => "yes, with expiry",
         Some(_) => "yes",
     };
     format!("| `{url}` | {admission} | {order} | {waiting} | {liveness} | {fence} | {safety} | {values} |\n")
@@ -47,7 +48,7 @@ fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> Str
 
 async fn table() -> Option<String> {
     let mut table = String::from(
-        "| store | admits | order | waits | kept by | fence | can be taken away | keeps values |\\n|---|---|---|---|---|---|---|---|\\n",
+        "| store | locks | order | waiting | kept alive by | fence | lost when | registers |\\n|---|---|---|---|---|---|---|---|\\n",
     )
     .replace("\\n", "\n");
     let file = Store::file();
@@ -108,17 +109,43 @@ async fn table() -> Option<String> {
     Some(table)
 }
 
+/// Reads a file of this repository.
+fn text_of(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
 #[tokio::test]
 async fn the_table_of_stores_is_that_of_the_profiles() {
     let Some(table) = table().await else { return };
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let readme = std::fs::read_to_string(path).unwrap();
-    let (head, rest) = readme.split_once(BEGIN).unwrap();
+    let page = text_of("docs/choosing.md");
+    let (head, rest) = page.split_once(BEGIN).unwrap();
     let (marker, rest) = rest.split_once('\n').unwrap();
     let (present, tail) = rest.split_once(END).unwrap();
     if std::env::var_os("UPDATE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/choosing.md");
         std::fs::write(path, format!("{head}{BEGIN}{marker}\n{table}{END}{tail}")).unwrap();
         return;
     }
     assert_eq!(present, table, "run the command beside the table's beginning to write it anew");
+}
+
+#[test]
+fn readme_program_matches_the_example() {
+    let source = text_of("crates/leasehold/examples/first_lock.rs");
+    // The `//!` lines on top are not shown.
+    let (_, program) = source.split_once("\n\n").unwrap();
+    for page in ["README.md", "crates/leasehold/README.md"] {
+        let text = text_of(page);
+        let (shown, _) = text.split_once("```rust\n").and_then(|(_, rest)| rest.split_once("```")).unwrap();
+        assert_eq!(
+            shown, program,
+            "{page} shows another program than crates/leasehold/examples/first_lock.rs"
+        );
+    }
+}
+
+#[test]
+fn readme_has_at_most_120_lines() {
+    let lines = text_of("README.md").lines().count();
+    assert!(lines <= 120, "README.md has {lines} lines: move what not everybody needs to docs/");
 }
