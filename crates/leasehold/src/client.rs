@@ -316,7 +316,9 @@ impl Leasehold {
     }
 
     /// Ends every wait with `Closed`, marks everything held as lost and gives it back, and waits up to `limit`
-    /// for the server's answers. `true` where all were answered. What is granted meanwhile is given back as well, and its caller
+    /// for the server's answers. `true` where all were answered; a server that hung before, and answers from now on, is asked
+    /// anew, so its earlier silence makes no difference. What was given up before without an answer does not count: that ends
+    /// with its lease. What is granted meanwhile is given back as well, and its caller
     /// gets `Closed`.
     ///
     /// # Cancel safety

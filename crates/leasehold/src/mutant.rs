@@ -31,6 +31,22 @@ pub(crate) fn put_back(name: &'static str) {
     THERE.set(name);
 }
 
+/// Ends a task with what is returned, where this defect is there.
+#[cfg(leasehold_sim)]
+pub(crate) fn aborted<T>(name: &str, task: &tokio::task::JoinHandle<T>) -> Option<Aborted> {
+    is_there(name).then(|| Aborted(task.abort_handle()))
+}
+
+#[cfg(leasehold_sim)]
+pub(crate) struct Aborted(tokio::task::AbortHandle);
+
+#[cfg(leasehold_sim)]
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 #[cfg(leasehold_sim)]
 pub(crate) fn is_there(name: &str) -> bool {
     THERE.get() == name

@@ -14,8 +14,13 @@ use leasehold_core::{Effect, Failure, FailureKind};
 use leasehold_machine::{Process, Unforked};
 use tracing::Span;
 
+use crate::mutant::mutant;
+
 /// Calls foreign code; `None` where it panics.
 pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+    if mutant!("a panic of foreign code passes") {
+        return Some(call());
+    }
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(value) => Some(value),
         Err(payload) => {
@@ -30,6 +35,12 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
 /// A fork of the process has a copy of it, and of its connection, on which anything that it did would be done to the parent: there
 /// it is left as it stands, neither polled nor dropped.
 pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
+    if mutant!("a contender ends in silence") {
+        return Ok(call.await);
+    }
+    if mutant!("a release ends in silence") {
+        return Ok(call.await);
+    }
     let process = Process::this();
     let mut call = Unforked::new(AssertUnwindSafe(call).catch_unwind());
     let answer = poll_fn(|context| match process.is_this() {

@@ -431,6 +431,26 @@ fn a_loss_after_the_hand_over_is_that_of_the_next_holder() {
 }
 
 #[test]
+fn who_released_one_of_two_guards_hears_no_more() {
+    let (locks, other) = handing_over("mem:signals_of_one_guard");
+    let (told, hears) = mpsc::channel();
+    let (tells, outer_hears) = mpsc::channel();
+    let outer = locks.mutex("job").reentrant().lock().unwrap();
+    let inner = locks.mutex("job").reentrant().lock().unwrap();
+    let asked = told.clone();
+    inner.on_lost(move |cause| told.send(cause.to_string()).unwrap()).unwrap();
+    inner.on_revoked(move |revocation| asked.send(revocation.reason).unwrap()).unwrap();
+    inner.release().unwrap();
+    outer.on_lost(move |cause| tells.send(cause).unwrap()).unwrap();
+    other.revoke("job", "meant for the other guard").unwrap();
+    assert_eq!(outer.revoked_within(SOON).unwrap().unwrap().reason, "meant for the other guard");
+    assert!(locks.close(SOON).unwrap());
+    assert_eq!(outer_hears.recv_timeout(SOON), Ok(LossCause::Closed));
+    assert_eq!(hears.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
+    drop(outer);
+}
+
+#[test]
 fn a_loss_is_heard_of_also_where_the_guard_is_dropped_at_once() {
     let locks = memory();
     for _ in 0..20 {

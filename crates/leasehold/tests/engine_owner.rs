@@ -140,3 +140,43 @@ async fn releasing_one_of_two_lost_guards_says_that_it_was_lost() {
     assert!(inner.release().await.unwrap_err().is_lost());
     assert!(outer.release().await.unwrap_err().is_lost());
 }
+
+#[tokio::test]
+async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
+    const MINIMUM: std::time::Duration = ms(150);
+    let (locks, _wire) = Store::new().client();
+    let owner = Owner::new();
+    let lock = || locks.rwlock("prices").owner(&owner);
+    for is_released in [false, true] {
+        let began = std::time::Instant::now();
+        let reader = lock().at_least(MINIMUM).read().await.unwrap();
+        let fence = reader.fence();
+        let writer = if is_released {
+            let (released, writer) = tokio::join!(reader.release(), async { lock().write().await });
+            released.unwrap();
+            writer
+        } else {
+            drop(reader);
+            lock().write().await
+        };
+        let writer = writer.unwrap();
+        assert!(began.elapsed() >= MINIMUM && writer.fence() > fence, "{:?}", began.elapsed());
+        writer.release().await.unwrap();
+    }
+    settles(&locks, "prices").await;
+}
+
+#[tokio::test]
+async fn what_only_lingers_is_held_and_is_no_deadlock() {
+    let (locks, _wire) = Store::new().client();
+    let owner = Owner::new();
+    let lock = || locks.rwlock("prices").owner(&owner).detect_deadlocks(ms(10));
+    drop(lock().at_least(ms(60_000)).read().await.unwrap());
+    assert!(lock().try_write().await.unwrap().is_none(), "it is held");
+    let refused = lock().write_timeout(ms(600)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Timeout, "{refused}");
+    let again = lock().read().await.unwrap();
+    assert_eq!(lock().write().await.unwrap_err().kind(), ErrorKind::Deadlock, "it is in use again");
+    drop(again);
+    assert!(locks.close(ms(20_000)).await);
+}

@@ -11,6 +11,7 @@ use leasehold_core::{ClaimId, Order, Patience, Resource, Share, Snapshot};
 use tokio::sync::{oneshot, watch};
 
 use super::contender::pursue;
+use super::handle::HoldHandle;
 use super::hold::Hold;
 use super::looking::EndOnDrop;
 use super::outage::jittered;
@@ -28,7 +29,7 @@ impl Engine {
         want: Want,
         has: Share,
         wait: Wait,
-    ) -> Result<Arc<Hold>> {
+    ) -> Result<HoldHandle> {
         told::asking(self, &want.clone(), self.beside(want, has, wait)).await
     }
 

@@ -43,7 +43,11 @@ impl Engine {
     {
         let open = !self.is_forked();
         let task = open.then(|| self.runtime.spawn(async move { answered(work).await.flatten() }));
+        #[cfg(leasehold_sim)]
+        let aborted = task.as_ref().and_then(|task| crate::mutant::aborted("who asks drops the call", task));
         async move {
+            #[cfg(leasehold_sim)]
+            let _aborted = aborted;
             match task {
                 Some(task) => task.await.unwrap_or_else(|_| Err(closed())),
                 None => Err(closed()),

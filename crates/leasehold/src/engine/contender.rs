@@ -16,6 +16,7 @@ use super::outage::Outage;
 use super::queue::Lines;
 use super::{Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::mutant;
 use crate::panics::{answered, logged, spanned};
 use crate::witness::Event;
 
@@ -58,7 +59,10 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        if self.is_settled {
+        if self.is_settled
+            || mutant!("a contender ends in silence")
+            || mutant!("the end of a runtime is silent")
+        {
             return;
         }
         let error = if std::thread::panicking() {
@@ -94,6 +98,7 @@ pub(super) async fn pursue(
         match pursue_one(engine, want, &claim, patience).await? {
             Pursuit::Granted(charge) => return Ok(Some(charge)),
             Pursuit::Left => return Ok(None),
+            Pursuit::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
             // The store was there while this one stood in line.
             Pursuit::Stale { asked_at } => slow.was_over(engine, asked_at),
         }

@@ -4,6 +4,7 @@
 //! to the next task in the local line or to the server; drop never blocks.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{Fence, LossCause, Moment, Proof};
@@ -25,22 +26,39 @@ pub(crate) struct Hold {
     passed: u32,
     /// When this user got it, where somebody wants to know.
     since: Option<Moment>,
-    /// Its end, where somebody wants to hear of it.
-    end: OnceLock<Arc<End>>,
+    /// How many handles it has.
+    pub(super) users: AtomicUsize,
+    /// The end of its last handle, where somebody wants to hear of it.
+    end: Option<Arc<End>>,
 }
 
-/// The end of one hold. The claim may have another user afterwards, of whom listeners of this hold hear nothing.
+/// The end of one handle. The claim may have another user afterwards, of whom listeners of this handle hear nothing.
 #[derive(Debug, Default)]
-struct End {
+pub(super) struct End {
     /// The cause of its loss, or `None` where it was released before.
-    how: OnceLock<Option<LossCause>>,
-    ended: CancellationToken,
+    pub(super) how: OnceLock<Option<LossCause>>,
+    pub(super) ended: CancellationToken,
+}
+
+impl End {
+    /// It ends in this state.
+    pub(super) fn come(&self, state: State) {
+        if mutant!("a hold ends with its lease") {
+            return;
+        }
+        // There is one end of each handle.
+        let _ = self.how.set(match state {
+            State::Lost(cause) => Some(cause),
+            _ => None,
+        });
+        self.ended.cancel();
+    }
 }
 
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, held: Arc<Held>, passed: u32) -> Hold {
         let since = engine.telling.is_heard().then(|| engine.clock.now());
-        Hold { engine, held: Some(held), passed, since, end: OnceLock::new() }
+        Hold { engine, held: Some(held), passed, since, users: AtomicUsize::new(0), end: None }
     }
 
     /// The granted claim.
@@ -57,29 +75,15 @@ impl Hold {
         &self.engine
     }
 
-    /// Waits for its end: the cause of a loss, or `None` where it was released. It does not keep it held.
-    pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
-        let end = self.end.get_or_init(Arc::default).clone();
-        let held = self.held();
-        let (state, mut changes) = (held.state(), held.watch());
-        async move {
-            let lost = match state {
-                State::Lost(cause) => Some(cause),
-                _ => tokio::select! {
-                    biased;
-                    cause = changes.ended() => cause,
-                    () = end.ended.cancelled() => None,
-                },
-            };
-            // A loss that comes after the end is that of the next one who holds it.
-            end.how.get().copied().unwrap_or(lost)
-        }
+    /// Returns whether somebody holds by it. Else it is only kept for a minimum of time, or being given back.
+    pub(super) fn is_used(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns a look at whether it has ended, which does not keep it held.
-    pub(crate) fn over(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let end = self.end.get_or_init(Arc::default).clone();
-        move || end.how.get().is_some()
+    /// The same hold, whose end is signalled so.
+    pub(super) fn ending_as(mut self, end: Arc<End>) -> Hold {
+        self.end = Some(end);
+        self
     }
 
     /// Returns what the backend keeps with the grant. A condition made of it holds for as long as the claim does, so from here on
@@ -96,13 +100,8 @@ impl Hold {
     fn finish(&mut self) -> Option<(Arc<Held>, State)> {
         let held = self.held.take()?;
         let state = held.end_use();
-        if let Some(end) = self.end.get().filter(|_| !mutant!("a hold ends with its lease")) {
-            // There is one end of each hold.
-            let _ = end.how.set(match state {
-                State::Lost(cause) => Some(cause),
-                _ => None,
-            });
-            end.ended.cancel();
+        if let Some(end) = &self.end {
+            end.come(state);
         }
         Some((held, state))
     }
@@ -176,12 +175,10 @@ impl Hold {
         }
     }
 
-    /// Lets go of one handle when `moment` has come, without making anybody wait for that.
+    /// Keeps it until `moment`, without making anybody wait for that.
     pub(crate) fn linger(self: Arc<Self>, moment: Moment) {
-        if !self.now().until(moment).is_zero() {
-            let engine = self.engine.clone();
-            engine.spawn(async move { self.lingered(moment).await });
-        }
+        let engine = self.engine.clone();
+        engine.spawn(async move { self.lingered(moment).await });
     }
 
     /// Gives it back and tells what became of it. The work is done even where the future is dropped.

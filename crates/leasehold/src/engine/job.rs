@@ -3,8 +3,8 @@
 //! Ground rules: whatever ends the work, its asker gets an answer, and the local line of the resource goes on.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -15,6 +15,7 @@ use super::Engine;
 use super::errand::Ending;
 use super::outage::jittered;
 use super::queue::Lines;
+use crate::mutant::mutant;
 use crate::panics::{answered, spanned};
 
 /// What became of a release.
@@ -41,9 +42,24 @@ pub(super) struct Tally {
     unanswered: AtomicUsize,
     /// Called each time that nothing is under way.
     idle: Notify,
+    /// When the client was closed.
+    closed_at: OnceLock<Moment>,
 }
 
 impl Tally {
+    /// From `moment` on it is waited for the end of all that is under way.
+    pub(super) fn close(&self, moment: Moment) {
+        // The first one who closes the client stays.
+        let _ = self.closed_at.set(moment);
+    }
+
+    /// Returns whether what was asked at this time without an answer is to be asked once more, although the lease is over: who
+    /// closes the client waits for the answers of a store that may have come back meanwhile.
+    fn asks_anew(&self, asked_at: Moment) -> bool {
+        let anew = |closed_at: &Moment| asked_at <= *closed_at;
+        self.closed_at.get().is_some_and(anew)
+    }
+
     /// Waits until nothing is under way; whether all that ended meanwhile was answered.
     pub(super) async fn settled(&self) -> bool {
         let before = self.unanswered.load(Ordering::SeqCst);
@@ -147,6 +163,9 @@ impl Job {
 impl Drop for Job {
     /// Whatever ends the work, its asker gets an answer, and the local line goes on.
     fn drop(&mut self) {
+        if mutant!("a release ends in silence") {
+            return;
+        }
         self.settle(Released::unknown("the runtime ended before the release was confirmed"));
     }
 }
@@ -163,6 +182,7 @@ pub(super) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
         let span = || tracing::debug_span!("leasehold.release", claims = claims.len());
         spanned(span, backend.release(&claims)).await
     });
+    let asked_at = clock.now();
     let (mut releases, failure) = match asked.await {
         Ok(releases) => {
             (releases, Failure::unanswered("the backend answered fewer releases than were asked for"))
@@ -174,7 +194,9 @@ pub(super) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
     let mut again = Vec::new();
     for (mut job, release) in batch.into_iter().zip(releases) {
         match release {
-            Release::Unknown(ref failure) if failure.is_transient() && now < job.until => {
+            Release::Unknown(ref failure)
+                if failure.is_transient() && (now < job.until || job.tally.asks_anew(asked_at)) =>
+            {
                 job.tries += 1;
                 again.push(job);
             }

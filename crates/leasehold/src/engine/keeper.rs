@@ -24,6 +24,7 @@ use super::desk::Desk;
 use super::held::{Held, State};
 use super::outage::jittered;
 use super::{Engine, Tuning};
+use crate::mutant::mutant;
 use crate::panics::{answered, contained, logged, spanned};
 use crate::random::HashMap;
 use crate::witness::{Event, Telling};
@@ -178,6 +179,11 @@ impl Asks {
 
     /// This one was confirmed, and with it all that were sent before.
     fn confirm(&mut self, number: u64) {
+        if mutant!("a renewal that hangs is waited for") {
+            self.open.retain(|open| *open != number);
+            self.is_waiting = !self.open.is_empty();
+            return;
+        }
         self.open.retain(|open| *open > number);
         self.confirmed = number;
         self.is_waiting = false;
@@ -330,6 +336,7 @@ impl Watchdog {
             if let Some(held) = self.look_at(id, now) {
                 // Where the backend cannot tell, it goes with all others of which it cannot.
                 let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
+                let part = if mutant!("all parts are renewed together") { 0 } else { part };
                 parts.entry(part).or_default().push(held);
             }
         }
@@ -411,6 +418,9 @@ impl Watchdog {
 impl Drop for Watchdog {
     /// However it ends, nothing stays held that nobody renews.
     fn drop(&mut self) {
+        if mutant!("the end of a runtime is silent") {
+            return;
+        }
         let papers = self.desk.abandon();
         let engine = self.engine.upgrade();
         if let Some(engine) = &engine {

@@ -156,7 +156,15 @@ impl<W, E> Line<W, E> {
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
         let mut is_depended_on = false;
-        let wakes_nobody = mutant!("who leaves wakes nobody") && matches!(change, Change::Leave(_));
+        let wakes_nobody = match &change {
+            // Whoever was handed something leaves the line once more, without being in it.
+            Change::Leave(place) => {
+                mutant!("who leaves wakes nobody")
+                    || (mutant!("who is handed it wakes nobody") && !self.waiters.contains_key(place))
+            }
+            Change::Returned { .. } => mutant!("who is handed it wakes nobody"),
+            _ => false,
+        };
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
@@ -262,7 +270,8 @@ impl<W, E> Line<W, E> {
         // A task that wants just what is held may get it by hand-over. Any other gains nothing by waiting here, and on a store that
         // keeps a line other processes would pass it.
         let may_be_handed = || self.held.iter().any(|local| local.may_serve(want));
-        (self.fits(want.share) || (self.stands_behind && !may_be_handed())).then(|| want.clone())
+        let stands_behind = self.stands_behind && !mutant!("a writer waits for its own process first");
+        (self.fits(want.share) || (stands_behind && !may_be_handed())).then(|| want.clone())
     }
 
     /// Returns the claims that the first in line now hopes to be handed, as far as that was not said before.
@@ -294,7 +303,7 @@ impl<W, E> Line<W, E> {
     /// Returns whether a task outside the line may ask the server. It may not where what this process holds is in its way, or in
     /// the way of the first in line, which would wait longer.
     fn admits(&self, share: Share) -> bool {
-        let first = self.waiters.values().next();
+        let first = self.waiters.values().next().filter(|_| !mutant!("who tries passes who waits"));
         self.fits(share) && first.is_none_or(|first| self.fits(first.want.share))
     }
 

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use leasehold_core::deadlock::{Announced, Deadlock, Places, Tag};
 use leasehold_core::{ClaimId, Liveness, Order, Resource};
 
+use super::handle::HoldHandle;
 use super::held::State;
 use super::hold::Hold;
 use super::outage::jittered;
@@ -27,8 +28,8 @@ pub(super) async fn watched(
     owner: &Owner,
     want: &Want,
     after: Duration,
-    acquiring: impl Future<Output = Result<Option<Arc<Hold>>>>,
-) -> Result<Option<Arc<Hold>>> {
+    acquiring: impl Future<Output = Result<Option<HoldHandle>>>,
+) -> Result<Option<HoldHandle>> {
     let mut lookout = Lookout {
         engine: engine.clone(),
         owner: owner.clone(),

@@ -12,6 +12,7 @@ use leasehold_core::Resource;
 use leasehold_core::deadlock::{HOLDS_MAX, Tag};
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::handle::HoldHandle;
 use super::held::State;
 use super::hold::Hold;
 use super::{Deadline, Engine, Want};
@@ -28,7 +29,8 @@ use crate::mutant::mutant;
 /// first guard (its ttl, its limits of time, its note) stays as it is for all of them.
 ///
 /// A lock that was lost is not held: the owner waits for it as anybody else, and gets it with a new fence. The guards from before
-/// stay lost.
+/// stay lost. A lock whose guards were all let go, and that is kept [for some time yet](crate::Lock::at_least), is granted to its
+/// owner at once; an owner that asks for more of it waits for the end of that time.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -99,7 +101,7 @@ impl Owners {
         want: Want,
         deadline: Deadline,
         priority: i32,
-    ) -> Result<Option<Arc<Hold>>> {
+    ) -> Result<Option<HoldHandle>> {
         let slot = self.slot(owner, &want.resource);
         let mut held = if deadline.is_zero() {
             match slot.try_lock() {
@@ -120,17 +122,20 @@ impl Owners {
             mutant!("an owner has what is lost") || !matches!(hold.held().state(), State::Lost(_))
         };
         if let Some(hold) = held.upgrade().filter(is_held) {
-            return match hold.held().claim.share.covers(want.share) {
-                true => Ok(Some(hold)),
-                false => Err(would_wait_for_itself(&hold, &want)),
-            };
+            if hold.held().claim.share.covers(want.share) {
+                return Ok(Some(HoldHandle::new(hold)));
+            }
+            // What it has let go of, and is only kept for a minimum of time, ends by itself: that can be waited for.
+            if hold.is_used() || mutant!("an owner waits for what it let go of") {
+                return Err(would_wait_for_itself(&hold, &want));
+            }
         }
         let hold = engine.acquire_unowned(want, deadline, priority).await?.map(Arc::new);
         if let Some(hold) = &hold {
             *held = Arc::downgrade(hold);
             self.note(owner, hold);
         }
-        Ok(hold)
+        Ok(hold.map(HoldHandle::new))
     }
 
     fn note(&self, owner: &Owner, hold: &Arc<Hold>) {
@@ -149,7 +154,7 @@ impl Owners {
             held.entries.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
         // A hold whose last handle is dropped here gives itself back, and must not find the lock taken.
         drop(held);
-        let is_held = |hold: &&Arc<Hold>| !matches!(hold.held().state(), State::Lost(_));
+        let is_held = |hold: &&Arc<Hold>| hold.is_used() && !matches!(hold.held().state(), State::Lost(_));
         let mut tags: Vec<Tag> =
             holds.iter().filter(is_held).map(|hold| Tag::of(hold.held().claim.id)).collect();
         tags.sort_unstable();

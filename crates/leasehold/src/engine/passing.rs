@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::charge::Charge;
 use super::contender::{LOOKS, abandon, ask, too_slow};
+use super::handle::HoldHandle;
 use super::held::State;
 use super::hold::Hold;
 use super::outage::Outage;
@@ -62,7 +63,7 @@ impl Engine {
         self: &Arc<Self>,
         resumption: Resumption,
         allowed: impl Future<Output = Result<()>> + Send + 'static,
-    ) -> Result<Arc<Hold>> {
+    ) -> Result<HoldHandle> {
         let want = resumption.want.clone();
         told::asking(self, &want, self.resume_now(resumption, allowed)).await
     }

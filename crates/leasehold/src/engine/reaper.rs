@@ -119,6 +119,11 @@ impl Reaper {
         !self.process.is_this()
     }
 
+    /// From now on each release is asked for once more at least, so that a store that has come back gets to answer.
+    pub(super) fn close(&self) {
+        self.tally.close(self.clock.now());
+    }
+
     /// Waits until nothing is under way; whether all that ended meanwhile was answered.
     pub(super) async fn flush(&self) -> bool {
         self.tally.settled().await

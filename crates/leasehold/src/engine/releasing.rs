@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::Engine;
 use super::errand::Ending;
 use super::job::{Job, end};
+use crate::mutant::mutant;
 use crate::panics::{contained, logged};
 use crate::random::HashMap;
 
@@ -139,6 +140,7 @@ impl Worker {
     fn line_up(&mut self, job: Job) {
         // Where the backend cannot tell, it goes with all others of which it cannot.
         let part = contained(|| self.backend.part(&job.claim)).unwrap_or_default();
+        let part = if mutant!("all parts are released together") { 0 } else { part };
         self.parts.entry(part).or_default().waiting.push_back(job);
     }
 
@@ -171,6 +173,9 @@ impl Worker {
 impl Drop for Worker {
     /// However it ends, nobody goes on as if something would be given back. The jobs that are dropped here end as unknown.
     fn drop(&mut self) {
+        if mutant!("the end of a runtime is silent") {
+            return;
+        }
         if self.failed {
             logged!(
                 error,

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use leasehold_core::{Moment, Resource, Share};
 use tracing::{Span, field};
 
+use super::handle::HoldHandle;
 use super::hold::Hold;
 use super::{Engine, Want};
 use crate::error::{Error, Result};
+use crate::mutant::mutant;
 use crate::panics::{contained, spanned};
 use crate::witness::{Event, Miss, Way};
 
-type Outcome = Result<Option<Arc<Hold>>>;
+type Outcome = Result<Option<HoldHandle>>;
 
 /// An acquisition of which somebody wants to be told.
 pub(super) struct Asked {
@@ -28,13 +30,16 @@ impl Asked {
     /// `None` where neither a witness nor a subscriber listens: then this is all that is spent on them.
     pub(super) fn heard(engine: &Arc<Engine>, want: &Want) -> Option<Asked> {
         let Want { resource, share, .. } = want;
-        let span = tracing::debug_span!(
-            "leasehold.acquire",
-            %resource,
-            %share,
-            outcome = field::Empty,
-            fence = field::Empty
-        );
+        let span = || {
+            tracing::debug_span!(
+                "leasehold.acquire",
+                %resource,
+                %share,
+                outcome = field::Empty,
+                fence = field::Empty
+            )
+        };
+        let span = contained(span).unwrap_or_else(Span::none);
         if span.is_disabled() && !engine.telling.is_heard() {
             return None;
         }
@@ -46,8 +51,13 @@ impl Asked {
         let Asked { engine, resource, share, span } = self;
         engine.telling.tell(|| Event::Asked { resource: &resource, share });
         let began = engine.clock.now();
-        let mut asking =
-            Asking { engine: &engine, resource: &resource, span: span.clone(), began, is_told: false };
+        let mut asking = Asking {
+            engine: &engine,
+            resource: &resource,
+            span: contained(|| span.clone()).unwrap_or_else(Span::none),
+            began,
+            is_told: false,
+        };
         let outcome = spanned(|| span, acquiring).await;
         asking.tell(&outcome, share);
         outcome
@@ -59,9 +69,11 @@ pub(super) async fn asking(
     engine: &Arc<Engine>,
     want: &Want,
     acquiring: impl Future<Output = Result<Hold>>,
-) -> Result<Arc<Hold>> {
-    let Some(asked) = Asked::heard(engine, want) else { return acquiring.await.map(Arc::new) };
-    let told = asked.told(async { acquiring.await.map(|hold| Some(Arc::new(hold))) }).await?;
+) -> Result<HoldHandle> {
+    let acquiring = async { acquiring.await.map(|hold| HoldHandle::new(Arc::new(hold))) };
+    let asked = Asked::heard(engine, want).filter(|_| !mutant!("an upgrade is not reported"));
+    let Some(asked) = asked else { return acquiring.await };
+    let told = asked.told(async { acquiring.await.map(Some) }).await?;
     // Invariant: what goes in is there, so what comes out is.
     told.ok_or_else(|| Error::closed("lock").on(&want.resource))
 }
@@ -89,14 +101,14 @@ impl Asking<'_> {
                     _ => Way::Granted,
                 };
                 if let Some(fence) = hold.fence() {
-                    self.span.record("fence", field::display(fence));
+                    contained(|| _ = self.span.record("fence", field::display(fence)));
                 }
                 Event::Acquired { resource, share, waited, way }
             }
             Ok(None) => missed(Miss::Busy),
             Err(error) => missed(Miss::Failed(error.kind())),
         };
-        self.span.record("outcome", event.outcome());
+        contained(|| _ = self.span.record("outcome", event.outcome()));
         self.engine.telling.tell(|| event);
     }
 }
@@ -107,10 +119,14 @@ impl Drop for Asking<'_> {
             let (resource, waited) = (self.resource, self.engine.clock.now().since(self.began));
             let event = Event::Missed { resource, waited, miss: Miss::Left };
             // It may be dropped by a panic, and a second one would end the process.
-            contained(|| {
-                self.span.record("outcome", event.outcome());
-            });
+            contained(|| _ = self.span.record("outcome", event.outcome()));
             self.engine.telling.tell(|| event);
         }
+        if mutant!("a span ends as it likes") {
+            return;
+        }
+        // Its end is foreign code as well. A panic while the outcome is being returned would leak what was granted.
+        let span = std::mem::replace(&mut self.span, Span::none());
+        contained(|| drop(span));
     }
 }

@@ -1,14 +1,13 @@
 //! What the user holds.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Fence, LossCause, Moment, Proof, Resource, Share};
+use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
 
 use super::again::{Again, Terms};
 use super::run::while_held;
-use crate::engine::{Hold, Released, State};
+use crate::engine::{Hold, HoldHandle, Released, State};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A lock that is held: valid, then perhaps suspect, then perhaps lost.
@@ -50,18 +49,17 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {
-    /// There until it is given back.
-    hold: Option<Arc<Hold>>,
-    /// It is not given back before.
-    keep_until: Moment,
+    hold: HoldHandle,
     terms: Terms,
 }
 
 impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>, terms: Terms) -> Guard {
-        let at_least = terms.at_least;
-        let keep_until = if at_least.is_zero() { Moment::START } else { hold.now().after(at_least) };
-        Guard { hold: Some(hold), keep_until, terms }
+    pub(crate) fn new(mut hold: HoldHandle, terms: Terms) -> Guard {
+        if !terms.at_least.is_zero() {
+            let end = hold.now().after(terms.at_least);
+            hold.keep_until(end);
+        }
+        Guard { hold, terms }
     }
 
     /// How to get it again, on the same terms, after it was given back.
@@ -73,7 +71,7 @@ impl Guard {
         if !self.share().is_exclusive() {
             return invalid("it is held beside others; only a mutex or a writer can be waited under");
         }
-        if Arc::strong_count(self.hold()) > 1 {
+        if !self.hold.is_only() {
             return invalid("its owner holds it more than once; give the others back first");
         }
         let hold = self.hold();
@@ -81,16 +79,12 @@ impl Guard {
     }
 
     /// The hold, where nobody else has it, to be ended otherwise than by giving it back.
-    pub(super) fn into_hold(mut self) -> Option<Hold> {
-        self.hold.take().and_then(Arc::into_inner)
+    pub(super) fn into_hold(self) -> Option<Hold> {
+        self.hold.into_hold()
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        // Invariant: `hold` is taken only by `release` and `drop`, which consume the guard.
-        match &self.hold {
-            Some(hold) => hold,
-            None => unreachable!("a guard that was given back is not reachable any more"),
-        }
+    pub(crate) fn hold(&self) -> &HoldHandle {
+        &self.hold
     }
 
     /// The number that rises with every grant of this resource; `None` where the backend has none.
@@ -210,34 +204,16 @@ impl Guard {
     /// # Errors
     /// `Lost` where it had been lost before: what was done under it may not have been alone. `OutcomeUnknown` where the
     /// server did not answer for as long as the lease could last.
-    pub async fn release(mut self) -> Result<()> {
+    pub async fn release(self) -> Result<()> {
         let resource = self.resource().clone();
-        // Dropped while it waits in here, the guard sees to the rest by itself.
-        self.hold().lingered(self.keep_until).await;
-        let state = self.state();
-        let Some(hold) = self.hold.take().and_then(Arc::into_inner) else {
-            // Another guard of the same owner is still there.
-            return match state {
-                State::Lost(cause) => Err(Error::lost("release", cause, &resource)),
-                _ => Ok(()),
-            };
-        };
-        let released = hold.give_back().await;
-        match (state, released) {
+        match self.hold.give_back().await {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
-            (_, Released::Freed) => Ok(()),
-            (_, Released::Gone) => Err(Error::lost("release", LossCause::Gone, &resource)),
-            (_, Released::Unknown(failure)) => {
+            // Where it is `None`, another guard of the same owner is still there.
+            (_, None | Some(Released::Freed)) => Ok(()),
+            (_, Some(Released::Gone)) => Err(Error::lost("release", LossCause::Gone, &resource)),
+            (_, Some(Released::Unknown(failure))) => {
                 Err(Error::new(ErrorKind::OutcomeUnknown, "release", failure.detail()).on(&resource))
             }
-        }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            hold.linger(self.keep_until);
         }
     }
 }

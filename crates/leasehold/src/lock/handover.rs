@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{ClaimId, Fence, LossCause, Resource, Share};
@@ -83,7 +82,7 @@ impl Guard {
         let hold = self.hold();
         let (engine, claim) = (hold.engine().clone(), &hold.held().claim);
         engine.passes(OFF).map_err(|error| error.on(&resource))?;
-        if Arc::strong_count(hold) > 1 {
+        if !hold.is_only() {
             return Err(held_twice(&resource));
         }
         if hold.held().is_pinned() {

@@ -270,7 +270,8 @@ impl<K> Lock<K> {
     /// Demands that those who wait are granted in this order.
     ///
     /// # Does not promise
-    /// Anything about two tasks of one client that want the same: they take turns under one claim, within what
+    /// Anything about tasks of one client. It has one place at a time in the line of the store, for the first of its tasks that
+    /// wait; the others get one when they are first. Two tasks that want the same take turns under one claim, within what
     /// [`Tuning`](crate::Tuning) allows for a hand-over, and the one that waits for that has no place of its own in the line of the
     /// store until it is over. A place is the client's: where the task it was taken for leaves, the next one that wants the same has
     /// it, unless one that came before that and wants less would be granted without it.

@@ -82,6 +82,6 @@ pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
     }
 }
 
-pub(crate) fn ms(millis: u64) -> Duration {
+pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

@@ -134,6 +134,23 @@ async fn close_is_not_blamed_for_what_was_not_answered_before() {
     assert!(world.locks.close(TTL).await);
 }
 
+/// A store that answers all that it is asked from the close on makes it a good one, whatever hung before.
+#[tokio::test(start_paused = true)]
+async fn close_is_answered_by_a_store_that_came_back() {
+    for back_after in (4_000..16_000).step_by(500).map(ms) {
+        let began = tokio::time::Instant::now();
+        let world = World::new(move |call, _, _| match call {
+            // As many a client of a server that hangs: it gives up after a while.
+            Call::Renew | Call::Release if began.elapsed() < back_after => fail(ms(3_000)),
+            _ => pass(),
+        });
+        let guards = held(&world, "job", 3).await;
+        tokio::time::sleep_until(began + back_after).await;
+        assert!(world.locks.close(ms(10_000)).await, "it came back after {back_after:?}");
+        drop(guards);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_suspend_is_noticed_soon_after_the_first_lock_was_taken() {
     let world = World::new(|_, _, _| pass());

@@ -1,0 +1,145 @@
+//! One guard's part in a hold, which the guards of one owner share.
+//!
+//! Ground rules: the end of a handle belongs to that handle. Those who listen to it hear nothing of what comes later, although
+//! the hold has other handles, or is kept for a minimum of time. The last handle that ends gives the hold back; drop never blocks.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use leasehold_core::{LossCause, Moment};
+
+use super::held::State;
+use super::hold::{End, Hold};
+use super::reaper::Released;
+use crate::mutant::mutant;
+
+/// One guard's part in a hold.
+#[derive(Debug)]
+pub(crate) struct HoldHandle {
+    /// There until it ends.
+    hold: Option<Arc<Hold>>,
+    is_used: bool,
+    /// The hold is not given back before.
+    keep_until: Moment,
+    /// Its end, where somebody wants to hear of it.
+    end: OnceLock<Arc<End>>,
+}
+
+impl HoldHandle {
+    pub(super) fn new(hold: Arc<Hold>) -> HoldHandle {
+        hold.users.fetch_add(1, Ordering::SeqCst);
+        HoldHandle { hold: Some(hold), is_used: true, keep_until: Moment::START, end: OnceLock::new() }
+    }
+
+    /// Keeps the hold until `moment` at least, although this handle ends before.
+    pub(crate) fn keep_until(&mut self, moment: Moment) {
+        self.keep_until = moment;
+    }
+
+    /// Returns whether the hold has no other handle and nothing else keeps it.
+    pub(crate) fn is_only(&self) -> bool {
+        Arc::strong_count(self.hold()) == 1
+    }
+
+    /// Waits for its end: the cause of a loss, or `None` where it was released. It does not keep it held.
+    pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
+        let end = self.end.get_or_init(Arc::default).clone();
+        let (state, mut changes) = (self.held().state(), self.held().watch());
+        async move {
+            let lost = match state {
+                State::Lost(cause) => Some(cause),
+                _ => tokio::select! {
+                    biased;
+                    cause = changes.ended() => cause,
+                    () = end.ended.cancelled() => None,
+                },
+            };
+            // A loss that comes after the end is that of the next one who holds it.
+            end.how.get().copied().unwrap_or(lost)
+        }
+    }
+
+    /// Returns a look at whether it has ended, which does not keep it held.
+    pub(crate) fn over(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let end = self.end.get_or_init(Arc::default).clone();
+        move || end.how.get().is_some()
+    }
+
+    /// Ends it when its hold was held for as long as it has to be, and gives the hold back if this is its last handle: returns the
+    /// state in which it ended, and what became of the release.
+    ///
+    /// Cancel safe: a dropped future leaves the rest to be done in the background.
+    pub(crate) async fn give_back(mut self) -> (State, Option<Released>) {
+        // From here on its owner has let go.
+        self.leave();
+        self.hold().lingered(self.keep_until).await;
+        let state = self.held().state();
+        match self.into_hold() {
+            Some(hold) => (state, Some(hold.give_back().await)),
+            None => (state, None),
+        }
+    }
+
+    /// Ends it and returns the hold, if this was its last handle. Whoever ends the hold ends its listeners' waits.
+    pub(crate) fn into_hold(mut self) -> Option<Hold> {
+        self.leave();
+        let hold = self.hold.take()?;
+        Self::last(hold, self.end.take())
+    }
+
+    fn last(hold: Arc<Hold>, end: Option<Arc<End>>) -> Option<Hold> {
+        let Some(end) = end else { return Arc::into_inner(hold) };
+        let held = hold.held().clone();
+        match Arc::into_inner(hold) {
+            Some(hold) => Some(hold.ending_as(end)),
+            None => {
+                if !mutant!("guards of one owner end together") {
+                    end.come(held.state());
+                }
+                None
+            }
+        }
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.is_used) {
+            self.hold().users.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        // Invariant: `hold` is taken only by what consumes the handle.
+        match &self.hold {
+            Some(hold) => hold,
+            None => unreachable!("a handle that has ended is not reachable any more"),
+        }
+    }
+}
+
+impl Deref for HoldHandle {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        self.hold()
+    }
+}
+
+impl Drop for HoldHandle {
+    fn drop(&mut self) {
+        if self.hold.is_none() {
+            return;
+        }
+        self.leave();
+        let (Some(hold), end) = (self.hold.take(), self.end.take()) else { return };
+        if hold.now().until(self.keep_until).is_zero() {
+            drop(Self::last(hold, end));
+            return;
+        }
+        if let Some(end) = end {
+            end.come(hold.held().state());
+        }
+        hold.linger(self.keep_until);
+    }
+}
