@@ -34,6 +34,10 @@ struct Seen {
     /// Claims that each client keeps alive.
     kept: BTreeMap<usize, i64>,
     closed: BTreeSet<usize>,
+    /// Clients that somebody closes, or has closed.
+    closing: BTreeSet<usize>,
+    /// Acquisitions and releases that each client reported.
+    reports: BTreeMap<(usize, Resource), (u64, u64)>,
     next: u64,
     calls: (Option<Instant>, u32),
     /// Before so many calls of what is not the engine's one of them panics.
@@ -70,7 +74,7 @@ struct Holding {
 }
 
 /// What remains of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) failure: Option<String>,
     pub(crate) hash: u64,
@@ -168,6 +172,20 @@ impl Judge {
 
     pub(crate) fn kept(&self, client: usize, by: i64) {
         *self.seen().kept.entry(client).or_default() += by;
+    }
+
+    /// Takes in that a client reports an acquisition, or else a release.
+    pub(crate) fn reported(&self, client: usize, resource: &Resource, is_acquired: bool) {
+        let mut seen = self.seen();
+        let (acquired, released) = seen.reports.entry((client, resource.clone())).or_default();
+        *(if is_acquired { &mut *acquired } else { &mut *released }) += 1;
+        let is_wrong = released > acquired;
+        drop(seen);
+        if is_wrong {
+            self.fail(format!(
+                "c{client} reports a release of {resource} of which it reported no acquisition"
+            ));
+        }
     }
 
     pub(crate) fn keeps(&self, client: usize) -> i64 {
@@ -273,6 +291,19 @@ impl Judge {
         let mut seen = self.seen();
         seen.holding.retain(|_, holding| holding.client != client);
         seen.waiting.retain(|_, waiting| waiting.client != client);
+    }
+
+    /// Takes in that somebody begins to close a client.
+    pub(crate) fn closes(&self, client: usize) {
+        self.seen().closing.insert(client);
+    }
+
+    /// Checks that a client which says that it is closed was closed by somebody.
+    pub(crate) fn says_closed(&self, client: usize) {
+        let is_closing = self.seen().closing.contains(&client);
+        if !is_closing {
+            self.fail(format!("c{client} says that it is closed, and nobody closed it"));
+        }
     }
 
     /// Takes in that `close` returned.

@@ -8,12 +8,14 @@
     reason = "it is a test, which the lint does not see in helpers"
 )]
 
+mod aims;
 mod dice;
 mod judge;
 mod mutants;
 mod polled;
 mod program;
 mod store;
+mod subscriber;
 mod wire;
 mod world;
 
@@ -27,15 +29,15 @@ use world::Run;
 
 /// Runs one seed. What panics in one of its tasks fails it.
 fn run(how: Run) -> Verdict {
+    caught(|| world::run(how))
+}
+
+/// Runs a program. What panics in one of its tasks fails it.
+fn caught(program: impl FnOnce() -> Verdict + panic::UnwindSafe) -> Verdict {
     PANIC.with_borrow_mut(|panic| panic.clear());
-    let ran = panic::catch_unwind(|| world::run(how));
+    let ran = panic::catch_unwind(program);
     let panicked = PANIC.with_borrow(Clone::clone);
-    let mut verdict = ran.unwrap_or_else(|_| Verdict {
-        failure: Some(String::new()),
-        hash: 0,
-        log: Vec::new(),
-        counts: BTreeMap::new(),
-    });
+    let mut verdict = ran.unwrap_or_else(|_| Verdict { failure: Some(String::new()), ..Verdict::default() });
     if !panicked.is_empty() {
         let failure = verdict.failure.take().unwrap_or_default();
         verdict.failure = Some(format!("{panicked} {failure}"));
@@ -70,7 +72,7 @@ fn hear_panics() {
 fn search(
     first: u64,
     count: u64,
-    mutant: &'static str,
+    run: impl Fn(u64) -> Verdict + Sync,
     says: &str,
     counts: &Mutex<BTreeMap<&'static str, u64>>,
 ) -> (Option<(u64, String)>, u64) {
@@ -85,7 +87,7 @@ fn search(
                 if number >= count || failed.lock().unwrap().is_some() {
                     return;
                 }
-                let verdict = run(Run { seed: first + number, mutant, ..Run::default() });
+                let verdict = run(first + number);
                 for (what, times) in verdict.counts {
                     *counts.lock().unwrap().entry(what).or_default() += times;
                 }
@@ -120,7 +122,7 @@ fn every_seed_keeps_the_promises() {
     let count = of_environment("LEASEHOLD_SIM_SEEDS").unwrap_or(SEEDS);
     let began = std::time::Instant::now();
     let counts = Mutex::default();
-    let (failed, ran) = search(first, count, "", "", &counts);
+    let (failed, ran) = search(first, count, |seed| run(Run { seed, ..Run::default() }), "", &counts);
     let counts = counts.into_inner().unwrap();
     println!("{ran} seeds in {:?}: {counts:?}", began.elapsed());
     if let Some((seed, failure)) = failed {
@@ -192,7 +194,7 @@ fn a_panic_of_foreign_code_harms_that_call_alone() {
     let work = std::thread::Builder::new().name("seeds".to_owned()).spawn(|| {
         let mut panicked = 0;
         for seed in 0..PANICS {
-            let panics_in = seed * 7 % 600;
+            let panics_in = panics_in(seed);
             let verdict = run(Run { seed, panics_in: Some(panics_in), ..Run::default() });
             panicked += verdict.counts.get("panicked").copied().unwrap_or_default();
             if let Some(failure) = verdict.failure {
@@ -207,6 +209,11 @@ fn a_panic_of_foreign_code_harms_that_call_alone() {
     });
     let panicked = work.unwrap().join().unwrap();
     assert!(panicked.as_ref().is_ok_and(|panicked| *panicked > PANICS / 4), "{panicked:?}");
+}
+
+/// Which call of foreign code panics in the run of this seed.
+fn panics_in(seed: u64) -> u64 {
+    seed * 7 % 1_500
 }
 
 const PANICS: u64 = 1_000;

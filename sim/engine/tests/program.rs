@@ -93,8 +93,7 @@ impl Ask {
             patience,
             ttl: if dice.percent(85) { thing.ttl } else { dice.ms(200, 4_000) },
             max_hold: Some(limit).filter(|limit| !limit.is_zero()),
-            // What an owner has to keep for a time counts as held by it for that time.
-            at_least: if owner.is_some() { Duration::ZERO } else { rarely(10, 50, 3_000) },
+            at_least: rarely(10, 50, 3_000),
             quiet: rarely(10, 100, 1_500),
             priority: if dice.percent(80) { 0 } else { dice.below(3) as i32 },
             is_noted: dice.percent(15),
@@ -228,6 +227,9 @@ async fn acquire(
         Ok(guard) => Some(Ok(guard.map(Arc::new))),
         Err(error) => {
             judge.note(format_args!("w{number}: {error}"));
+            if error.kind() == ErrorKind::Closed {
+                judge.says_closed(client);
+            }
             if error.kind() == ErrorKind::Deadlock
                 && ask.owner.is_some()
                 && !world.owns_any(client, ask.owner.as_ref(), &ask.thing.resource)
@@ -246,8 +248,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
     let owned = ask.owner.as_ref().map(|owner| world.owned(client, owner, &guard));
     judge.count("granted");
     let given_back = Arc::new(AtomicBool::new(false));
-    // Guards of one owner hear of the end of what they hold together.
-    if ask.owner.is_none() && dice.percent(40) {
+    if dice.percent(40) {
         world.listen(number, probe::ending(&guard), given_back.clone());
     }
     let length = match dice.below(20) {
@@ -273,10 +274,13 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
             let again = Ask { share: world.smaller(ask.share, dice), max_hold: None, ..ask.clone() };
             if let Some(Ok(Some(inner))) = acquire(world, client, &again, dice).await {
                 let inner_number = judge.granted(client, &inner, true);
+                let released = Arc::new(AtomicBool::new(false));
+                world.listen(inner_number, probe::ending(&inner), released.clone());
                 let inner_owned = again.owner.as_ref().map(|owner| world.owned(client, owner, &inner));
                 sleep(length / 2).await;
                 drop(inner_owned);
                 judge.lets_go(inner_number, "lets go of the inner one");
+                released.store(probe::look(&inner).is_valid(), Ordering::Relaxed);
                 drop(Arc::into_inner(inner));
             }
         }
@@ -325,7 +329,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
         _ => {
             judge.lets_go(number, "is dropped");
             drop(guard);
-            given_back.store(was_valid && ask.at_least.is_zero(), Ordering::Relaxed);
+            given_back.store(was_valid, Ordering::Relaxed);
         }
     }
     drop(owned);

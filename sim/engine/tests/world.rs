@@ -15,6 +15,7 @@ use crate::dice::Dice;
 use crate::judge::{Judge, Verdict};
 use crate::program::{self, Thing};
 use crate::store::Store;
+use crate::subscriber::Listener;
 use crate::wire::Wire;
 
 /// Everything of one run.
@@ -50,19 +51,25 @@ pub(crate) struct Run {
 
 /// Runs one seed.
 pub(crate) fn run(how: Run) -> Verdict {
-    let Run { seed, mutant, .. } = how;
+    let Run { seed, mutant, panics_in, .. } = how;
     probe::begin(seed, mutant);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
-    let (verdict, world) = runtime.block_on(play(how));
+    let (verdict, world) = runtime.block_on(async {
+        let judge = Arc::new(Judge::new(how.keeps_log, panics_in));
+        // All of it runs on this thread. Where nothing panics nobody listens, which is the usual case.
+        let listener = panics_in.map(|_| tracing::subscriber::set_default(Listener::new(judge.clone())));
+        let played = play(how, judge).await;
+        drop(listener);
+        played
+    });
     drop(runtime);
     drop(world);
     verdict
 }
 
-async fn play(how: Run) -> (Verdict, Arc<World>) {
+async fn play(how: Run, judge: Arc<Judge>) -> (Verdict, Arc<World>) {
     let dice = Dice::new(how.seed);
-    let judge = Arc::new(Judge::new(how.keeps_log, how.panics_in));
     let world = Arc::new(World::new(&dice, judge.clone()));
     let tasks = dice.between(2, 8) as usize;
     for _ in 0..tasks {
@@ -311,6 +318,7 @@ async fn trouble(world: Arc<World>, dice: Dice) {
             }
             7 if !client.wire.is_crashed() => {
                 let limit = dice.ms(0, 5_000);
+                world.judge.closes(number);
                 world.judge.note(format_args!("c{number} is being closed for {limit:?}"));
                 let began = Instant::now();
                 let answered = client.locks.close(limit).await;
@@ -376,6 +384,11 @@ impl Witness for Reporter {
             Event::Kept { .. } => self.judge.kept(self.number, 1),
             Event::LetGo { .. } => self.judge.kept(self.number, -1),
             Event::Suspected { .. } => self.judge.suspected(self.number),
+            Event::Acquired { resource, .. } => self.judge.reported(self.number, resource, true),
+            // A grant whose asker has left is given back in the same moment, and reported as released only.
+            Event::Released { resource, held } if !held.is_zero() => {
+                self.judge.reported(self.number, resource, false);
+            }
             _ => {}
         }
         self.judge.note(format_args!("c{} {event:?}", self.number));

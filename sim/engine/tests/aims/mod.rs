@@ -1,0 +1,52 @@
+//! Programs that aim at one promise, where random ones come to it seldom or never.
+
+mod order;
+mod parts;
+mod runtime;
+mod slow;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use simulated::local::MemoryBackend;
+use simulated::{Leasehold, TokioClock, probe};
+
+pub(crate) use order::{readers_behind_a_writer, the_next_behind_a_hand_over, tries_behind_a_waiter};
+pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
+pub(crate) use runtime::a_runtime_ends;
+pub(crate) use slow::answers_take_longer_than_leases;
+
+use crate::dice::Dice;
+use crate::judge::Verdict;
+
+/// What a program found, if it found something.
+type Found = Option<String>;
+
+/// Runs one program on a runtime of its own.
+fn aimed<F: Future<Output = Found>>(
+    seed: u64,
+    mutant: &'static str,
+    play: impl FnOnce(Dice) -> F,
+) -> Verdict {
+    probe::begin(seed, mutant);
+    let failure = paused().block_on(play(Dice::new(seed)));
+    Verdict { failure, ..Verdict::default() }
+}
+
+fn paused() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime")
+}
+
+fn store() -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())))
+}
+
+fn client(backend: Arc<dyn simulated::core::Backend>) -> Leasehold {
+    let builder = Leasehold::builder().clock(Arc::new(TokioClock::new()));
+    builder.note(simulated::Note::default()).over(backend).expect("a client")
+}
+
+/// More than anything takes that ends.
+const NEVER: Duration = Duration::from_secs(600);

@@ -1,0 +1,76 @@
+//! Who comes later does not pass who waits.
+
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::{aimed, client, store};
+use crate::judge::Verdict;
+
+/// A reader of another client comes after a writer that waits for the reader of its own client.
+pub(crate) fn readers_behind_a_writer(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = store();
+        let (ours, theirs) = (client(store.clone()), client(store));
+        let mut readers = Vec::new();
+        for _ in 0..dice.between(1, 3) {
+            readers.push(ours.rwlock("book").read().await.unwrap());
+        }
+        let writer = ours.rwlock("book");
+        let writer = tokio::spawn(async move { writer.write().await.map(drop) });
+        sleep(dice.ms(1, 500)).await;
+        let late = theirs.rwlock("book");
+        let late = tokio::spawn(async move { late.read().await.map(drop) });
+        sleep(dice.ms(1, 500)).await;
+        let failure = late.is_finished().then(|| "a late reader passed a writer that waits".to_owned());
+        drop(readers);
+        let _ = (writer.await, late.await);
+        failure
+    })
+}
+
+/// A try comes after a waiter that waits for what its own client holds.
+pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let locks = client(store());
+        let all = dice.between(3, 6) as u32;
+        let many = dice.between(u64::from(all / 2 + 1), u64::from(all - 1)) as u32;
+        let held = locks.semaphore("seats", all).acquire_many(many).await.unwrap();
+        let waiter = locks.semaphore("seats", all);
+        let waiter = tokio::spawn(async move { waiter.acquire_many(many).await.map(drop) });
+        for _ in 0..dice.between(2, 5) {
+            yield_now().await;
+        }
+        sleep(dice.ms(1, 100)).await;
+        let tried = locks.semaphore("seats", all).try_acquire_many(1).await;
+        let passed = matches!(tried, Ok(Some(_)));
+        drop((held, tried));
+        let _ = waiter.await;
+        passed.then(|| "a try passed who waits for this client".to_owned())
+    })
+}
+
+/// Somebody waits behind a waiter that gets its permits by hand-over, and there is room for both.
+pub(crate) fn the_next_behind_a_hand_over(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let locks = client(store());
+        let all = dice.between(3, 6) as u32;
+        let many = dice.between(u64::from(all / 2 + 1), u64::from(all - 1)) as u32;
+        let few = dice.between(1, u64::from(all - many)) as u32;
+        let acquire = |permits| {
+            let seats = locks.semaphore("seats", all);
+            tokio::spawn(async move { seats.acquire_many(permits).await })
+        };
+        let held = acquire(many).await.unwrap().unwrap();
+        let first = acquire(many);
+        sleep(dice.ms(1, 20)).await;
+        let second = acquire(few);
+        sleep(dice.ms(1, 20)).await;
+        held.release().await.unwrap();
+        let first = first.await.unwrap();
+        sleep(dice.ms(1, 1_000)).await;
+        let sleeps = !second.is_finished();
+        drop(first);
+        let _ = second.await;
+        sleeps.then(|| format!("who wants {few} of {all} sleeps behind a hand-over of {many}"))
+    })
+}

@@ -1,0 +1,59 @@
+//! The runtime of a client ends while others go on.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use simulated::ErrorKind;
+use tokio::time::{sleep, timeout};
+
+use super::{NEVER, client, paused, store};
+use crate::dice::Dice;
+use crate::judge::Verdict;
+
+type Call = Pin<Box<dyn Future<Output = Result<(), simulated::Error>> + Send>>;
+
+/// Whatever waits for a client in another runtime comes back when that of the client has ended, and what is asked later is refused.
+pub(crate) fn a_runtime_ends(seed: u64, mutant: &'static str) -> Verdict {
+    simulated::probe::begin(seed, mutant);
+    let dice = Dice::new(seed);
+    let (home, abroad) = (paused(), paused());
+    let entered = home.enter();
+    let locks = client(store());
+    drop(entered);
+    let call = |kind: u64| -> Call {
+        let mutex = locks.mutex("job");
+        match kind {
+            0 => Box::pin(async move { mutex.lock().await?.release().await }),
+            1 => Box::pin(async move { mutex.try_lock().await.map(drop) }),
+            2 => Box::pin(async move {
+                let guard = mutex.lock().await?;
+                guard.lost().await;
+                Ok(())
+            }),
+            _ => Box::pin(async move { mutex.inspect().await.map(drop) }),
+        }
+    };
+    let before: Vec<_> = (0..dice.between(1, 5)).map(|_| dice.below(4)).collect();
+    let after: Vec<_> = (0..dice.between(1, 3)).map(|_| dice.below(4)).collect();
+    let tasks = before.iter().map(|kind| (*kind, abroad.spawn(call(*kind))));
+    let mut tasks: Vec<_> = tasks.collect();
+    for _ in 0..dice.below(6) {
+        home.block_on(async { sleep(dice.ms(0, 20)).await });
+        abroad.block_on(async { sleep(dice.ms(0, 20)).await });
+    }
+    drop(home);
+    tasks.extend(after.iter().map(|kind| (*kind + 10, abroad.spawn(call(*kind)))));
+    let failure = abroad.block_on(async {
+        for (kind, task) in tasks {
+            let Ok(Ok(ended)) = timeout(NEVER, task).await else {
+                return Some(format!("call {kind} does not come back, although its runtime ended"));
+            };
+            let is_closed = |error: &simulated::Error| error.kind() == ErrorKind::Closed;
+            if kind >= 10 && !ended.as_ref().is_err_and(is_closed) {
+                return Some(format!("call {kind} comes back with {ended:?} although its runtime had ended"));
+            }
+        }
+        None
+    });
+    Verdict { failure, ..Verdict::default() }
+}
