@@ -64,7 +64,7 @@ fn a_panic_of_foreign_code_passes() {
 
 #[test]
 fn a_contender_ends_in_silence() {
-    is_found_by_panics("a contender ends in silence", "not come to their end");
+    is_found_by_panics("a contender ends in silence", "sleep, although");
 }
 
 #[test]

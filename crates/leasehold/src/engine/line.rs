@@ -156,15 +156,7 @@ impl<W, E> Line<W, E> {
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
         let mut is_depended_on = false;
-        let wakes_nobody = match &change {
-            // Whoever was handed something leaves the line once more, without being in it.
-            Change::Leave(place) => {
-                mutant!("who leaves wakes nobody")
-                    || (mutant!("who is handed it wakes nobody") && !self.waiters.contains_key(place))
-            }
-            Change::Returned { .. } => mutant!("who is handed it wakes nobody"),
-            _ => false,
-        };
+        let wakes_nobody = self.wakes_nobody(&change);
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
@@ -238,6 +230,19 @@ impl<W, E> Line<W, E> {
         }
         self.follow_up(&mut outcome, is_depended_on);
         outcome
+    }
+
+    /// Returns whether a defect that is put back forgets what follows from a change.
+    fn wakes_nobody(&self, change: &Change<W, E>) -> bool {
+        match change {
+            Change::Leave(_) if mutant!("who leaves wakes nobody") => true,
+            // A task that was handed something leaves the line once more, without being in it.
+            Change::Leave(place) if mutant!("who is handed it wakes nobody") => {
+                !self.waiters.contains_key(place)
+            }
+            Change::Returned { .. } => mutant!("who is handed it wakes nobody"),
+            _ => false,
+        }
     }
 
     /// Derives the consequences from the state alone.
