@@ -4,18 +4,21 @@
 //!
 //! It is that of the engine's contender and reaper.
 //!
-//! 1. A claim's id is drawn once. **Every attempt repeats it**, one at a time. An attempt is answered with granted or busy, or ends
-//!    with a broken connection, and then its outcome is not known.
-//! 2. Whoever wants it may leave at any point. The attempt that is under way is not torn off; its outcome is waited for.
-//! 3. Once nobody wants it, the claim is **released if it may be there**: if it was granted, if any attempt ended
-//!    unknown, or if a place in line was kept for it. A release names the claim, and is repeated until it is answered.
+//! 1. A claim's id is drawn once. **Every attempt repeats it**, one at a time. An attempt is answered
+//!    with granted or busy, or ends with a broken connection, and then its outcome is not known.
+//! 2. Whoever wants it may leave at any point. The attempt that is under way is not torn off; its
+//!    outcome is waited for.
+//! 3. Once nobody wants it, the claim is **released if it may be there**: if it was granted, if any
+//!    attempt ended unknown, or if a place in line was kept for it. A release names the claim, and is
+//!    repeated until it is answered.
 //! 4. The server may refuse an id for good that was released once, if it can remember ids; it need not.
 //!
 //! # The adversary
 //!
-//! A connection may break while a request or its answer is under way. Whether the request is carried out then, and when, is the
-//! adversary's choice: also after a later release that went over another connection. Somebody else may
-//! hold at first, and lets go at any time; leases do not run out by themselves here, so that all that is left is seen.
+//! A connection may break while a request or its answer is under way. Whether the request is carried
+//! out then, and when, is the adversary's choice: also after a later release that went over another
+//! connection. Somebody else may hold at first, and lets go at any time; leases do not run out by
+//! themselves here, so that all that is left is seen.
 
 use stateright::{Model, Property};
 

@@ -2,28 +2,31 @@
 //!
 //! # The protocol
 //!
-//! Somebody else elects: each failover has an epoch of its own, greater than all before, and one node that is master in it.
-//! A client learns `(address, epoch)` from **one** answer, and runs a script at that address with that epoch. Beside the
-//! counter the node keeps under whom it was written: the epoch, the node's run id and its replication id. The script:
+//! Somebody else elects: each failover has an epoch of its own, greater than all before, and one node
+//! that is master in it. A client learns `(address, epoch)` from **one** answer, and runs a script at
+//! that address with that epoch. Beside the counter the node keeps under whom it was written: the
+//! epoch, the node's run id and its replication id. The script:
 //!
 //! 1. `epoch < record.epoch`: refuse, the client's view is stale.
 //! 2. Same epoch, same run id, same replication id: `seq = record.seq + 1`.
-//! 3. Else, which is also if there is no record: `seq = 1 + max(now, record.seq if the epoch is the same)`, where `now` is the node's
-//!    wall clock, fine enough to pass faster than the counter.
+//! 3. Else, which is also if there is no record: `seq = 1 + max(now, record.seq if the epoch is the
+//!    same)`, where `now` is the node's wall clock, fine enough to pass faster than the counter.
 //! 4. The fence is `(epoch, seq)`; the record is written.
 //!
 //! The run id changes with each restart, the replication id with each restart and each promotion.
 //!
 //! # The adversary
 //!
-//! Any node that follows the present master may be promoted at any time, however much of the data it has. A client may act on any
-//! former view, a deposed master goes on serving until it is told. A node takes over the data of its master as it is at any
-//! moment, and loses what it had. A node restarts as the master that it was, with a copy that it saved once, or with nothing.
-//! The wall clock of one node is only assumed not to step back behind what it has issued.
+//! Any node that follows the present master may be promoted at any time, however much of the data it
+//! has. A client may act on any former view, a deposed master goes on serving until it is told. A node
+//! takes over the data of its master as it is at any moment, and loses what it had. A node restarts as
+//! the master that it was, with a copy that it saved once, or with nothing. The wall clock of one node
+//! is only assumed not to step back behind what it has issued.
 //!
-//! That no fence repeats follows from what is checked: within one epoch, fences rise in the order in which scripts are run. Against all
-//! grants, whatever the epoch, they rise only while nobody acts on a stale view: a client that is served by a deposed
-//! master gets a fence that is too low, and the resource refuses it. That is the point of it, and no fault.
+//! That no fence repeats follows from what is checked: within one epoch, fences rise in the order in
+//! which scripts are run. Against all grants, whatever the epoch, they rise only while nobody acts on a
+//! stale view: a client that is served by a deposed master gets a fence that is too low, and the
+//! resource refuses it. That is the point of it, and no fault.
 
 use leasehold_core::Fence;
 use stateright::{Model, Property};

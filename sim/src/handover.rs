@@ -2,22 +2,26 @@
 //!
 //! # The protocol
 //!
-//! It is that of the engine's local line (`crates/leasehold/src/engine/queue.rs`), for exclusive claims. However many tasks of a process wait,
-//! one claim of it stands on the server, which serves processes in the order in which they came.
+//! It is that of the engine's local line (`crates/leasehold/src/engine/queue.rs`), for exclusive
+//! claims. However many tasks of a process wait, one claim of it stands on the server, which serves
+//! processes in the order in which they came.
 //!
-//! 1. A task that wants the lock stands at the end of its process's line. If nobody of the process stands on the server and
-//!    the process holds nothing, a **contender** is sent.
-//! 2. A grant goes to the first task in line that is still there, with `sub = 0`. So does a hold that is given back, with `sub`
-//!    one greater, if the claim is still valid and the **budget** of hand-overs is not used up; else the claim is released, and
-//!    when the server has confirmed that, the line goes on.
-//! 3. What cannot be delivered, because the task left in the same moment, is still in the giver's hands: the next one gets it.
-//! 4. A task that leaves first closes its end, then takes itself out of the line. If nobody is left who wants it, the contender is
-//!    called back. It may have been granted by then.
+//! 1. A task that wants the lock stands at the end of its process's line. If nobody of the process
+//!    stands on the server and the process holds nothing, a **contender** is sent.
+//! 2. A grant goes to the first task in line that is still there, with `sub = 0`. So does a hold that
+//!    is given back, with `sub` one greater, if the claim is still valid and the **budget** of
+//!    hand-overs is not used up; else the claim is released, and when the server has confirmed that,
+//!    the line goes on.
+//! 3. What cannot be delivered, because the task left in the same moment, is still in the giver's
+//!    hands: the next one gets it.
+//! 4. A task that leaves first closes its end, then takes itself out of the line. If nobody is left who
+//!    wants it, the contender is called back. It may have been granted by then.
 //!
 //! # The adversary
 //!
-//! Orders all steps of all tasks and processes, where a step is what the code does under one lock or in one message. Each task may
-//! leave at any point; the time budget may be over at any hand-over; a claim may be lost at any time, and the server then forgets it.
+//! Orders all steps of all tasks and processes, where a step is what the code does under one lock or in
+//! one message. Each task may leave at any point; the time budget may be over at any hand-over; a claim
+//! may be lost at any time, and the server then forgets it.
 
 mod process;
 
@@ -141,7 +145,8 @@ impl Handover {
         for (number, task) in process.tasks.iter().enumerate() {
             let number = number as u8;
             match task {
-                // One that was picked while it left comes back only when that is settled: its old end is another one.
+                // One that was picked while it left comes back only when that is settled: its old end
+                // is another one.
                 Task::Away if process.hand.is_some_and(|hand| hand.taker == Some(number)) => {}
                 Task::Away if process.wishes[usize::from(number)] > 0 => {
                     actions.push(Step::Enter(index, number));
@@ -190,7 +195,8 @@ impl Handover {
     fn deliver(&self, state: &mut State, index: u8) -> Option<()> {
         let delivery = state.processes[usize::from(index)].deliver(&self.rules)?;
         let Delivery::Done { fence, rises } = delivery else { return Some(()) };
-        // A claim that was lost while it was handed on may come after a newer one: its fence is lower, as it should be.
+        // A claim that was lost while it was handed on may come after a newer one: its fence is lower,
+        // as it should be.
         let across = self.losing || fence > state.highest;
         state.fault |= !rises || !across;
         state.highest = state.highest.max(fence);
@@ -251,7 +257,8 @@ impl Handover {
         }
     }
 
-    /// Whether somebody waits for ever: nothing goes on by itself, and nobody holds who could give anything back.
+    /// Whether somebody waits for ever: nothing goes on by itself, and nobody holds who could give
+    /// anything back.
     fn is_stuck(&self, state: &State) -> bool {
         let waits = |process: &Process| process.tasks.contains(&Task::Waiting);
         if !state.processes.iter().any(waits) || state.processes.iter().any(Process::is_served) {

@@ -2,24 +2,27 @@
 //!
 //! # The protocol
 //!
-//! 1. A server grants a free resource for `ttl` ticks of its clock, with a token that is one greater than the last.
-//! 2. A client believes in a grant for `ttl - margin` ticks of **its own** clock, counted from **before it asked**. A renewal that is
-//!    confirmed counts from before *it* was asked; one that is not answered changes nothing; what has run out stays lost.
+//! 1. A server grants a free resource for `ttl` ticks of its clock, with a token that is one greater
+//!    than the last.
+//! 2. A client believes in a grant for `ttl - margin` ticks of **its own** clock, counted from **before
+//!    it asked**. A renewal that is confirmed counts from before *it* was asked; one that is not
+//!    answered changes nothing; what has run out stays lost.
 //! 3. A release and a renewal name the claim; the server ignores them for any other.
-//! 4. Whoever holds looks at its clock, opens the resource with its token, which **raises the resource's fence before the
-//!    first read**, then reads and writes. The resource refuses a token below its fence each time.
+//! 4. Whoever holds looks at its clock, opens the resource with its token, which **raises the
+//!    resource's fence before the first read**, then reads and writes. The resource refuses a token
+//!    below its fence each time.
 //!
 //! # The adversary
 //!
-//! Every message takes any time or is lost, answers come in any order. A client stops between any two of its
-//! instructions for any time, so what it does with the resource may come long after it looked at its clock. A client's clock
-//! stands still for one tick in any `ttl` (the other way round does no harm). With a broken lease the server forgets the
-//! holder whenever it likes.
+//! Every message takes any time or is lost, answers come in any order. A client stops between any two
+//! of its instructions for any time, so what it does with the resource may come long after it looked at
+//! its clock. A client's clock stands still for one tick in any `ttl` (the other way round does no
+//! harm). With a broken lease the server forgets the holder whenever it likes.
 //!
 //! # What holds
 //!
-//! *Mutual exclusion* (no two clients believe at once) is a promise of clocks and margin. *No lost update* is a promise of the
-//! fence, and holds with a broken lease too.
+//! *Mutual exclusion* (no two clients believe at once) is a promise of clocks and margin. *No lost
+//! update* is a promise of the fence, and holds with a broken lease too.
 
 mod server;
 

@@ -1,26 +1,29 @@
-//! Locks in a store that has no clock and compares: each observer measures by its own clock for how long a claim has been in
-//! one and the same state.
+//! Locks in a store that has no clock and compares: each observer measures by its own clock for how
+//! long a claim has been in one and the same state.
 //!
 //! # The protocol
 //!
-//! 1. The store has one cell: a claim, and a number that every write changes. A write names the number that was read, and is
-//!    carried out only if the cell has it still.
-//! 2. A claim has a **count of signs of life**. A renewal, a grant that was asked for again, and an adoption by another process
-//!    that continues under the same claim are one more, each.
-//! 3. A process that reads notes when it first saw the claim in this state. A claim is dead for an observer that has seen it in one
-//!    state for `ttl` ticks of its own clock, and then the observer puts its own claim in its place.
-//! 4. Who is granted or renewed believes in it for `ttl` ticks, counted from before it asked, once it hears that the write was
-//!    carried out.
+//! 1. The store has one cell: a claim, and a number that every write changes. A write names the number
+//!    that was read, and is carried out only if the cell has it still.
+//! 2. A claim has a **count of signs of life**. A renewal, a grant that was asked for again, and an
+//!    adoption by another process that continues under the same claim are one more, each.
+//! 3. A process that reads notes when it first saw the claim in this state. A claim is dead for an
+//!    observer that has seen it in one state for `ttl` ticks of its own clock, and then the observer
+//!    puts its own claim in its place.
+//! 4. Who is granted or renewed believes in it for `ttl` ticks, counted from before it asked, once it
+//!    hears that the write was carried out.
 //!
 //! # The adversary
 //!
-//! A process stops for any time between any two of its steps: between what it read and what it writes, too. Writes take any time.
-//! Answers are lost, so that nobody knows whether a write was carried out; and a write whose sender has given up and asked for
-//! something else may be carried out later. Processes die.
+//! A process stops for any time between any two of its steps: between what it read and what it writes,
+//! too. Writes take any time. Answers are lost, so that nobody knows whether a write was carried out;
+//! and a write whose sender has given up and asked for something else may be carried out later.
+//! Processes die.
 //!
 //! # What holds
 //!
-//! No two processes believe at once that they hold under different claims. Clocks that run apart are the subject of
+//! No two processes believe at once that they hold under different claims. Clocks that run apart are
+//! the subject of
 //! [`lease`](crate::lease), and are left out here.
 
 use stateright::{Model, Property};
@@ -28,10 +31,12 @@ use stateright::{Model, Property};
 /// The rules that the protocol needs, each of which a variant leaves out.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// A sign of life changes the state, no matter what its writer has seen before. Without it the state is the end of the claim as its
-    /// writer has it, which does not change where the writer sees the claim for the first time.
+    /// A sign of life changes the state, no matter what its writer has seen before. Without it the
+    /// state is the end of the claim as its writer has it, which does not change where the writer sees
+    /// the claim for the first time.
     pub counts_signs: bool,
-    /// A process that takes the cell has thereby seen its claim. It makes no difference where signs are counted.
+    /// A process that takes the cell has thereby seen its claim. It makes no difference where signs are
+    /// counted.
     pub sees_own_grant: bool,
     /// A write is carried out only where nothing was written since the look before it.
     pub compares: bool,
@@ -149,7 +154,8 @@ pub enum Step {
     WriteLate(u8),
 }
 
-/// Model of `P` processes and one cell. The first two may share one claim; each of the others has a claim of its own.
+/// Model of `P` processes and one cell. The first two may share one claim; each of the others has a
+/// claim of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Observer<const P: usize> {
     /// What the parties do.
@@ -158,7 +164,8 @@ pub struct Observer<const P: usize> {
     pub ttl: u8,
     /// How many writes each process may send.
     pub writes: [u8; P],
-    /// Whether the second process is the heir of the first one: it continues under that claim, and takes nothing else.
+    /// Whether the second process is the heir of the first one: it continues under that claim, and
+    /// takes nothing else.
     pub heir: bool,
 }
 
@@ -369,7 +376,8 @@ mod tests {
 
     #[test]
     fn a_repeated_grant_that_changes_nothing_breaks() {
-        // Its first answer was lost, so it has not seen its claim, whatever those see who hear of their grant.
+        // Its first answer was lost, so it has not seen its claim, whatever those see who hear of their
+        // grant.
         let rules = Rules { sees_own_grant: true, ..UNCOUNTED };
         let model = Observer { rules, ttl: 2, writes: [2, 1], heir: false };
         assert_eq!(breaks(model, EXCLUSIVE), 13);

@@ -1,25 +1,30 @@
-//! Waiting on a short lease and holding on a long one: what moves a key between them, and what a late move may do.
+//! Waiting on a short lease and holding on a long one: what moves a key between them, and what a late
+//! move may do.
 //!
 //! # The protocol
 //!
 //! It is that of the line on etcd.
 //!
-//! 1. A claim is a key; its place is the revision that created it. The first key in line holds. A client puts its key on its **long** lease and
-//!    sees the line in the same transaction: where it is first, it is granted by that answer.
-//! 2. Where it is not, it *parks*: the key is moved to the client's **short** lease, which ends soon after the client is silent. It looks at the
-//!    line again whenever it likes; if its key is gone, it stands at the end anew.
-//! 3. Where a look shows it as first, it *holds*: the key is moved back to the long lease, and the answer to that is the grant.
-//! 4. A move takes effect only if the key was not **changed** since it was seen, and is itself a change. A claim that was seen waiting is granted by a
-//!    move alone, also where the key is still on the long lease.
+//! 1. A claim is a key; its place is the revision that created it. The first key in line holds. A
+//!    client puts its key on its **long** lease and sees the line in the same transaction: where it is
+//!    first, it is granted by that answer.
+//! 2. Where it is not, it *parks*: the key is moved to the client's **short** lease, which ends soon
+//!    after the client is silent. It looks at the line again whenever it likes; if its key is gone, it
+//!    stands at the end anew.
+//! 3. Where a look shows it as first, it *holds*: the key is moved back to the long lease, and the
+//!    answer to that is the grant.
+//! 4. A move takes effect only if the key was not **changed** since it was seen, and is itself a
+//!    change. A claim that was seen waiting is granted by a move alone, also where the key is still on
+//!    the long lease.
 //!
 //! # The adversary
 //!
-//! A short lease ends at any time; so does a long one whose client does not count on it. A client stops for any time
-//! between any two steps, and gives an answer up. A request that was given up is carried out at any later time, or
-//! never.
+//! A short lease ends at any time; so does a long one whose client does not count on it. A client stops
+//! for any time between any two steps, and gives an answer up. A request that was given up is carried
+//! out at any later time, or never.
 //!
-//! What a client counts on ends before its long lease does (that is `lease.rs`), so a grant that was asked for before
-//! the long lease ended is not believed.
+//! What a client counts on ends before its long lease does (that is `lease.rs`), so a grant that was
+//! asked for before the long lease ended is not believed.
 
 use stateright::{Model, Property};
 
@@ -116,7 +121,8 @@ pub enum Phase {
 pub struct Client {
     phase: Phase,
     stands: u8,
-    /// What it waits for an answer to, the answer once there is one, and whether its long lease ended since it asked.
+    /// What it waits for an answer to, the answer once there is one, and whether its long lease ended
+    /// since it asked.
     asked: Option<(Request, Option<Answer>, bool)>,
     was_parked: bool,
 }
@@ -287,8 +293,8 @@ impl Model for Parking {
                 },
                 Some((request, answer, _)) => {
                     actions.push(if answer.is_none() { Step::Serve(number) } else { Step::Hear(number) });
-                    // What a put does that arrives late is voided by the mark of its lease, which is not in this
-                    // model.
+                    // What a put does that arrives late is voided by the mark of its lease, which is
+                    // not in this model.
                     let can_be_late = !matches!(request, Request::Stand | Request::Release);
                     if can_be_late && state.given_up < self.given_up {
                         actions.push(Step::GiveUp(number));

@@ -1,28 +1,33 @@
-//! The fencing token of [`redlock`](crate::redlock), with a mark for each node in place of one for each record.
+//! The fencing token of [`redlock`](crate::redlock), with a mark for each node in place of one for each
+//! record.
 //!
 //! # The protocol
 //!
-//! A node keeps a **mark** beside its records: an epoch, valid for the node's present run only. It may lose its memory and run on;
-//! then the mark is lost with the records. Since when it has none is written on the node as well, so each loss has a name. With a valid mark it is
-//! *armed*; then a resource that has no record of that epoch has had no token in it. A token is `(epoch, counter)`.
+//! A node keeps a **mark** beside its records: an epoch, valid for the node's present run only. It may
+//! lose its memory and run on; then the mark is lost with the records. Since when it has none is
+//! written on the node as well, so each loss has a name. With a valid mark it is *armed*; then a
+//! resource that has no record of that epoch has had no token in it. A token is `(epoch, counter)`.
 //!
-//! 1. **Ask.** As in `redlock`. The asker waits for the armed answers of a majority, takes the greatest epoch among
-//!    them, and the token `1 + the greatest counter` of that epoch; for whoever is behind, the counter is zero.
-//! 2. **Write.** A node takes the token iff its lock still has the value of that answer, its run is the same, its mark is
-//!    valid and of no greater epoch, and its record is no greater. A mark that is behind is raised by the way.
+//! 1. **Ask.** As in `redlock`. The asker waits for the armed answers of a majority, takes the greatest
+//!    epoch among them, and the token `1 + the greatest counter` of that epoch; for whoever is behind,
+//!    the counter is zero.
+//! 2. **Write.** A node takes the token iff its lock still has the value of that answer, its run is the
+//!    same, its mark is valid and of no greater epoch, and its record is no greater. A mark that is
+//!    behind is raised by the way.
 //!
 //! Nobody is mended. A node that has forgotten comes back in an epoch that is new to it:
 //!
-//! - **Join.** Somebody hears a majority of armed nodes, and some without memory. He *raises* the armed ones to the next
-//!   epoch, each only from the epoch that he heard, and once a majority took that step he marks the others in the new epoch, each
-//!   only in the run and after the loss that was heard.
-//! - **Begin.** Where no node was ever marked: somebody hears all nodes, hears all of them once more, and marks
-//!   those that are unchanged, in an epoch of his own. Whoever begins at the same time may choose a lower one.
+//! - **Join.** Somebody hears a majority of armed nodes, and some without memory. He *raises* the armed
+//!   ones to the next epoch, each only from the epoch that he heard, and once a majority took that step
+//!   he marks the others in the new epoch, each only in the run and after the loss that was heard.
+//! - **Begin.** Where no node was ever marked: somebody hears all nodes, hears all of them once more,
+//!   and marks those that are unchanged, in an epoch of his own. Whoever begins at the same time may
+//!   choose a lower one.
 //!
 //! # The adversary
 //!
-//! That of `redlock`. In addition, marks are heard, raised and written at any time and in any order, any of them may be lost, and several
-//! join at once.
+//! That of `redlock`. In addition, marks are heard, raised and written at any time and in any order,
+//! any of them may be lost, and several join at once.
 
 use stateright::{Model, Property};
 
@@ -397,7 +402,8 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         for column in &mut state.columns {
             column.reach[attempt] = match column.reach[attempt] {
                 Reach::Asked(Answer { run, .. }) => Reach::Heard(run),
-                // What comes after the decision takes a lock from somebody, which is no more than a write that is lost.
+                // What comes after the decision takes a lock from somebody, which is no more than a
+                // write that is lost.
                 _ => Reach::Over,
             };
         }
@@ -605,7 +611,8 @@ mod tests {
         ] {
             breaks_somehow(Quorum { order: false, ..join::<2, 1>(rules, crashes) }, UNIQUE);
         }
-        // Two have to come back, brought by two, before one is brought back in an epoch that it has forgotten.
+        // Two have to come back, brought by two, before one is brought back in an epoch that it has
+        // forgotten.
         let rules = Rules { majority_first: false, ..SOUND };
         breaks_somehow(Quorum { order: false, ..join::<2, 2>(rules, 2) }, UNIQUE);
     }

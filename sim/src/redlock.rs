@@ -2,33 +2,38 @@
 //!
 //! # The protocol
 //!
-//! Each of `n` nodes keeps, per resource, a lock that expires, and a record that does not: a counter, and the
-//! node's run id at the time when the record was written. A record is **armed** if that is the node's present run id: then the
-//! node has forgotten nothing since. An acquisition has two rounds, each sent to all nodes at once.
+//! Each of `n` nodes keeps, per resource, a lock that expires, and a record that does not: a counter,
+//! and the node's run id at the time when the record was written. A record is **armed** if that is the
+//! node's present run id: then the node has forgotten nothing since. An acquisition has two rounds,
+//! each sent to all nodes at once.
 //!
-//! 1. **Ask.** A node whose lock is free, or is the asker's own, sets it to the asker's value and answers with the
-//!    counter, its run id and whether the record is armed. The asker waits for the armed answers of a majority
-//!    and takes the token `1 + the greatest armed counter`. From now on it speaks only to nodes that it has heard.
-//! 2. **Write.** A node takes the token iff its lock still has the very value that this answer was given for, its run id is the
-//!    same, the record is armed and its counter is smaller. A majority of these makes the grant.
-//! 3. **Mend.** A holder writes its token into the nodes that it has heard *unarmed* before it wrote, if their
-//!    run id is still the same, and arms them: `counter = max(counter, token)`.
+//! 1. **Ask.** A node whose lock is free, or is the asker's own, sets it to the asker's value and
+//!    answers with the counter, its run id and whether the record is armed. The asker waits for the
+//!    armed answers of a majority and takes the token `1 + the greatest armed counter`. From now on it
+//!    speaks only to nodes that it has heard.
+//! 2. **Write.** A node takes the token iff its lock still has the very value that this answer was
+//!    given for, its run id is the same, the record is armed and its counter is smaller. A majority of
+//!    these makes the grant.
+//! 3. **Mend.** A holder writes its token into the nodes that it has heard *unarmed* before it wrote,
+//!    if their run id is still the same, and arms them: `counter = max(counter, token)`.
 //!
-//! A value is drawn per message, not per acquisition: a repeated question that is carried out late would otherwise
-//! lock anew for an asker who has long decided.
+//! A value is drawn per message, not per acquisition: a repeated question that is carried out late
+//! would otherwise lock anew for an asker who has long decided.
 //!
-//! Where fewer than a majority are armed, nothing is granted until an operator arms nodes again with a counter
-//! that is no less than any token that anybody has decided on.
+//! Where fewer than a majority are armed, nothing is granted until an operator arms nodes again with a
+//! counter that is no less than any token that anybody has decided on.
 //!
 //! # The adversary
 //!
-//! Every lock may expire at any time, so every question may take it. Messages are lost or carried out at any later time,
-//! in any order, also after the acquisition has ended; questions may be repeated. A node that crashes comes back with
-//! another run id, its counter at zero, and its lock with anybody's value.
+//! Every lock may expire at any time, so every question may take it. Messages are lost or carried out
+//! at any later time, in any order, also after the acquisition has ended; questions may be repeated. A
+//! node that crashes comes back with another run id, its counter at zero, and its lock with anybody's
+//! value.
 //!
-//! Choices that can only hide a fault are left out. An acquisition is counted as granted the moment a majority has its token: had the
-//! news been lost, later acquisitions would have less to be greater than. It decides with its last
-//! answer: what it asked without hearing takes a lock from somebody, which is no more than a write that is lost.
+//! Choices that can only hide a fault are left out. An acquisition is counted as granted the moment a
+//! majority has its token: had the news been lost, later acquisitions would have less to be greater
+//! than. It decides with its last answer: what it asked without hearing takes a lock from somebody,
+//! which is no more than a write that is lost.
 
 use stateright::{Model, Property};
 

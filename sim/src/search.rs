@@ -1,8 +1,8 @@
 //! Searches through a model: that it holds, or how few steps break it.
 //!
-//! Ground rules: a model that holds is searched to its last state, and must reach all that it says can be reached. A model
-//! that breaks is searched breadth first for one property alone, since the checker keeps the last of several
-//! findings, which need not be the shortest.
+//! Ground rules: a model that holds is searched to its last state, and must reach all that it says can
+//! be reached. A model that breaks is searched breadth first for one property alone, since the checker
+//! keeps the last of several findings, which need not be the shortest.
 
 use std::fmt::{self, Debug};
 use std::hash::Hash;

@@ -1,7 +1,8 @@
 //! `cargo xtask api`: the public API as a listing, in `docs/api`, one file a crate that users import.
 //!
-//! Whoever changes the API sees the change as lines of a diff. It is no step of `cargo xtask test`: the listing comes from
-//! rustdoc's JSON, which takes a nightly toolchain, and a newcomer needs none for anything else.
+//! Whoever changes the API sees the change as lines of a diff. It is no step of `cargo xtask test`: the
+//! listing comes from rustdoc's JSON, which takes a nightly toolchain, and a newcomer needs none for
+//! anything else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ fn path_of(root: &Path, name: &str) -> PathBuf {
 fn present(root: &Path) -> Result<(), String> {
     let answers = |words: &[&str]| {
         let mut command = Command::new("cargo");
-        // Through the shim of rustup, which an inherited choice of a toolchain would keep from choosing another.
+        // Through the shim of rustup, which an inherited choice of a toolchain would keep from choosing
+        // another.
         command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN").args(words);
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };

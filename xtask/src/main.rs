@@ -102,7 +102,8 @@ fn parse(words: &[String]) -> Result<Chore, String> {
     }
 }
 
-/// The repository's root. Cargo tells it at run time, so that a moved or copied target folder does not point elsewhere.
+/// The repository's root. Cargo tells it at run time, so that a moved or copied target folder does not
+/// point elsewhere.
 fn root() -> PathBuf {
     let manifest =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());

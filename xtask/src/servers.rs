@@ -1,7 +1,8 @@
 //! What the tests need from the machine beside a Rust toolchain, and how to get it on Debian.
 //!
-//! Ground rules: nothing is asked of the person, no service is started, stopped or left behind changed, and a machine on
-//! which nothing may be installed is not an error: its tests skip, unless `LEASEHOLD_REQUIRE` says otherwise.
+//! Ground rules: nothing is asked of the person, no service is started, stopped or left behind changed,
+//! and a machine on which nothing may be installed is not an error: its tests skip, unless
+//! `LEASEHOLD_REQUIRE` says otherwise.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,7 +45,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },
 ];
 
-/// Installs what is missing where that is allowed. Fails only when something that `LEASEHOLD_REQUIRE` names stays missing.
+/// Installs what is missing where that is allowed. Fails only when something that `LEASEHOLD_REQUIRE`
+/// names stays missing.
 pub(crate) fn ensure() -> Result<(), String> {
     let missing = missing_tools();
     if missing.is_empty() {
@@ -110,7 +112,8 @@ fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// How long apt waits for another package manager to finish, so that it neither fails at once nor hangs for ever.
+/// How long apt waits for another package manager to finish, so that it neither fails at once nor hangs
+/// for ever.
 const APT_LOCK_WAIT: &str = "DPkg::Lock::Timeout=300";
 
 fn install(packages: &[&str]) -> Result<(), String> {
@@ -160,9 +163,10 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Arguments: the policy's path, apt's option for its lock, the packages.
 ///
-/// Debian starts a server as a system service when its package is installed, on the port that a user's own server may
-/// want. The policy written here forbids that while the installation runs. An existing policy is its owner's decision
-/// and stays; ours is removed by the trap, and has no effect once this shell is gone, should even that not happen.
+/// Debian starts a server as a system service when its package is installed, on the port that a user's
+/// own server may want. The policy written here forbids that while the installation runs. An existing
+/// policy is its owner's decision and stays; ours is removed by the trap, and has no effect once this
+/// shell is gone, should even that not happen.
 const INSTALL: &str = r#"
 set -eu
 policy=$1 lock=$2

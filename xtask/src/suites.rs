@@ -1,9 +1,10 @@
 //! The test programs of the workspace, several at a time.
 //!
-//! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover most of the time, so
-//! that two cores stand idle. Here a few run side by side. A program that passed prints its summary lines alone, in the form
-//! that `cargo test` gives them, because a CI reads them; one that failed prints all that it wrote. Nothing runs twice: a test
-//! that fails now and then is a defect, and a second run would hide it.
+//! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover
+//! most of the time, so that two cores stand idle. Here a few run side by side. A program that passed
+//! prints its summary lines alone, in the form that `cargo test` gives them, because a CI reads them;
+//! one that failed prints all that it wrote. Nothing runs twice: a test that fails now and then is a
+//! defect, and a second run would hide it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -26,8 +27,8 @@ struct Suite {
     variables: Vec<(&'static str, String)>,
 }
 
-/// Builds and runs all tests of the workspace; says at the end which programs failed. `prepare` is applied to every
-/// command that is started.
+/// Builds and runs all tests of the workspace; says at the end which programs failed. `prepare` is
+/// applied to every command that is started.
 pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<(), String> {
     run_all(&Mutex::new(VecDeque::from(found(root, &prepare)?)), &prepare)
 }
@@ -66,7 +67,8 @@ const STORES: usize = 16;
 /// The longest that one program may run: what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Builds the test programs, and tells what they are: those that wait most and take longest first, then all others with servers.
+/// Builds the test programs, and tells what they are: those that wait most and take longest first, then
+/// all others with servers.
 fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -119,9 +121,10 @@ fn suite(message: &Value) -> Option<Suite> {
 }
 
 impl Suite {
-    /// How many of its tests run at a time, where that is not one a core. The laws of a store wait for the ends of leases two
-    /// thirds of their time, and tell by themselves what is late from what is broken. What is built on locks runs on all
-    /// stores at once: it has a bound of its own on the processes that it starts, and then waits for the dead ones.
+    /// How many of its tests run at a time, where that is not one a core. The laws of a store wait for
+    /// the ends of leases two thirds of their time, and tell by themselves what is late from what is
+    /// broken. What is built on locks runs on all stores at once: it has a bound of its own on the
+    /// processes that it starts, and then waits for the dead ones.
     fn width(&self) -> Option<usize> {
         match self.repeat.split_once(" --test ")?.1 {
             name if name.starts_with("conformance") => Some(2 * cores()),
@@ -134,7 +137,8 @@ impl Suite {
     fn run(&self, prepare: &impl Fn(&mut Command)) -> Result<(), String> {
         let broken = |error: std::io::Error| error.to_string();
         let begin = Instant::now();
-        // A file takes any amount of output without anybody reading meanwhile, and shows both streams in their order.
+        // A file takes any amount of output without anybody reading meanwhile, and shows both streams
+        // in their order.
         let mut output = tempfile()?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).current_dir(&self.folder).envs(self.variables.iter().cloned());

@@ -1,8 +1,9 @@
-//! `cargo xtask test`: one list of steps, run in order, each announced and timed; the first failure ends the run.
+//! `cargo xtask test`: one list of steps, run in order, each announced and timed; the first failure
+//! ends the run.
 //!
-//! A step is a cargo command or another chore of this crate. The commands are what a person would type, so that a
-//! failed step can be repeated by hand; their output is passed through unchanged, because a CI reads the summary
-//! lines of `cargo test` from it.
+//! A step is a cargo command or another chore of this crate. The commands are what a person would type,
+//! so that a failed step can be repeated by hand; their output is passed through unchanged, because a
+//! CI reads the summary lines of `cargo test` from it.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -33,8 +34,9 @@ enum Work {
 
 /// All steps, in the order in which they run: what is cheap and fails often comes first.
 ///
-/// `build` selects exactly the targets that `cargo test` builds, all at once. So `test` finds everything compiled, and
-/// the tests that run the `leasehold` binary find it beside them and up to date, also those of another package.
+/// `build` selects exactly the targets that `cargo test` builds, all at once. So `test` finds
+/// everything compiled, and the tests that run the `leasehold` binary find it beside them and up to
+/// date, also those of another package.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "servers",
@@ -55,8 +57,8 @@ pub(crate) const STEPS: &[Step] = &[
         name: "doc",
         work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),
     },
-    // What each crate would be published with: metadata, readme, licences, and dependencies that can be had by then. Nothing is
-    // compiled, so it takes seconds. Needs cargo 1.90 or later.
+    // What each crate would be published with: metadata, readme, licences, and dependencies that can be
+    // had by then. Nothing is compiled, so it takes seconds. Needs cargo 1.90 or later.
     Step { name: "package", work: Work::Cargo(PACKAGE, &[]) },
     Step { name: "deny", work: Work::Optional("cargo-deny", &["deny", "check"]) },
 ];
@@ -76,7 +78,8 @@ const PACKAGE: &[&str] = &[
     "--quiet",
 ];
 
-/// The steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because its tests run the binary.
+/// The steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because its
+/// tests run the binary.
 pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
@@ -174,8 +177,9 @@ fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)], log: &Skip
 
 /// What every command gets.
 ///
-/// `cargo run`, which started this program, describes this package in the environment. Build scripts of other packages
-/// watch some of these variables, and would run again on every change between here and a plain cargo.
+/// `cargo run`, which started this program, describes this package in the environment. Build scripts of
+/// other packages watch some of these variables, and would run again on every change between here and a
+/// plain cargo.
 fn prepare(command: &mut Command, log: &SkipLog) {
     command.env(SKIP_LOG, &log.path);
     let is_given: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
@@ -242,7 +246,8 @@ struct SkipLog {
 
 impl SkipLog {
     fn create() -> Result<Self, String> {
-        // A run that was killed leaves its file behind, and another process may get its id: so a few names are tried.
+        // A run that was killed leaves its file behind, and another process may get its id: so a few
+        // names are tried.
         for attempt in 0..100 {
             let name = format!("leasehold-skipped-{}-{attempt}.log", std::process::id());
             let path = std::env::temp_dir().join(name);

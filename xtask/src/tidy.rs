@@ -1,8 +1,9 @@
 //! `cargo xtask tidy`: the rules of this repository that no compiler knows.
 //!
-//! Each rule is a file below this one: it takes files already read, and returns findings; only this file touches the
-//! disk and the screen. A rule has no exceptions by comment: what may break it is listed, with the reason, in a constant
-//! beside the rule, and an entry that is no longer needed is a finding itself.
+//! Each rule is a file below this one: it takes files already read, and returns findings; only this
+//! file touches the disk and the screen. A rule has no exceptions by comment: what may break it is
+//! listed, with the reason, in a constant beside the rule, and an entry that is no longer needed is a
+//! finding itself.
 
 mod calls;
 mod edges;
@@ -119,7 +120,8 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings
 }
 
-/// All text files that git knows or would add. New files count, so that a finding comes before the commit, not after it.
+/// All text files that git knows or would add. New files count, so that a finding comes before the
+/// commit, not after it.
 fn read(root: &Path) -> Result<Vec<File>, String> {
     let output = Command::new("git")
         .current_dir(root)

@@ -24,8 +24,8 @@ use crate::{contending, ending, examining, looking, registers, renewing, roster,
 /// See the crate's page for what it promises and what it does not.
 ///
 /// # Cancel safety
-/// A dropped `contend` leaves its place in line for two seconds at most, after which this client gives it up. The other
-/// calls have then been carried out or not; all may be repeated.
+/// A dropped `contend` leaves its place in line for two seconds at most, after which this client gives
+/// it up. The other calls have then been carried out or not; all may be repeated.
 pub struct EtcdBackend {
     profile: Profile,
     pub(crate) registers: RegisterPromise,
@@ -40,8 +40,9 @@ impl EtcdBackend {
     /// It has to be called inside a tokio runtime, in which its tasks live until the backend is dropped.
     ///
     /// # Errors
-    /// `Unavailable` where no server answers or the cluster has no quorum, within the timeout; `Denied` where the
-    /// login or the permission is refused; `Invalid` where a file that the URL names cannot be used.
+    /// `Unavailable` where no server answers or the cluster has no quorum, within the timeout; `Denied`
+    /// where the login or the permission is refused; `Invalid` where a file that the URL names cannot
+    /// be used.
     pub async fn connect(config: EtcdConfig) -> Result<EtcdBackend, Failure> {
         if config.exposes_password() {
             tracing::warn!("the password for etcd crosses the network in the clear: write etcds://");
@@ -111,7 +112,8 @@ impl Backend for EtcdBackend {
         contending::contend(&self.core, claim, patience).await
     }
 
-    /// Claims of about the same ttl go together: a short one is not held back by what a long one has time for.
+    /// Claims of about the same ttl go together: a short one is not held back by what a long one has
+    /// time for.
     fn part(&self, claim: &Claim) -> u64 {
         length_for(claim.ttl).ilog2().into()
     }
@@ -174,8 +176,8 @@ fn profile(safety: Safety, fencing: Grade, dialect: Dialect) -> Profile {
     }
 }
 
-/// A lease is whole seconds and up to two longer than its claims, and the leader looks twice a second which have ended.
-/// For a ttl above a minute it is an eighth of the ttl.
+/// A lease is whole seconds and up to two longer than its claims, and the leader looks twice a second
+/// which have ended. For a ttl above a minute it is an eighth of the ttl.
 const OVERRUN: Duration = Duration::from_millis(2_500);
 const MIN_TTL: Duration = Duration::from_secs(1);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);

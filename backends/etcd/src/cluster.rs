@@ -1,9 +1,10 @@
 //! The cluster as one: which server is asked, for how long, and who is asked next.
 //!
-//! Ground rules: every request of this backend may be repeated, so it is, until the time for it is over. A server that
-//! does not answer in its part of that time is left for the next one, and gets a new connection. When no server answers,
-//! all requests wait for what one of them learns. Whether an earlier try
-//! may have been carried out is never forgotten: it comes back as `Effect::Unknown`, or with the answer as `doubt`.
+//! Ground rules: every request of this backend may be repeated, so it is, until the time for it is
+//! over. A server that does not answer in its part of that time is left for the next one, and gets a
+//! new connection. When no server answers, all requests wait for what one of them learns. Whether an
+//! earlier try may have been carried out is never forgotten: it comes back as `Effect::Unknown`, or
+//! with the answer as `doubt`.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,7 +118,8 @@ impl Cluster {
             let chosen = self.choose();
             let asking = timeout(part.min(limit), self.ask_one(&chosen, &ask));
             let asked = match (tries, logins) {
-                // A part of the time cannot outlast the whole, and nearly always there is no other: one timer is enough.
+                // A part of the time cannot outlast the whole, and nearly always there is no other: one
+                // timer is enough.
                 (0, 0) => asking.await.ok(),
                 _ => tokio::select! {
                     asked = asking => asked.ok(),

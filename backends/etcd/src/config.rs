@@ -1,7 +1,7 @@
 //! Where the servers are and how they are to be used, parsed from a URL.
 //!
-//! Parsing does no I/O: certificates and passwords in files are read when a connection is made. A password leaves this file only
-//! on the way into a login; no error repeats the URL.
+//! Parsing does no I/O: certificates and passwords in files are read when a connection is made. A
+//! password leaves this file only on the way into a login; no error repeats the URL.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,8 +30,8 @@ use crate::wire::Dialect;
 /// | `ca` | `etcds` only: PEM file of the authorities to trust instead of the system's | |
 /// | `cert`, `key` | `etcds` only: PEM files of the client's certificate and key | |
 ///
-/// The port is 2379 unless given. A password comes from the URL, else from `password-file`, else from the environment
-/// variable `LEASEHOLD_ETCD_PASSWORD`.
+/// The port is 2379 unless given. A password comes from the URL, else from `password-file`, else from
+/// the environment variable `LEASEHOLD_ETCD_PASSWORD`.
 ///
 /// ```
 /// use leasehold_etcd::EtcdConfig;

@@ -1,9 +1,10 @@
 //! How a claim comes to hold: stand in line, look who is ahead, wait for the nearest of those who block.
 //!
-//! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter whose key or lease
-//! went away never believes that it holds. One that had to wait is granted by a transaction that moves its key to the lease of its
-//! ttl (see `moving.rs`). A claim without patience takes no place at all: its key is put only under the
-//! condition that it is admitted. One transaction takes what is free.
+//! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter
+//! whose key or lease went away never believes that it holds. One that had to wait is granted by a
+//! transaction that moves its key to the lease of its ttl (see `moving.rs`). A claim without patience
+//! takes no place at all: its key is put only under the condition that it is admitted. One transaction
+//! takes what is free.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -38,7 +39,8 @@ struct Seen {
     own: Option<usize>,
     revision: i64,
     asked_at: Moment,
-    /// The same transaction has put the claim's key on the lease of its ttl, so nothing that was sent before moves it any more.
+    /// The same transaction has put the claim's key on the lease of its ttl, so nothing that was sent
+    /// before moves it any more.
     firm: bool,
 }
 
@@ -95,7 +97,8 @@ impl Call<'_> {
                 Some(entry) => self.look(entry).await?,
             };
             let Some(own) = seen.own else {
-                // Its key is gone: the lease ended, or somebody took it out of the line. It stands at the end again.
+                // Its key is gone: the lease ended, or somebody took it out of the line. It stands at
+                // the end again.
                 if patience.is_ended() {
                     return self.leave(0).await;
                 }
@@ -127,7 +130,8 @@ impl Call<'_> {
         Ok(busy(0))
     }
 
-    /// Waits for a change, and meanwhile has the claim's key moved to the lease for waiting. Answers when the key was changed last.
+    /// Waits for a change, and meanwhile has the claim's key moved to the lease for waiting. Answers
+    /// when the key was changed last.
     async fn rest(&self, entry: &Entry, watch: &Watch, doubt: &mut Doubt) -> Result<i64, Failure> {
         let (mut parked, mut changed) = (false, entry.changed);
         let mut parking = std::pin::pin!(park(self.core, self.claim, entry));
@@ -243,8 +247,8 @@ impl Call<'_> {
         self.leave(seen.own.unwrap_or_default()).await
     }
 
-    /// Waits until this client has few enough requests under way, for as long as patience lasts. Who has none may wait as long
-    /// as for an answer.
+    /// Waits until this client has few enough requests under way, for as long as patience lasts. Who
+    /// has none may wait as long as for an answer.
     async fn turn(&self) -> Result<Pass<'_>, Failure> {
         let glances = self.patience.is_ended();
         let late = async {
@@ -260,7 +264,8 @@ impl Call<'_> {
         }
     }
 
-    /// Puts the key where it is not there, perhaps under one more condition, and sees the line in the same transaction.
+    /// Puts the key where it is not there, perhaps under one more condition, and sees the line in the
+    /// same transaction.
     async fn place(&self, condition: Option<Compare>) -> Result<Seen, Failure> {
         let (core, claim) = (self.core, self.claim);
         let spot = core.spot(claim);
@@ -336,8 +341,8 @@ impl Call<'_> {
         }
     }
 
-    /// Looks at those ahead of a claim that stands in line, and at itself. Takes what it waited for in the same
-    /// transaction where nobody is ahead any more.
+    /// Looks at those ahead of a claim that stands in line, and at itself. Takes what it waited for in
+    /// the same transaction where nobody is ahead any more.
     async fn look(&self, mut entry: Entry) -> Result<Seen, Failure> {
         let layout = &self.core.layout;
         let line = layout.line(&self.claim.resource);
@@ -357,7 +362,8 @@ impl Call<'_> {
         Ok(seen)
     }
 
-    /// Sees a line as a quorum has it, or moves the key of the claim to the lease of its ttl where the conditions hold.
+    /// Sees a line as a quorum has it, or moves the key of the claim to the lease of its ttl where the
+    /// conditions hold.
     async fn see(
         &self,
         line: RangeRequest,
@@ -424,7 +430,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Looks for a claim that stood where another client had put it. If it is gone, the next try is under a key of its own.
+    /// Looks for a claim that stood where another client had put it. If it is gone, the next try is
+    /// under a key of its own.
     async fn look_for_it(&self) -> Result<Seen, Failure> {
         let all = self.core.layout.look_at_all(&self.core.layout.line(&self.claim.resource));
         let (answer, _, asked_at) = self.see(all, None).await?;
@@ -470,8 +477,8 @@ impl Call<'_> {
 
 /// For how long a watch is trusted on a server that may keep silent about a delete.
 ///
-/// It does so when the watch is opened, if at all: so the first look comes early, and further ones, for streams that
-/// were opened anew, more and more rarely.
+/// It does so when the watch is opened, if at all: so the first look comes early, and further ones, for
+/// streams that were opened anew, more and more rarely.
 struct Doubt {
     watches: Watches,
     trusted: Duration,

@@ -1,7 +1,8 @@
 //! What all calls of one client share, and the steps that more than one of them takes.
 //!
-//! Ground rules: whatever extends a lease is counted from before it was asked, and only when the raft term proves that the
-//! leader that extended it was the leader (see [`Core::round`]). No lock is held while anything is asked.
+//! Ground rules: whatever extends a lease is counted from before it was asked, and only when the raft
+//! term proves that the leader that extended it was the leader (see [`Core::round`]). No lock is held
+//! while anything is asked.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +48,8 @@ pub(crate) struct Core {
     opened: Notify,
     /// Where renewals wait, the one whose claims end first in front.
     pub(crate) renewals: Gate,
-    /// Where those who want a lock wait, so that however many there are, the server has little to do before it comes to a renewal.
+    /// Where those who want a lock wait, so that however many there are, the server has little to do
+    /// before it comes to a renewal.
     pub(crate) entries: Gate,
     /// Where releases wait.
     exits: Gate,
@@ -143,7 +145,8 @@ impl Core {
                     let ttl = Duration::from_secs(granted.value.ttl.unsigned_abs());
                     return Ok(self.roster().opened(granted.value.id, purpose, ttl, asked_at));
                 }
-                // It was granted to an earlier try, or the number was taken: its ttl is not known, so another is asked for.
+                // It was granted to an earlier try, or the number was taken: its ttl is not known, so
+                // another is asked for.
                 Err(Refusal::LeaseExists) => last = Refusal::LeaseExists,
                 Err(refusal) => return Err(refusal),
             }
@@ -151,7 +154,8 @@ impl Core {
         Err(last)
     }
 
-    /// One transaction of one claim on its lease, which is kept alive beside it where it would not cover the claim.
+    /// One transaction of one claim on its lease, which is kept alive beside it where it would not
+    /// cover the claim.
     ///
     /// Answers when it was asked, too.
     pub(crate) async fn step(
@@ -183,10 +187,11 @@ impl Core {
 
     /// Keeps leases alive and looks at keys, in one go.
     ///
-    /// A leader that was deposed without knowing it answers keep-alives as before, while its successor counts the
-    /// leases down. So a keep-alive counts only if a request that needs a quorum was answered *under the same term*
-    /// by the same server, and was asked no earlier: had another leader been elected before the quorum answered, the term would
-    /// have risen; one that is elected afterwards begins by giving every lease its full ttl.
+    /// A leader that was deposed without knowing it answers keep-alives as before, while its successor
+    /// counts the leases down. So a keep-alive counts only if a request that needs a quorum was
+    /// answered *under the same term* by the same server, and was asked no earlier: had another leader
+    /// been elected before the quorum answered, the term would have risen; one that is elected
+    /// afterwards begins by giving every lease its full ttl.
     pub(crate) async fn round(
         &self,
         leases: &[i64],
@@ -248,9 +253,11 @@ impl Core {
         Spot { slot, erase: self.layout.erase(claim, slot), whose }
     }
 
-    /// Takes a claim out of a line in which this client has no seat for it: an operator's word, or a second release.
+    /// Takes a claim out of a line in which this client has no seat for it: an operator's word, or a
+    /// second release.
     ///
-    /// It may stand in a slot of another client, which only the value under that tells. Answers whether it was there.
+    /// It may stand in a slot of another client, which only the value under that tells. Answers whether
+    /// it was there.
     pub(crate) async fn delete_from_slot(&self, claim: &Claim) -> Result<Answer<bool>, Refusal> {
         let Some(entry) = self.line(&claim.resource).await?.into_iter().find(|entry| entry.id == claim.id)
         else {
@@ -271,7 +278,8 @@ impl Core {
         self.layout.read_line(resource, &asked.await?.value.kvs).map_err(Refusal::Failed)
     }
 
-    /// Moves the marks of leases on, so that requests that were sent under the old ones do nothing when they arrive.
+    /// Moves the marks of leases on, so that requests that were sent under the old ones do nothing when
+    /// they arrive.
     pub(crate) async fn move_marks(&self, leases: impl IntoIterator<Item = i64>) -> Result<(), Refusal> {
         for lease in leases {
             let mark = self.layout.mark(lease);
@@ -301,7 +309,8 @@ impl Core {
         Ok(())
     }
 
-    /// Deletes keys. Answers in order whether each was there, and whether that may be the work of an earlier try.
+    /// Deletes keys. Answers in order whether each was there, and whether that may be the work of an
+    /// earlier try.
     pub(crate) async fn delete(&self, keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
         let most = self.operations_max();
         // A condition holds for a whole transaction.
@@ -348,8 +357,8 @@ impl Core {
         self.operations_max.load(Ordering::Relaxed)
     }
 
-    /// Halves the size of transactions, for servers that were told to allow less than etcd does by itself. Answers
-    /// `false` where that does not help any more.
+    /// Halves the size of transactions, for servers that were told to allow less than etcd does by
+    /// itself. Answers `false` where that does not help any more.
     fn fewer_operations(&self, most: usize) -> bool {
         let fewer = most / 2;
         self.operations_max.fetch_min(fewer.max(1), Ordering::Relaxed);
@@ -453,9 +462,9 @@ fn round_on(
 
 /// What etcd allows in one transaction unless it is told otherwise.
 const OPERATIONS_MAX: usize = 128;
-/// The most transactions of renewals that are under way together. Each looks at as many keys as one may.
-/// A hundred thousand claims of 30 s are 79 of them in a second, and where each has to wait for a disk that takes its time, that
-/// second has to be enough for most.
+/// The most transactions of renewals that are under way together. Each looks at as many keys as one
+/// may. A hundred thousand claims of 30 s are 79 of them in a second, and where each has to wait for a
+/// disk that takes its time, that second has to be enough for most.
 const RENEWALS_AT_ONCE: usize = 64;
 /// The most requests of those who want a lock that are under way together.
 const ENTRIES_AT_ONCE: usize = 256;

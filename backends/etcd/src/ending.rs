@@ -48,7 +48,8 @@ pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
                 // Its time was over before it was released, whether or not its key had been swept out yet.
                 _ if expired => Release::Gone,
                 (true, _) => Release::Freed,
-                // A try that was not answered may have done it, and did, unless it was lost in the same moment.
+                // A try that was not answered may have done it, and did, unless it was lost in the same
+                // moment.
                 (false, true) if held => Release::Freed,
                 (false, _) => Release::Gone,
             },

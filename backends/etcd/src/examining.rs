@@ -1,7 +1,7 @@
 //! What there is to say about a cluster before one relies on it.
 //!
-//! Ground rules: nothing is changed but a lease that is ended again. What may not be asked, or is not answered, is
-//! unknown, never good.
+//! Ground rules: nothing is changed but a lease that is ended again. What may not be asked, or is not
+//! answered, is unknown, never good.
 
 use std::time::Duration;
 
@@ -278,7 +278,8 @@ fn unknown(topic: &'static str, refusal: Refusal) -> Finding {
     Finding::new(topic, Severity::Unknown, refusal.into_failure().to_string())
 }
 
-/// A lock with so many claims since the last compaction takes its server about half a millisecond more for each.
+/// A lock with so many claims since the last compaction takes its server about half a millisecond more
+/// for each.
 const LONG_HISTORY: i64 = 10_000;
 /// What etcd keeps at most unless it is told otherwise.
 const USUAL_QUOTA: i64 = 2 << 30;

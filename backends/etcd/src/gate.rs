@@ -1,11 +1,11 @@
 //! How many requests of one kind are under way at once, and who goes next.
 //!
-//! A server that was sent more than it can do answers everybody too late, and whoever asks again makes it worse. So what would only
-//! stand in the server's queue waits here: its time limit does not run yet, the most urgent goes first, and what has
-//! become needless meanwhile is never sent.
+//! A server that was sent more than it can do answers everybody too late, and whoever asks again makes
+//! it worse. So what would only stand in the server's queue waits here: its time limit does not run
+//! yet, the most urgent goes first, and what has become needless meanwhile is never sent.
 //!
-//! Ground rules: a pass is given back in whatever way its request ends, and so is one that was given to somebody who left the
-//! line in the same moment. What waits is bounded by the calls of the seam.
+//! Ground rules: a pass is given back in whatever way its request ends, and so is one that was given to
+//! somebody who left the line in the same moment. What waits is bounded by the calls of the seam.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

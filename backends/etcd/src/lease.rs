@@ -85,8 +85,8 @@ pub(crate) fn is_worth_parking(length: u64) -> bool {
 
 /// The length of the lease for claims of this ttl, in seconds.
 ///
-/// At least one second longer, so that a lease that is kept alive once a second covers every new claim; and one of a few
-/// lengths, so that the number of leases is bounded whatever ttls are used.
+/// At least one second longer, so that a lease that is kept alive once a second covers every new claim;
+/// and one of a few lengths, so that the number of leases is bounded whatever ttls are used.
 pub(crate) fn length_for(ttl: Duration) -> u64 {
     let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0) + 1;
     if seconds < EXACT_BELOW {

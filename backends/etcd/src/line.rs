@@ -1,8 +1,8 @@
 //! The line of claims on one resource, and what it means for one of them. Pure code.
 //!
-//! A claim is admitted iff the weights of all claims ahead of it plus its own fit the smallest capacity among them. Ahead is
-//! whoever's key was created earlier. Claims ahead only leave, so standing in line is the grant: no server
-//! has to write down who holds.
+//! A claim is admitted iff the weights of all claims ahead of it plus its own fit the smallest capacity
+//! among them. Ahead is whoever's key was created earlier. Claims ahead only leave, so standing in line
+//! is the grant: no server has to write down who holds.
 
 use std::collections::BTreeMap;
 
@@ -40,11 +40,12 @@ pub(crate) fn holders(line: &[Entry]) -> usize {
     blocked.unwrap_or(line.len())
 }
 
-/// Of those ahead, a smallest set that blocks this share by itself: while all of it stands, the claim cannot be admitted.
+/// Of those ahead, a smallest set that blocks this share by itself: while all of it stands, the claim
+/// cannot be admitted.
 ///
-/// It is as near to the claim as possible, so that few wait for the same one: in a line of mutexes each waits for its
-/// predecessor alone, readers wait for the last writer before them, and of n permits each waits for n predecessors.
-/// Empty where the claim is admitted.
+/// It is as near to the claim as possible, so that few wait for the same one: in a line of mutexes each
+/// waits for its predecessor alone, readers wait for the last writer before them, and of n permits each
+/// waits for n predecessors. Empty where the claim is admitted.
 pub(crate) fn blockers(ahead: &[Entry], share: Share) -> Vec<&Entry> {
     if admits(ahead, share) {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! One server of the cluster, and the calls that it answers.
 //!
-//! Ground rules: nothing is tried twice here, and nothing here waits for a limited time: that is `cluster.rs`. A request names
-//! no claim and no lock; it is etcd's.
+//! Ground rules: nothing is tried twice here, and nothing here waits for a limited time: that is
+//! `cluster.rs`. A request names no claim and no lock; it is etcd's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ struct Connection {
 
 /// Which cluster this client talks to: that of the first answer.
 ///
-/// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of the one exclude nobody
-/// on the other, so an answer from another cluster than the first is none.
+/// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of
+/// the one exclude nobody on the other, so an answer from another cluster than the first is none.
 #[derive(Debug, Default)]
 pub(crate) struct FirstAnswer(AtomicU64);
 
@@ -110,8 +110,8 @@ impl Member {
         self.connection.borrow().number
     }
 
-    /// Begins with a new connection: the one of this number may hang for as long as the system's own limits. Where all that was
-    /// sent over it was late, they all say so, and it is left once.
+    /// Begins with a new connection: the one of this number may hang for as long as the system's own
+    /// limits. Where all that was sent over it was late, they all say so, and it is left once.
     pub(crate) fn reconnect(&self, number: u64) {
         self.connection.send_if_modified(|connection| {
             let is_current = connection.number == number;
@@ -138,7 +138,8 @@ pub(crate) struct Line {
     first: Arc<FirstAnswer>,
 }
 
-/// What a keep-alive answered: the term of the server that passed it on, and the ttl of each lease, 0 where there is none.
+/// What a keep-alive answered: the term of the server that passed it on, and the ttl of each lease, 0
+/// where there is none.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) term: u64,

@@ -1,11 +1,11 @@
-//! How the key of a claim is moved from lease to lease: to a short one while it waits, to that of its ttl when it is
-//! granted.
+//! How the key of a claim is moved from lease to lease: to a short one while it waits, to that of its
+//! ttl when it is granted.
 //!
-//! Ground rules: a move takes effect only if the key was not changed since it was seen, and a move is itself a
-//! change. So of two moves that were made by one look at most one takes effect, whenever they arrive. **A claim that
-//! was ever seen waiting is granted only by a transaction that moves its key**: afterwards nothing that was sent
-//! before can take the key to a lease that nobody keeps for the holder, and if the key went with its short lease,
-//! there is no grant.
+//! Ground rules: a move takes effect only if the key was not changed since it was seen, and a move is
+//! itself a change. So of two moves that were made by one look at most one takes effect, whenever they
+//! arrive. **A claim that was ever seen waiting is granted only by a transaction that moves its key**:
+//! afterwards nothing that was sent before can take the key to a lease that nobody keeps for the
+//! holder, and if the key went with its short lease, there is no grant.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value: Vec::new(), lease, ignore_value: true }))
 }
 
-/// Moves the key of a claim whose turn has come to the lease of its ttl. Answers which one that is, and when it was
-/// asked for; `None` where the key was changed since it was seen, or the lease ended: then it has to be looked at
-/// again.
+/// Moves the key of a claim whose turn has come to the lease of its ttl. Answers which one that is, and
+/// when it was asked for; `None` where the key was changed since it was seen, or the lease ended: then
+/// it has to be looked at again.
 pub(crate) async fn hold(
     core: &Core,
     visit: &Visit<'_>,

@@ -1,12 +1,12 @@
 //! What the requests of one client know together about a cluster that does not answer.
 //!
-//! Ground rules: a request that every server failed to answer, while no other request was answered either, begins an
-//! outage. From then on one request at a time asks, after pauses that double and are spread by chance, and all others
-//! wait for what it learns. Any answer ends the outage. So what a client sends during an election does not grow with
-//! what it wants.
+//! Ground rules: a request that every server failed to answer, while no other request was answered
+//! either, begins an outage. From then on one request at a time asks, after pauses that double and are
+//! spread by chance, and all others wait for what it learns. Any answer ends the outage. So what a
+//! client sends during an election does not grow with what it wants.
 //!
-//! A lease may end while its renewal waits for the others. So what keeps leases asks beside them, one request at a time in a
-//! fixed part of the time that it has.
+//! A lease may end while its renewal waits for the others. So what keeps leases asks beside them, one
+//! request at a time in a fixed part of the time that it has.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,8 +70,8 @@ impl Outage {
         }
     }
 
-    /// All servers failed to answer a request that began when `since` requests had been answered. Only the one whose
-    /// turn it was makes the next pause longer.
+    /// All servers failed to answer a request that began when `since` requests had been answered. Only
+    /// the one whose turn it was makes the next pause longer.
     pub(crate) fn failed(&self, since: u64, failure: &Failure, probe: Option<&Probe<'_>>) {
         let mut down = self.down();
         // An answer takes the lock after it is counted, so none is overlooked here.
@@ -129,7 +129,8 @@ impl Outage {
         }
     }
 
-    /// As [`Outage::turn`], for a request that keeps leases: it asks once none of its kind has begun to ask for `pace`.
+    /// As [`Outage::turn`], for a request that keeps leases: it asks once none of its kind has begun to
+    /// ask for `pace`.
     ///
     /// # Cancel safety
     /// A request that is dropped while it waits takes no turn along.
@@ -143,7 +144,8 @@ impl Outage {
         Probe(None)
     }
 
-    /// Notes that a request that keeps leases asks now, or returns when one may. `None` also where there is no outage.
+    /// Notes that a request that keeps leases asks now, or returns when one may. `None` also where
+    /// there is no outage.
     fn hurry(&self, pace: Duration) -> Option<Instant> {
         let mut down = self.down();
         let down = down.as_mut()?;
@@ -155,8 +157,8 @@ impl Outage {
         opens_at
     }
 
-    /// Takes the turn where nobody has it, or where the one that is `overdue` still has it. `None` where there is no
-    /// outage.
+    /// Takes the turn where nobody has it, or where the one that is `overdue` still has it. `None`
+    /// where there is no outage.
     fn role(&self, overdue: Option<u64>) -> Option<Role> {
         let mut down = self.down();
         let down = down.as_mut()?;
@@ -264,8 +266,8 @@ mod tests {
         });
         futures_util::future::join_all(asks).await;
         let asked = asked.into_inner();
-        // After the first pauses one a second, or two where chance cuts all of them in half; each request ends with
-        // one of its own.
+        // After the first pauses one a second, or two where chance cuts all of them in half; each
+        // request ends with one of its own.
         assert!((20..=48 + 200).contains(&asked), "asked {asked} times in 20 s");
     }
 

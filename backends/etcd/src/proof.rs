@@ -8,14 +8,14 @@ use crate::txn::created_at;
 
 /// A condition for a transaction of one's own: fencing without a number.
 ///
-/// While the claim holds, its key exists with this create revision. A transaction on the same cluster that compares
-/// both takes effect only if the lock is still held *at that very revision*: no clock, no fence, no late write. A guard hands it out:
-/// `guard.proof().get::<EtcdProof>()`.
+/// While the claim holds, its key exists with this create revision. A transaction on the same cluster
+/// that compares both takes effect only if the lock is still held *at that very revision*: no clock, no
+/// fence, no late write. A guard hands it out: `guard.proof().get::<EtcdProof>()`.
 ///
-/// With any etcd client the condition is `create_revision(key) == proof.create_revision()`; in Rust's `etcd-client`, for instance,
-/// `Compare::create_revision(proof.key(), CompareOp::Equal, proof.create_revision())`, and in Go
-/// `clientv3.Compare(clientv3.CreateRevision(key), "=", revision)`. Clients that are made from etcd's own `.proto` files
-/// decode [`EtcdProof::compare`].
+/// With any etcd client the condition is `create_revision(key) == proof.create_revision()`; in Rust's
+/// `etcd-client`, for instance, `Compare::create_revision(proof.key(), CompareOp::Equal,
+/// proof.create_revision())`, and in Go `clientv3.Compare(clientv3.CreateRevision(key), "=",
+/// revision)`. Clients that are made from etcd's own `.proto` files decode [`EtcdProof::compare`].
 ///
 /// ```no_run
 /// # async fn example(locks: leasehold::Leasehold) -> leasehold::Result<()> {
@@ -30,10 +30,10 @@ use crate::txn::created_at;
 /// ```
 ///
 /// # Promises
-/// Of two transactions that carry the conditions of two holders of a mutex, the later one in the cluster's order is the later holder's.
-/// Also of two tasks of one process: a guard whose proof was taken is not handed over under the same revision, neither to the
-/// next task of the process nor by `hand_off` to another one. Its release deletes the key, and no later grant has its
-/// revision.
+/// Of two transactions that carry the conditions of two holders of a mutex, the later one in the
+/// cluster's order is the later holder's. Also of two tasks of one process: a guard whose proof was
+/// taken is not handed over under the same revision, neither to the next task of the process nor by
+/// `hand_off` to another one. Its release deletes the key, and no later grant has its revision.
 ///
 /// # Does not promise
 /// Anything about writes elsewhere. For those there is the fence, which is the same number.
@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn the_condition_is_written_as_etcd_reads_it() {
         let proof = EtcdProof { key: b"k".to_vec(), create_revision: 7 };
-        // Field 2 is the target (1: the create revision), 3 the key, 5 the revision; what is zero is left out: «equal».
+        // Field 2 is the target (1: the create revision), 3 the key, 5 the revision; what is zero is
+        // left out: «equal».
         assert_eq!(proof.compare(), [0x10, 1, 0x1a, 1, b'k', 0x28, 7]);
         let read = Compare::decode(proof.compare().as_slice()).unwrap();
         assert_eq!((read.result, read.operand), (compare::EQUAL, Some(Operand::CreateRevision(7))));

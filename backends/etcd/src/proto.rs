@@ -1,7 +1,8 @@
 //! The messages of etcd's API that this backend speaks, written down by field number.
 //!
-//! A subset, so that building needs neither the protocol compiler nor copies of etcd's files. Ground rules: a field
-//! number is never changed or reused, and what is not needed is left out; unknown fields are skipped when decoding.
+//! A subset, so that building needs neither the protocol compiler nor copies of etcd's files. Ground
+//! rules: a field number is never changed or reused, and what is not needed is left out; unknown fields
+//! are skipped when decoding.
 
 use prost::{Message, Oneof};
 

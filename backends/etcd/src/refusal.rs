@@ -1,7 +1,8 @@
 //! What a server's error means: try another server, log in again, or tell the caller.
 //!
-//! Ground rules: a request that may have reached a server that could have carried it out is `Effect::Unknown`, unless the
-//! server says that it did not. etcd tells its errors apart by text only, so the texts are matched here and nowhere else.
+//! Ground rules: a request that may have reached a server that could have carried it out is
+//! `Effect::Unknown`, unless the server says that it did not. etcd tells its errors apart by text only,
+//! so the texts are matched here and nowhere else.
 
 use std::error::Error;
 

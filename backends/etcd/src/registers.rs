@@ -1,10 +1,11 @@
-//! Registers: a key each, changed by a transaction on the revision at which it was created and on its version.
+//! Registers: a key each, changed by a transaction on the revision at which it was created and on its
+//! version.
 //!
-//! Ground rules: a request is asked again elsewhere when a server does not answer, so a value begins with a number that
-//! was drawn for this write; by it a write that took place is known from one that others were first at. No state ever
-//! returns, so what arrives late does nothing: each removal changes a second key, and a value that is put where there is none is put only if that
-//! key was not changed. What is to be
-//! forgotten hangs on a lease of its own, whose time begins anew once the value stands.
+//! Ground rules: a request is asked again elsewhere when a server does not answer, so a value begins
+//! with a number that was drawn for this write; by it a write that took place is known from one that
+//! others were first at. No state ever returns, so what arrives late does nothing: each removal changes
+//! a second key, and a value that is put where there is none is put only if that key was not changed.
+//! What is to be forgotten hangs on a lease of its own, whose time begins anew once the value stands.
 
 use std::time::Duration;
 
@@ -237,8 +238,8 @@ async fn lease_for(core: &Core, keep: Duration) -> Result<i64, Failure> {
     }
 }
 
-/// Lets the time of a lease begin anew once its value stands, so that it is not forgotten too early; ends the lease of a
-/// value that was not written.
+/// Lets the time of a lease begin anew once its value stands, so that it is not forgotten too early;
+/// ends the lease of a value that was not written.
 async fn settle(core: &Core, lease: i64, is_written: bool) -> Result<(), Failure> {
     if !is_written {
         // What is not ended now ends by itself: nothing hangs on it.

@@ -1,11 +1,14 @@
-//! How leases are renewed: each lease once, however many claims are on it, and each claim's key looked at beside it.
+//! How leases are renewed: each lease once, however many claims are on it, and each claim's key looked
+//! at beside it.
 //!
-//! Ground rules: `Renewed` says that the claim's own key was there, created when it was granted, and that the lease it is
-//! attached to runs for another ttl from before the question. The look at the keys is also the quorum that makes the
-//! keep-alive count, so it costs nothing extra, and a claim that somebody broke is found out by its next renewal.
+//! Ground rules: `Renewed` says that the claim's own key was there, created when it was granted, and
+//! that the lease it is attached to runs for another ttl from before the question. The look at the keys
+//! is also the quorum that makes the keep-alive count, so it costs nothing extra, and a claim that
+//! somebody broke is found out by its next renewal.
 //!
-//! However many claims are renewed at once, each transaction has a time limit of its own, what it answered counts whatever becomes
-//! of the others, and few are under way together: a server that is slow renews fewer claims then, and not none.
+//! However many claims are renewed at once, each transaction has a time limit of its own, what it
+//! answered counts whatever becomes of the others, and few are under way together: a server that is
+//! slow renews fewer claims then, and not none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,7 +62,8 @@ async fn renew_part(core: &Core, part: &[Renew<'_>], asked_at: Moment) -> Vec<Re
     // A later answer would help nobody.
     let shortest = part.iter().map(|renew| renew.claim.ttl).min().unwrap_or_default();
     let end = asked_at.after(shortest);
-    // All answers of a batch come together: one part that waits for long would hold back what the others confirmed.
+    // All answers of a batch come together: one part that waits for long would hold back what the
+    // others confirmed.
     let turn_by = asked_at.after(shortest / PATIENCE);
     let Ok(_pass) = timeout(core.now().until(turn_by), core.renewals.pass(end)).await else {
         let detail = "so many renewals were under way that the server did not come to this one in time: hold fewer locks in one process, or longer ones";
@@ -137,7 +141,8 @@ async fn turn(core: &Core, items: &mut [Item<'_, '_>], asked_at: Moment, limit: 
     }
 }
 
-/// Whether the lease has to be extended for any of these; one that was extended a moment ago covers them already.
+/// Whether the lease has to be extended for any of these; one that was extended a moment ago covers
+/// them already.
 fn is_short(core: &Core, lease: i64, open: &[&mut Item<'_, '_>], asked_at: Moment) -> bool {
     let roster = core.roster();
     let Some(lease) = roster.lease(lease) else { return true };

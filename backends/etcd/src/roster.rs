@@ -1,10 +1,11 @@
 //! The claims of this client and the leases that they are attached to. Pure code: time is passed in.
 //!
-//! Many claims share few leases. A claim that is not renewed ends by its own ttl all the same, because the client that
-//! shares the lease out also ends it: each claim has a seat with its end. Ground rules: what a lease covers is counted
-//! from before the request that last extended it; a seat on a lease that ended is gone; a request that may still be
-//! under way is remembered with the mark of its lease, until the mark was moved on. Losses are collected here and are
-//! reported by [`Access`] once nobody has the roster any more, since a listener may need it.
+//! Many claims share few leases. A claim that is not renewed ends by its own ttl all the same, because
+//! the client that shares the lease out also ends it: each claim has a seat with its end. Ground rules:
+//! what a lease covers is counted from before the request that last extended it; a seat on a lease that
+//! ended is gone; a request that may still be under way is remembered with the mark of its lease, until
+//! the mark was moved on. Losses are collected here and are reported by [`Access`] once nobody has the
+//! roster any more, since a listener may need it.
 
 mod access;
 mod parking;
@@ -60,7 +61,8 @@ struct Seat {
     loss: Option<(LossTrigger, LossSignal)>,
     /// Nothing of it is on the server, and nothing is under way.
     clear: bool,
-    /// Whether its key was not there by the last answer, and no request has gone out since that could have put it there.
+    /// Whether its key was not there by the last answer, and no request has gone out since that could
+    /// have put it there.
     keyless: bool,
     /// How many requests to take its key away may still be under way.
     erasing: usize,
@@ -99,7 +101,8 @@ pub(crate) struct Chores {
 }
 
 impl Seat {
-    /// Whether nothing that was ever sent for this claim can still touch its key: then another one may use it.
+    /// Whether nothing that was ever sent for this claim can still touch its key: then another one may
+    /// use it.
     fn is_spotless(&self) -> bool {
         self.keyless && self.erasing == 0 && self.doubt.is_none() && self.spot.whose == Whose::Ours
     }
@@ -109,7 +112,8 @@ impl Seat {
         self.until.after(self.padding)
     }
 
-    /// Whether a late request could still create the key: it was sent under the present mark of a lease that lives.
+    /// Whether a late request could still create the key: it was sent under the present mark of a lease
+    /// that lives.
     fn is_unsettled(&self, mark: Option<i64>) -> bool {
         self.doubt.is_some() && self.doubt == mark
     }
@@ -281,8 +285,8 @@ impl Roster {
         }
     }
 
-    /// The claim holds, up to `until` unless it is renewed. Its key goes `padding` later, so that on the server nobody
-    /// follows before a whole ttl is over.
+    /// The claim holds, up to `until` unless it is renewed. Its key goes `padding` later, so that on
+    /// the server nobody follows before a whole ttl is over.
     pub(crate) fn granted(
         &mut self,
         claim: ClaimId,
@@ -299,8 +303,8 @@ impl Roster {
         Some(seat.loss.get_or_insert_with(LossTrigger::new).1.clone())
     }
 
-    /// Another client may go on with the claim, on a lease of its own: it ends here only as long as none does, and its key is
-    /// not used again.
+    /// Another client may go on with the claim, on a lease of its own: it ends here only as long as
+    /// none does, and its key is not used again.
     pub(crate) fn forgo(&mut self, claim: ClaimId) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             let erase = &mut seat.spot.erase;
@@ -347,8 +351,8 @@ impl Roster {
         }
     }
 
-    /// The claim was renewed: its seat lasts for another ttl from when that was asked. Answers `false` where its end
-    /// came first.
+    /// The claim was renewed: its seat lasts for another ttl from when that was asked. Answers `false`
+    /// where its end came first.
     pub(crate) fn renewed(&mut self, claim: &Claim, asked_at: Moment) -> bool {
         let Some(seat) = self.seats.get_mut(&claim.id) else { return false };
         if seat.until <= asked_at {
@@ -393,7 +397,8 @@ impl Roster {
         self.ended(claim, now);
     }
 
-    /// The key of the claim is gone. What may still be under way for it is not: then the claim is ended once more.
+    /// The key of the claim is gone. What may still be under way for it is not: then the claim is ended
+    /// once more.
     fn ended(&mut self, claim: ClaimId, now: Moment) {
         let Some(seat) = self.seats.get_mut(&claim) else { return };
         (seat.place, seat.loss, seat.seen_at) = (None, None, Moment::START);
@@ -455,7 +460,8 @@ impl Roster {
         }
     }
 
-    /// The server does not know the lease any more: whoever holds on it has lost, whoever waits has to stand again.
+    /// The server does not know the lease any more: whoever holds on it has lost, whoever waits has to
+    /// stand again.
     pub(crate) fn lease_ended(&mut self, id: i64, now: Moment) {
         if self.leases.remove(&id).is_none() {
             return;
@@ -477,7 +483,8 @@ impl Roster {
         self.parking_ended(id);
     }
 
-    /// What is to be done now. Leases are kept for those that wait; for those that hold, their renewals do it.
+    /// What is to be done now. Leases are kept for those that wait; for those that hold, their renewals
+    /// do it.
     pub(crate) fn chores(&mut self, now: Moment, max_ends: usize) -> Chores {
         let mut chores = Chores::default();
         for lease in self.leases.values_mut().filter(|lease| lease.waiters > 0) {

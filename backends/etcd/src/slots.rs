@@ -1,13 +1,14 @@
 //! Keys that are used again: the claims of one client on one resource take turns on few of them.
 //!
-//! A deleted key stays in the servers' index until the history is compacted, and every look at a line passes over all that
-//! was ever in it since. So a client that comes back to a lock does not write a new key for each claim, but takes one that a
-//! former claim of its own has left. Whose it is now is told by its value, and which claim's turn by the
-//! revision that created it.
+//! A deleted key stays in the servers' index until the history is compacted, and every look at a line
+//! passes over all that was ever in it since. So a client that comes back to a lock does not write a
+//! new key for each claim, but takes one that a former claim of its own has left. Whose it is now is
+//! told by its value, and which claim's turn by the revision that created it.
 //!
-//! Ground rules: a slot is taken out for each use, so it belongs to one claim at a time; and it is put back only by a claim of
-//! which nothing can be under way any more (the roster knows), so what arrives late never meets the next one. A name
-//! that is used once costs nothing: its only claim has a key of its own.
+//! Ground rules: a slot is taken out for each use, so it belongs to one claim at a time; and it is put
+//! back only by a claim of which nothing can be under way any more (the roster knows), so what arrives
+//! late never meets the next one. A name that is used once costs nothing: its only claim has a key of
+//! its own.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
-//! The task that sees to what is due: leases that waiters need, claims whose own ttl has ended, places nobody came back for.
+//! The task that sees to what is due: leases that waiters need, claims whose own ttl has ended, places
+//! nobody came back for.
 //!
-//! Ground rules: it decides nothing, the roster does. What it asks of the server runs in tasks of their own, so that a
-//! server that hangs delays neither the next look nor another chore.
+//! Ground rules: it decides nothing, the roster does. What it asks of the server runs in tasks of their
+//! own, so that a server that hangs delays neither the next look nor another chore.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -52,8 +53,8 @@ async fn keep(core: Arc<Core>, leases: Vec<i64>) {
     }
 }
 
-/// Keeps the leases alive on which claims only wait. No claim counts on them, so the word of any server will do, and there is little
-/// time: one that does not answer soon is left for the next one.
+/// Keeps the leases alive on which claims only wait. No claim counts on them, so the word of any server
+/// will do, and there is little time: one that does not answer soon is left for the next one.
 async fn keep_waiting(core: Arc<Core>, leases: Vec<i64>) {
     let asked_at = core.now();
     let kept = core.cluster.ask_to_keep(WAIT_LIMIT, |line| {
@@ -91,7 +92,8 @@ async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Erase)>) {
 
 /// The most claims that are ended in one go; what is left follows at once.
 const ENDS_TOGETHER: usize = 1_024;
-/// Three servers are asked within it, and it ends before a lease for waiting does that was kept alive when it was due.
+/// Three servers are asked within it, and it ends before a lease for waiting does that was kept alive
+/// when it was due.
 const WAIT_LIMIT: Duration = Duration::from_millis(1_200);
 const SHORTEST: Duration = Duration::from_millis(5);
 /// How often it looks at least.

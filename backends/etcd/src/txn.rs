@@ -35,7 +35,8 @@ pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// That a key was changed last at this revision: a change that was sent before and arrives later does nothing.
+/// That a key was changed last at this revision: a change that was sent before and arrives later does
+/// nothing.
 pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: compare::EQUAL,

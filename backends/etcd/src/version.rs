@@ -1,7 +1,7 @@
 //! What a server's version says about its promises.
 //!
-//! Ground rules: the weakest server decides, since any of them may lead. One that does not say its version decides nothing: it is
-//! most likely down, and of the version of the others.
+//! Ground rules: the weakest server decides, since any of them may lead. One that does not say its
+//! version decides nothing: it is most likely down, and of the version of the others.
 
 use leasehold_core::{Grade, Safety, Severity};
 
@@ -19,8 +19,8 @@ pub(crate) struct Flaw {
     mended_in: &'static [(u32, u32)],
 }
 
-/// A leader that was paused for longer than a lease revokes it when it goes on, although its successor extended it: a
-/// claim can be taken from a holder that did everything right.
+/// A leader that was paused for longer than a lease revokes it when it goes on, although its successor
+/// extended it: a claim can be taken from a holder that did everything right.
 pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
     what: "a leader that was paused for longer than a lease can revoke it when it goes on",
     meaning: "a lock can be taken from a holder that renewed it in time; the holder learns of it at its next renewal",
@@ -28,8 +28,8 @@ pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
     mended_in: &[(4, 31), (5, 13)],
 };
 
-/// Where the last revision deleted something and is compacted away, a crash before the compaction is finished makes
-/// the server begin again at a lower revision.
+/// Where the last revision deleted something and is compacted away, a crash before the compaction is
+/// finished makes the server begin again at a lower revision.
 pub(crate) const REVISIONS_FALL: Flaw = Flaw {
     what: "a crash within a compaction can take the revision back",
     meaning: "a fence can be given twice, or be lower than the one before",
@@ -53,8 +53,8 @@ pub(crate) const DATA_DIVERGE: Flaw = Flaw {
     mended_in: &[(4, 0), (5, 3)],
 };
 
-/// A server that was paused over a change of leader can answer a read that needs a quorum with what was there before
-/// (etcd issue 20418, and the race between the index of a read and a change of leader).
+/// A server that was paused over a change of leader can answer a read that needs a quorum with what was
+/// there before (etcd issue 20418, and the race between the index of a read and a change of leader).
 pub(crate) const READS_STALE: Flaw = Flaw {
     what: "a server that was paused while another leader was elected can answer with old data",
     meaning: "a renewal can be confirmed by an old answer: where a pause, an election and a late answer fall together, a lock can be granted beside a holder that still counts on it",
@@ -114,7 +114,8 @@ pub(crate) fn safety(versions: &[Option<String>]) -> Safety {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watches {
     Whole,
-    /// A delete at the revision of a compaction may be left out: whoever waits has to look again now and then.
+    /// A delete at the revision of a compaction may be left out: whoever waits has to look again now
+    /// and then.
     MayMiss,
 }
 

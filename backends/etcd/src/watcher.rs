@@ -1,13 +1,14 @@
 //! The one stream of watches of a client.
 //!
-//! Ground rules: a watch says that something may have changed, once, and never what: whoever is woken looks for
-//! himself. So whatever goes wrong with a watch (compacted, cancelled) is answered by waking. A watch begins at the
-//! revision behind the look that it follows, also on a new stream, so nothing is missed in between. Thousands of
-//! watches share the stream.
+//! Ground rules: a watch says that something may have changed, once, and never what: whoever is woken
+//! looks for himself. So whatever goes wrong with a watch (compacted, cancelled) is answered by waking.
+//! A watch begins at the revision behind the look that it follows, also on a new stream, so nothing is
+//! missed in between. Thousands of watches share the stream.
 //!
-//! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a server need not answer a request for
-//! progress while a watch begins behind its present revision. Only when a request on the same connection was not answered
-//! is the server asked for a sign of life: a watch that hears of nothing, which every server confirms. A stream without one is opened anew
+//! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a
+//! server need not answer a request for progress while a watch begins behind its present revision. Only
+//! when a request on the same connection was not answered is the server asked for a sign of life: a
+//! watch that hears of nothing, which every server confirms. A stream without one is opened anew
 //! elsewhere, after pauses that double.
 
 use std::collections::{HashMap, VecDeque};
@@ -83,7 +84,8 @@ impl Watcher {
         Watcher { orders, last: AtomicI64::new(0) }
     }
 
-    /// Watches targets for what happens at or after the revision `from`, until the first change of any of them.
+    /// Watches targets for what happens at or after the revision `from`, until the first change of any
+    /// of them.
     pub(crate) fn watch(&self, targets: impl IntoIterator<Item = Target>, from: i64) -> Watch {
         let bell = Arc::new(Bell::default());
         let mut numbers = Vec::new();
@@ -185,7 +187,8 @@ impl Watchman {
         let chosen = cluster.choose();
         let (sender, receiver) = mpsc::channel(AHEAD);
         let mut outbox = self.all();
-        // A server opens its side of the stream with its first answer, so it has to be asked something before.
+        // A server opens its side of the stream with its first answer, so it has to be asked something
+        // before.
         while let Some(request) = outbox.pop_front() {
             if let Err(full) = sender.try_send(request) {
                 outbox.push_front(full.into_inner());
@@ -232,8 +235,8 @@ impl Watchman {
         Left::Broken
     }
 
-    /// Sends orders and takes in what comes, never waiting for one of them alone: a server that cannot deliver
-    /// stops reading.
+    /// Sends orders and takes in what comes, never waiting for one of them alone: a server that cannot
+    /// deliver stops reading.
     async fn attend(&mut self, stream: Stream<'_>) -> Ended {
         let Stream { server, line, mut answers, sender, mut outbox } = stream;
         let mut replaced = std::pin::pin!(server.replaced());
@@ -334,13 +337,15 @@ impl Watchman {
             Failure::new(FailureKind::Denied, Effect::None, format!("etcd: {reason}: {advice}"))
         });
         if message.watch_id >= 0 {
-            // One that is not here was cancelled by us. One that was compacted away may have missed its event.
+            // One that is not here was cancelled by us. One that was compacted away may have missed its
+            // event.
             if let Some(watched) = self.watches.remove(&message.watch_id) {
                 watched.bell.ring(refused);
             }
             return Ok(());
         }
-        // Some servers do not say which watch they refuse to create: it is one of those that they did not confirm.
+        // Some servers do not say which watch they refuse to create: it is one of those that they did
+        // not confirm.
         for (_, watched) in self.watches.extract_if(|_, watched| !watched.created) {
             watched.bell.ring(refused.clone());
         }
@@ -369,7 +374,8 @@ fn create(number: i64, watched: &Watched) -> WatchRequest {
     }))
 }
 
-/// A watch that hears neither of puts nor of deletes, of a key that this client may watch. It is answered as any other.
+/// A watch that hears neither of puts nor of deletes, of a key that this client may watch. It is
+/// answered as any other.
 fn sign_of_life(watched: &Watched) -> WatchRequest {
     let key = match &watched.target {
         Target::Gone(key) => key.clone(),

@@ -1,16 +1,19 @@
 //! How claims are written down as keys, and read back, in each dialect.
 //!
-//! Natively a claim is the key `<prefix><name>!<id>.<weight>.<capacity>`. The share is part of the key, so that a line can be
-//! judged from its keys alone, however long the notes are. Names are escaped so that keys sort as names do: listings are plain ranges.
-//! Where the key is a slot that claims use in turn, the id in it is the slot's, and the value begins with that of the claim.
+//! Natively a claim is the key `<prefix><name>!<id>.<weight>.<capacity>`. The share is part of the key,
+//! so that a line can be judged from its keys alone, however long the notes are. Names are escaped so
+//! that keys sort as names do: listings are plain ranges. Where the key is a slot that claims use in
+//! turn, the id in it is the slot's, and the value begins with that of the claim.
 //!
-//! In the dialect of etcd's own clients it is `<prefix><name>/<id>`, where theirs is `<name>/<lease>`. They look for whoever
-//! came first below `<name>/`, and so does this one; what has another `/` in it belongs to a longer name.
+//! In the dialect of etcd's own clients it is `<prefix><name>/<id>`, where theirs is `<name>/<lease>`.
+//! They look for whoever came first below `<name>/`, and so does this one; what has another `/` in it
+//! belongs to a longer name.
 //!
 //! The value is `<ttl in ms> <note>` in both, in a slot `<id> <ttl in ms> <note>`.
 //!
-//! In the dialect of the Python clients the key is `<prefix><name>` alone, whoever holds, and the value begins with the id. There is no
-//! line: the key is put where it is not there. Nothing is hashed, so nothing collides.
+//! In the dialect of the Python clients the key is `<prefix><name>` alone, whoever holds, and the value
+//! begins with the id. There is no line: the key is put where it is not there. Nothing is hashed, so
+//! nothing collides.
 
 use std::time::Duration;
 
@@ -117,8 +120,8 @@ impl Layout {
         Span { start, end }
     }
 
-    /// A line in the order of creation, without those that came after `last` unless that is 0, and without its values
-    /// unless there is but one key. So it does not tell whose turn it is in a slot.
+    /// A line in the order of creation, without those that came after `last` unless that is 0, and
+    /// without its values unless there is but one key. So it does not tell whose turn it is in a slot.
     pub(crate) fn look_along(&self, line: &Span, last: i64) -> RangeRequest {
         RangeRequest {
             key: line.start.clone(),
@@ -137,9 +140,10 @@ impl Layout {
         RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.look_along(line, 0) }
     }
 
-    /// The looks by which a claim of this share learns who is in line, and where it is itself: the keys of the whole line, and the values
-    /// of those that may hold with its share. Only what holds is gone on with by another client, and for a slot only the value tells
-    /// which claim that is. Where many may hold, it is one look at everything.
+    /// The looks by which a claim of this share learns who is in line, and where it is itself: the keys
+    /// of the whole line, and the values of those that may hold with its share. Only what holds is gone
+    /// on with by another client, and for a slot only the value tells which claim that is. Where many
+    /// may hold, it is one look at everything.
     pub(crate) fn looks_for(&self, line: &Span, share: Share) -> Vec<RangeRequest> {
         // Those ahead of one that holds leave room for it, and each weighs one at least.
         let holders_most = share.capacity() - share.weight() + 1;
@@ -150,7 +154,8 @@ impl Layout {
         vec![self.look_along(line, 0), holders]
     }
 
-    /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as names do, come behind `after`.
+    /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as
+    /// names do, come behind `after`.
     pub(crate) fn listing(&self, prefix: &str, after: Option<&Resource>) -> Span {
         if self.dialect != Dialect::Native {
             let start = format!("{}{prefix}", self.prefix).into_bytes();
@@ -181,7 +186,8 @@ impl Layout {
         }
     }
 
-    /// The key of a register. It is in no line and no listing, and no mark: those go on in hexadecimal digits.
+    /// The key of a register. It is in no line and no listing, and no mark: those go on in hexadecimal
+    /// digits.
     pub(crate) fn register(&self, at: &Resource) -> Vec<u8> {
         format!("{}{}r{}", self.prefix, char::from(SEPARATOR), escaped(at.as_str())).into_bytes()
     }
@@ -347,7 +353,8 @@ pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }
 }
 
-/// How many keys stand for what was removed: a register is created anew only where nothing of its share was removed meanwhile.
+/// How many keys stand for what was removed: a register is created anew only where nothing of its share
+/// was removed meanwhile.
 const REMOVALS: u64 = 1_024;
 /// Where more may hold at once, their values are not looked at one by one.
 const VALUES_MOST: u32 = 32;

@@ -33,13 +33,13 @@ use crate::wire::{Request, Wire};
 
 /// Locks on one Redis or Valkey server, or on a cluster of them.
 ///
-/// Promises what its [`Profile`] says, which depends on how the server is set up; this module's documentation
-/// explains each promise. All clones of an `Arc` of it share two connections at most to each server: one for commands, and
-/// one for subscriptions while anybody waits.
+/// Promises what its [`Profile`] says, which depends on how the server is set up; this module's
+/// documentation explains each promise. All clones of an `Arc` of it share two connections at most to
+/// each server: one for commands, and one for subscriptions while anybody waits.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself: within the grace
-/// of a call once its turn comes, and within the profile's `place_ttl` otherwise.
+/// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself:
+/// within the grace of a call once its turn comes, and within the profile's `place_ttl` otherwise.
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,
     pub(crate) wire: Arc<Servers>,
@@ -58,9 +58,9 @@ impl RedisBackend {
     /// [`connect`](crate::connect) speaks the others too.
     ///
     /// # Errors
-    /// `Invalid` where the configuration names another dialect, `Unavailable` where it cannot be reached, `Denied` where
-    /// it refuses the login or the commands that are needed, `Unsupported` where it is older than Redis 6.2. The text
-    /// says what to do.
+    /// `Invalid` where the configuration names another dialect, `Unavailable` where it cannot be
+    /// reached, `Denied` where it refuses the login or the commands that are needed, `Unsupported`
+    /// where it is older than Redis 6.2. The text says what to do.
     pub async fn connect(config: RedisConfig) -> Result<RedisBackend, Failure> {
         config.must_be_native()?;
         if config.exposes_password() {

@@ -1,7 +1,8 @@
 //! Pauses between attempts that fail.
 //!
-//! All requests to the same server share one state: they wait for the next attempt together and share its outcome. The
-//! pauses double up to a limit and are jittered, so that clients that lost a server together do not return together.
+//! All requests to the same server share one state: they wait for the next attempt together and share
+//! its outcome. The pauses double up to a limit and are jittered, so that clients that lost a server
+//! together do not return together.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ impl Backoff {
 
     /// Counts an attempt that came to nothing.
     pub(crate) fn failed(&mut self, now: Instant) {
-        // Where nobody has tried for long after the pause, the outage before has nothing to say about this one.
+        // Where nobody has tried for long after the pause, the outage before has nothing to say about
+        // this one.
         if self.opens_at.is_some_and(|opens_at| now > opens_at + 2 * self.longest) {
             self.failures = 0;
         }

@@ -1,8 +1,9 @@
 //! The servers of a cluster, and who of them serves which slot, as far as is known.
 //!
-//! What is known is one server's answer, and is asked for anew when a server says that it does not decide, when one cannot be
-//! reached, and when one keeps silent. Nothing depends on how old it is: whoever does not serve a slot refuses, and a fence
-//! carries the epoch that came in the same answer as its server's address.
+//! What is known is one server's answer, and is asked for anew when a server says that it does not
+//! decide, when one cannot be reached, and when one keeps silent. Nothing depends on how old it is:
+//! whoever does not serve a slot refuses, and a fence carries the epoch that came in the same answer as
+//! its server's address.
 //!
 //! All requests wait for the same question. While the answers bring nothing new, the pauses before it grow.
 
@@ -110,8 +111,8 @@ impl Cluster {
         }
     }
 
-    /// Asks all servers that serve slots what they are. A replica answers for a server that cannot be reached, since it
-    /// will replace it; if neither answers, nothing is known of the server.
+    /// Asks all servers that serve slots what they are. A replica answers for a server that cannot be
+    /// reached, since it will replace it; if neither answers, nothing is known of the server.
     pub(crate) async fn servers(&self) -> Result<Vec<Server>, Failure> {
         let limit = self.shared.config.timeout;
         let primaries = self.primaries();
@@ -174,8 +175,8 @@ const MAX_ASKED: usize = 12;
 /// How long one is waited for before the next is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(200);
 
-/// Pauses between questions that bring nothing new. The longest is short compared to the grace of a call, so that waiters
-/// listen to the right server in time.
+/// Pauses between questions that bring nothing new. The longest is short compared to the grace of a
+/// call, so that waiters listen to the right server in time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(400);
 

@@ -1,7 +1,8 @@
 //! Where the server is and how it is to be used, parsed from a URL.
 //!
-//! Parsing does no I/O: certificates and passwords in files are read when a connection is made, so that they may be
-//! renewed while a program runs. A password never leaves this file and `connection.rs`; no error repeats the URL.
+//! Parsing does no I/O: certificates and passwords in files are read when a connection is made, so that
+//! they may be renewed while a program runs. A password never leaves this file and `connection.rs`; no
+//! error repeats the URL.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -348,7 +349,8 @@ const OPTIONS: &[&str] = &[
     "sentinel-password-file",
 ];
 
-/// Leaves one host in a URL that names several, so that it can be read as any other, and answers with all of them.
+/// Leaves one host in a URL that names several, so that it can be read as any other, and answers with
+/// all of them.
 fn first_of_many(url: &str) -> (Cow<'_, str>, &str) {
     let Some(start) = url.find("://").map(|at| at + 3) else { return (Cow::Borrowed(url), "") };
     let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);

@@ -1,7 +1,8 @@
 //! Opens connections: the socket, TLS, and the login.
 //!
-//! Nothing that fails in here can have changed anything on the server, so every failure of this file has the effect
-//! `None`. The TLS provider is chosen here and not taken from the process, so that no other crate can change it.
+//! Nothing that fails in here can have changed anything on the server, so every failure of this file
+//! has the effect `None`. The TLS provider is chosen here and not taken from the process, so that no
+//! other crate can change it.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -189,8 +190,8 @@ impl Link {
         self.connection.clone()
     }
 
-    /// Whether it is worth sending anything more. A request that is sent over a connection known to be dead would
-    /// be reported as one of unknown outcome without need.
+    /// Whether it is worth sending anything more. A request that is sent over a connection known to be
+    /// dead would be reported as one of unknown outcome without need.
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
             && !self.driver.is_finished()
@@ -207,15 +208,17 @@ impl Link {
         self.proved.store(true, Ordering::Release);
     }
 
-    /// Returns whether it was useful. A server may accept connections and then refuse every request, or close them.
+    /// Returns whether it was useful. A server may accept connections and then refuse every request, or
+    /// close them.
     pub(crate) fn is_proved(&self) -> bool {
         self.proved.load(Ordering::Acquire)
     }
 
     /// Remembers that the server did not answer in time.
     ///
-    /// The first time the connection stays in use: on it the server meets what is sent next, for instance the release
-    /// of a claim of unknown outcome, behind what it has not answered yet, and not before it.
+    /// The first time the connection stays in use: on it the server meets what is sent next, for
+    /// instance the release of a claim of unknown outcome, behind what it has not answered yet, and not
+    /// before it.
     pub(crate) fn stayed_silent(&self) {
         self.silences.fetch_add(1, Ordering::AcqRel);
     }

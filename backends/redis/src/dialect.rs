@@ -1,8 +1,8 @@
 //! How locks are written down so that the users of other libraries contend for the same ones.
 //!
-//! Ground rules: the native form promises most, so nothing here lowers it. A dialect is names, scripts and a profile,
-//! in a file of its own; that it is spoken over a connection is written once, in `speaker.rs`. What stands under a
-//! name and is no lock of the dialect is told and left as it is.
+//! Ground rules: the native form promises most, so nothing here lowers it. A dialect is names, scripts
+//! and a profile, in a file of its own; that it is spoken over a connection is written once, in
+//! `speaker.rs`. What stands under a name and is no lock of the dialect is told and left as it is.
 
 mod options;
 mod reading;

@@ -1,7 +1,8 @@
 //! One connection for subscriptions: asks for channels, and hears what comes.
 //!
-//! What the server says is matched by the channel's name, not by its order, because a server of a cluster ends
-//! subscriptions by itself when their slot moves away. Refusals carry no name and belong to the oldest question.
+//! What the server says is matched by the channel's name, not by its order, because a server of a
+//! cluster ends subscriptions by itself when their slot moves away. Refusals carry no name and belong
+//! to the oldest question.
 
 use std::collections::VecDeque;
 use std::io;
@@ -373,7 +374,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_slot_that_moves_in_between_refuses_its_own_channel() {
-        // The server ends "a" by itself while it is being given up, and refuses what it is asked about "a" after that.
+        // The server ends "a" by itself while it is being given up, and refuses what it is asked about
+        // "a" after that.
         let moved = format!("-MOVED {} h:1\r\n", slot_of("a"));
         let begun = bulk(&["ssubscribe", "b"]);
         let text = [bulk(&["sunsubscribe", "a"]), moved.clone(), moved.clone(), begun].concat();

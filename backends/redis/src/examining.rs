@@ -1,7 +1,8 @@
 //! What there is to say about the servers before one relies on them.
 //!
-//! Ground rules: nothing is changed, and nothing is written but a message on a channel of our own. What may not be asked, or
-//! is not answered, is unknown, never good. Asking is here, judging in `facts.rs`, without I/O.
+//! Ground rules: nothing is changed, and nothing is written but a message on a channel of our own. What
+//! may not be asked, or is not answered, is unknown, never good. Asking is here, judging in `facts.rs`,
+//! without I/O.
 
 mod clocks;
 mod facts;

@@ -1,8 +1,8 @@
 //! The key that stands in for the fences that were removed from a slot.
 //!
-//! A fence may go only where something else keeps later ones above it, and a script reaches keys of one slot only. So
-//! each slot has a key of its own, whose tag belongs to no resource: a name never has a blank in a key. There are at most
-//! as many as there are slots, however many names were removed.
+//! A fence may go only where something else keeps later ones above it, and a script reaches keys of one
+//! slot only. So each slot has a key of its own, whose tag belongs to no resource: a name never has a
+//! blank in a key. There are at most as many as there are slots, however many names were removed.
 
 use std::sync::LazyLock;
 

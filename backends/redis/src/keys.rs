@@ -1,7 +1,7 @@
 //! How a resource is written down in Redis: its keys and its channel.
 //!
-//! All keys of a resource carry the same hash tag, `{prefix:name}`, so that they live in one slot. The name inside the
-//! tag is escaped: a raw `}` in a name would end the tag early and tear the keys apart.
+//! All keys of a resource carry the same hash tag, `{prefix:name}`, so that they live in one slot. The
+//! name inside the tag is escaped: a raw `}` in a name would end the tag early and tear the keys apart.
 
 use leasehold_core::Resource;
 
@@ -31,7 +31,8 @@ impl Keys {
         Keys { tag: format!("{{{prefix}:{escaped}}}"), prefix: prefix.len(), hashed_name }
     }
 
-    /// The keys of the resource whose fence has this key, under `prefix`; `None` for the key of anything else.
+    /// The keys of the resource whose fence has this key, under `prefix`; `None` for the key of
+    /// anything else.
     pub(crate) fn of_fence(prefix: &str, fence: &str) -> Option<Keys> {
         let tag = fence.strip_suffix(":fence")?;
         let stored = tag.strip_prefix('{')?.strip_suffix('}')?.strip_prefix(prefix)?.strip_prefix(':')?;

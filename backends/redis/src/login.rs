@@ -1,8 +1,9 @@
 //! The first words on a new connection.
 //!
-//! Said here and not by the client library, which keeps the server's reason for a refusal to itself. They end with a
-//! `PING`, so that a connection counts as made only once the server has answered on it: a TLS server that
-//! misses a certificate, or a proxy without a server behind it, accepts first and refuses afterwards.
+//! Said here and not by the client library, which keeps the server's reason for a refusal to itself.
+//! They end with a `PING`, so that a connection counts as made only once the server has answered on it:
+//! a TLS server that misses a certificate, or a proxy without a server behind it, accepts first and
+//! refuses afterwards.
 
 use std::io;
 

@@ -171,8 +171,8 @@ impl RedisBackend {
     }
 }
 
-/// Shows all keys of a pattern at one server, and of a type where one is named; some of them twice. `see` answers how
-/// many it keeps.
+/// Shows all keys of a pattern at one server, and of a type where one is named; some of them twice.
+/// `see` answers how many it keeps.
 pub(crate) async fn each_key(
     wire: &Wire,
     limit: Duration,

@@ -1,8 +1,9 @@
 //! Keeps an eye on all waiting claims of a client, many at a glance.
 //!
-//! A waiter sleeps until it is told something. For safety somebody must look when the first of those ahead may have
-//! ended, and keep the place alive; that is done here for all waiters together, so that a thousand idle waiters
-//! cost the server a request now and then. Whoever has something to find out is sent to look for itself.
+//! A waiter sleeps until it is told something. For safety somebody must look when the first of those
+//! ahead may have ended, and keep the place alive; that is done here for all waiters together, so that
+//! a thousand idle waiters cost the server a request now and then. Whoever has something to find out is
+//! sent to look for itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -123,8 +124,9 @@ impl Watched {
 /// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Whoever is due this soon is glanced at together with whoever is due now. Where the one ahead lives, its lease has
-/// been extended by then, and the glance was not too early; where it does not, the next glance is in time.
+/// Whoever is due this soon is glanced at together with whoever is due now. Where the one ahead lives,
+/// its lease has been extended by then, and the glance was not too early; where it does not, the next
+/// glance is in time.
 const TOGETHER: Duration = Duration::from_secs(2);
 
 /// Claims that are glanced at by one script: about a millisecond of the server's time.

@@ -1,7 +1,7 @@
 //! One server of a quorum.
 //!
-//! The server decides in scripts of its own, which are not those of `redis://`: a lock here is a vote, and waits for
-//! nobody. What the votes of several servers amount to is decided elsewhere.
+//! The server decides in scripts of its own, which are not those of `redis://`: a lock here is a vote,
+//! and waits for nobody. What the votes of several servers amount to is decided elsewhere.
 
 mod answers;
 mod names;
@@ -27,8 +27,9 @@ use crate::wire::{Request, Wire};
 
 /// One Redis or Valkey server as a member of a quorum.
 ///
-/// All clones of an `Arc` of it share two connections at most: one for commands, and one for subscriptions while
-/// anybody waits. A server that cannot be reached is asked again whenever something is to be asked.
+/// All clones of an `Arc` of it share two connections at most: one for commands, and one for
+/// subscriptions while anybody waits. A server that cannot be reached is asked again whenever something
+/// is to be asked.
 pub struct RedisNode {
     config: RedisConfig,
     wire: Arc<Wire>,
@@ -51,8 +52,8 @@ impl RedisNode {
         }
     }
 
-    /// Refuses a server that may forget single keys: a record that is evicted alone would be taken for one that
-    /// never was. It is asked once in each run of the server.
+    /// Refuses a server that may forget single keys: a record that is evicted alone would be taken for
+    /// one that never was. It is asked once in each run of the server.
     async fn examine(&self, memory: &Memory) -> Result<(), Failure> {
         if self.fit.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&memory.run) {
             return Ok(());

@@ -1,7 +1,7 @@
 //! When a claim that polls asks again.
 //!
-//! The pauses grow while it waits, end with the first lease ahead, and differ from claim to claim, so that those who came
-//! together do not go on asking together.
+//! The pauses grow while it waits, end with the first lease ahead, and differ from claim to claim, so
+//! that those who came together do not go on asking together.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,8 @@ use leasehold_core::{ClaimId, SILENT_AFTER};
 pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
 
 impl Pollers {
-    /// How long the claim, which asked just now, leaves the server alone, where the first ahead ends after `first_end`.
+    /// How long the claim, which asked just now, leaves the server alone, where the first ahead ends
+    /// after `first_end`.
     pub(crate) fn pause(&self, id: ClaimId, first_end: Duration) -> Duration {
         let round = self.count(id);
         let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);

@@ -1,8 +1,8 @@
 //! What the server's and the network's refusals mean, and what a person can do about them.
 //!
-//! An answer is known to have changed nothing when the server refused it: scripts read before they write, what they
-//! write first is what may be refused, and a refusal to tell others at the end is passed over. What was sent and not answered
-//! is of unknown effect.
+//! An answer is known to have changed nothing when the server refused it: scripts read before they
+//! write, what they write first is what may be refused, and a refusal to tell others at the end is
+//! passed over. What was sent and not answered is of unknown effect.
 
 use std::io;
 
@@ -172,9 +172,9 @@ fn text_of(error: &RedisError) -> String {
     }
 }
 
-/// Returns the code of a refusal: its first word, or that of the error inside it, if an older server reports a failed script:
-/// `ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM …`. The text behind the code may
-/// contain names that users chose.
+/// Returns the code of a refusal: its first word, or that of the error inside it, if an older server
+/// reports a failed script: `ERR Error running script (call to f_…): @user_script:1: @user_script: 1:
+/// -OOM …`. The text behind the code may contain names that users chose.
 fn code_of(text: &str) -> &str {
     let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
     if code != ANY {
@@ -218,7 +218,8 @@ fn of_text(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
 }
 
-/// What a script is told that meets keys which its server has given away since the script began: it may have written.
+/// What a script is told that meets keys which its server has given away since the script began: it may
+/// have written.
 const HALFWAY: [&str; 2] = ["non local key", "slot not served"];
 
 struct Known {
@@ -297,7 +298,8 @@ const KNOWN: &[Known] = &[
         FailureKind::Unavailable,
         "a script of another client blocks the server: wait, or SCRIPT KILL",
     ),
-    // Met by those who take a server of a cluster for a single one. Whoever knows the cluster deals with them.
+    // Met by those who take a server of a cluster for a single one. Whoever knows the cluster deals
+    // with them.
     known("CROSSSLOT", FailureKind::Unsupported, OF_A_CLUSTER),
     known("MOVED", FailureKind::Unsupported, OF_A_CLUSTER),
     known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),

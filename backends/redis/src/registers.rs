@@ -1,7 +1,8 @@
 //! Registers: a string each, compared and set by a script, told of on the channel of its resource.
 //!
-//! Ground rules: the server decides. A stamp is drawn at random by whoever writes, so that one that comes back after a
-//! failover is still that of the same value, and a request that the network repeats is one write.
+//! Ground rules: the server decides. A stamp is drawn at random by whoever writes, so that one that
+//! comes back after a failover is still that of the same value, and a request that the network repeats
+//! is one write.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -71,7 +72,8 @@ impl Registers for RedisBackend {
                 return Ok(found);
             }
             let Some(ear) = &mut heard else {
-                // A change between the look and the subscription would go unheard: look again once subscribed.
+                // A change between the look and the subscription would go unheard: look again once
+                // subscribed.
                 tokio::select! {
                     listening = self.listening.listen(&channel) => heard = Some(listening?),
                     () = ended(patience) => {}

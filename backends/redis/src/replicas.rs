@@ -1,8 +1,8 @@
 //! Waiting until replicas have what was written over a connection.
 //!
-//! `WAIT` is about what was written over the same connection, so it is sent over no other; and while it waits, that connection
-//! answers nothing else. So all who want to know at the same time share one `WAIT`: at most one is under way, and whoever comes
-//! meanwhile shares the next.
+//! `WAIT` is about what was written over the same connection, so it is sent over no other; and while it
+//! waits, that connection answers nothing else. So all who want to know at the same time share one
+//! `WAIT`: at most one is under way, and whoever comes meanwhile shares the next.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,8 +63,8 @@ impl Barrier {
         Barrier { turn: Semaphore::new(1), begun: AtomicU64::new(0), last: Mutex::default() }
     }
 
-    /// How many replicas have all that was answered over the connection before this call, within `limit`; `ask` asks the
-    /// server, which answers within the time that it is given.
+    /// How many replicas have all that was answered over the connection before this call, within
+    /// `limit`; `ask` asks the server, which answers within the time that it is given.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; the next one asks for itself.

@@ -10,8 +10,8 @@ impl RedisConfig {
     /// The rules of an ACL user of one server that suffice for these locks, to be pasted behind
     /// `ACL SETUSER name on >password`.
     ///
-    /// Without `+info` and `+config|get` the profile assumes the weaker, `+scan` is for listings, `+select` for another
-    /// database than 0. With `dialect=dual:…` they are those of both locks.
+    /// Without `+info` and `+config|get` the profile assumes the weaker, `+scan` is for listings,
+    /// `+select` for another database than 0. With `dialect=dual:…` they are those of both locks.
     ///
     /// ```
     /// use leasehold_redis::RedisConfig;

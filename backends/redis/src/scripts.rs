@@ -1,7 +1,7 @@
 //! The scripts that decide, as they are sent to the server.
 //!
-//! The server decides everything in these; what is written in Rust only asks and reads. They are constants: names of
-//! resources travel in `KEYS`, everything else in `ARGV`.
+//! The server decides everything in these; what is written in Rust only asks and reads. They are
+//! constants: names of resources travel in `KEYS`, everything else in `ARGV`.
 
 use std::sync::LazyLock;
 

@@ -1,8 +1,9 @@
 //! The primary that Sentinels name, as the source of targets.
 //!
-//! Ground rules: address and epoch are taken from one answer of one Sentinel, and only where a majority of the Sentinels in
-//! the URL has answered. A view is never older than one that this client has had. Hints (a message of a Sentinel, a refusal of a
-//! server) never bring a new address in; they only make the present view doubtful, so that the Sentinels are asked anew.
+//! Ground rules: address and epoch are taken from one answer of one Sentinel, and only where a majority
+//! of the Sentinels in the URL has answered. A view is never older than one that this client has had.
+//! Hints (a message of a Sentinel, a refusal of a server) never bring a new address in; they only make
+//! the present view doubtful, so that the Sentinels are asked anew.
 
 mod group;
 mod verdict;

@@ -27,7 +27,8 @@ pub struct Server {
     pub appendonly: Option<bool>,
     /// When it flushes that file to disk, where `CONFIG GET` is permitted.
     pub appendfsync: Option<String>,
-    /// Set if it flushes nothing while it rewrites that file or saves a snapshot, where `CONFIG GET` is permitted.
+    /// Set if it flushes nothing while it rewrites that file or saves a snapshot, where `CONFIG GET` is
+    /// permitted.
     pub no_appendfsync_on_rewrite: Option<bool>,
     /// How many replicas follow it.
     pub replicas: Option<u32>,
@@ -47,7 +48,8 @@ impl Server {
 
     /// Asks the server, be it a primary or a replica.
     pub(crate) async fn look(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
-        // The attempt has a limit of its own, and its failure says more than that of a request that waited for it.
+        // The attempt has a limit of its own, and its failure says more than that of a request that
+        // waited for it.
         wire.connect(4 * limit).await?;
         let mut server = Server::default();
         if let Some(info) = answered(wire, &cmd("INFO"), limit).await? {
@@ -199,8 +201,9 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 /// The longest lease.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the line waits for: a dead
-/// waiter is passed over within the grace of its call once its turn comes, or once it keeps another from what is free.
+/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the
+/// line waits for: a dead waiter is passed over within the grace of its call once its turn comes, or
+/// once it keeps another from what is free.
 pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// The most claims that one script renews: about a millisecond of the server's time.
@@ -211,7 +214,8 @@ async fn answered(wire: &Wire, question: &Cmd, limit: Duration) -> Result<Option
     match wire.command(question, limit).await {
         Ok(value) => Ok(Some(value)),
         Err(failure) if matches!(failure.kind, FailureKind::Denied | FailureKind::Unsupported) => Ok(None),
-        // Some proxies end the connection where they do not know a command. Whoever does so answers on another.
+        // Some proxies end the connection where they do not know a command. Whoever does so answers on
+        // another.
         Err(failure) if failure.effect == Effect::Unknown => {
             wire.command(&cmd("PING"), limit).await.map_err(|_| failure)?;
             Ok(None)

@@ -1,7 +1,8 @@
 //! Where requests go: to the one server that there is, or to those of a cluster that serve their slots.
 //!
-//! A request is sent again only where it is known that nothing was done: by a server that refused it because another one is to
-//! be asked, or that was not reached. What was sent and not answered is told as such, also where its server was replaced meanwhile.
+//! A request is sent again only where it is known that nothing was done: by a server that refused it
+//! because another one is to be asked, or that was not reached. What was sent and not answered is told
+//! as such, also where its server was replaced meanwhile.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -172,7 +173,8 @@ struct Shown {
 }
 
 impl Cluster {
-    /// Runs scripts, each on the server that serves its slot. A server that does not answer delays its own requests only.
+    /// Runs scripts, each on the server that serves its slot. A server that does not answer delays its
+    /// own requests only.
     async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         let limit = Limit::of(limit);
         let mut parts: HashMap<u64, Vec<Open>> = HashMap::new();
@@ -225,7 +227,8 @@ impl Cluster {
                 break;
             }
             self.learn_and_wait(&shown, round, limit.end()).await;
-            // What is sent at the end could not be answered any more, and nobody would know what became of it.
+            // What is sent at the end could not be answered any more, and nobody would know what became
+            // of it.
             if limit.left().is_zero() {
                 break;
             }
@@ -248,7 +251,8 @@ impl Cluster {
                 Some((host, port)) => match self.at(&host, port) {
                     Some(importer) => (Some(importer), As::Referred),
                     None => {
-                        // It knows itself, and is asked who serves what. Then the owner says again where to go.
+                        // It knows itself, and is asked who serves what. Then the owner says again
+                        // where to go.
                         let text =
                             format!("{host}:{port} is not known yet, and slot {} moves there", request.slot);
                         let stranger = Elsewhere::Moved { host, port };

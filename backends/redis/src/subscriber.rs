@@ -1,8 +1,8 @@
 //! One subscription connection for all waiters of a client.
 //!
-//! Any number of waiters share it; a channel is subscribed once, however many listen. The connection exists only while
-//! somebody listens. When it breaks, everybody is told to look for themselves, and until it is back they know that
-//! they hear nothing.
+//! Any number of waiters share it; a channel is subscribed once, however many listen. The connection
+//! exists only while somebody listens. When it breaks, everybody is told to look for themselves, and
+//! until it is back they know that they hear nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -68,8 +68,8 @@ impl Subscriber {
         hearing.then(|| entry.listen(&self.shared, channel))
     }
 
-    /// Listens on a channel; comes back once the server has confirmed it, or once it is known that nothing can be
-    /// heard for now.
+    /// Listens on a channel; comes back once the server has confirmed it, or once it is known that
+    /// nothing can be heard for now.
     ///
     /// # Errors
     /// The server does not permit it, or too many channels are listened to.
@@ -90,7 +90,8 @@ impl Subscriber {
         };
         self.ensure_running();
         self.shared.work.notify_one();
-        // The sender lives in the board for as long as somebody listens; were it gone, nothing could be heard.
+        // The sender lives in the board for as long as somebody listens; were it gone, nothing could be
+        // heard.
         let _ = ear.state.wait_for(|state| !matches!(state, State::Wanted)).await;
         let state = ear.state.borrow().clone();
         match state {
@@ -169,11 +170,13 @@ const MAX_SUBSCRIBE: usize = 500;
 /// News that a slow listener may leave unread before it is told to look.
 const BACKLOG: usize = 32;
 
-/// How long a channel without listeners stays subscribed: waits for the same resource often follow each other closely.
+/// How long a channel without listeners stays subscribed: waits for the same resource often follow each
+/// other closely.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The period in which channels without listeners are given up and the connection is pinged. A ping notices a server that
-/// died silently; waiters must not miss news for much longer than the cluster takes to replace it.
+/// The period in which channels without listeners are given up and the connection is pinged. A ping
+/// notices a server that died silently; waiters must not miss news for much longer than the cluster
+/// takes to replace it.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// Pauses between attempts to connect.
@@ -242,7 +245,8 @@ impl Channel {
 
     fn set(&self, state: &State) {
         let before = self.state.send_replace(state.clone());
-        // Whoever waited for its first subscription looks next anyway; everybody else may have missed something.
+        // Whoever waited for its first subscription looks next anyway; everybody else may have missed
+        // something.
         if !matches!(before, State::Wanted) {
             self.tell(News::Everyone);
         }
@@ -436,8 +440,8 @@ async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed
     }
 }
 
-/// Unsubscribes what nobody listens to any more, and asks a silent connection for a sign of life: one that is cut off
-/// without a word would otherwise be listened to for ever.
+/// Unsubscribes what nobody listens to any more, and asks a silent connection for a sign of life: one
+/// that is cut off without a word would otherwise be listened to for ever.
 async fn tidy(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed) -> io::Result<()> {
     ears.ping().await?;
     shared.forget_quiet();

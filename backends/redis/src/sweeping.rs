@@ -1,7 +1,8 @@
 //! Fences of resources that nobody uses any more: found, and removed without a fence ever going back.
 //!
-//! Ground rules: the key of a fence goes only in the script that has seen to it that the floor of its slot is as high, so
-//! whatever is granted afterwards is above it, whatever the clock says. What is held or waited for stays.
+//! Ground rules: the key of a fence goes only in the script that has seen to it that the floor of its
+//! slot is as high, so whatever is granted afterwards is above it, whatever the clock says. What is
+//! held or waited for stays.
 
 use std::time::Duration;
 
@@ -28,19 +29,20 @@ pub struct Swept {
 /// Removes the fences of resources that nobody has used for `unused_for`, on every server that decides.
 ///
 /// # Promises
-/// Nothing that is held or waited for is touched. The next fence of each resource is greater than all before, also where the
-/// server's clock is set back. Safe beside clients of this version and other sweepers. Each request is about some hundred keys.
+/// Nothing that is held or waited for is touched. The next fence of each resource is greater than all
+/// before, also where the server's clock is set back. Safe beside clients of this version and other
+/// sweepers. Each request is about some hundred keys.
 ///
 /// # Does not promise
-/// Rising fences beside clients of a version that does not know floors, where the server's clock is set back by more than
-/// `unused_for`.
+/// Rising fences beside clients of a version that does not know floors, where the server's clock is set
+/// back by more than `unused_for`.
 ///
 /// # Cancel safety
 /// May be dropped at any point; what was swept by then stays so.
 ///
 /// # Errors
-/// `Unsupported` for another dialect than leasehold's own; `Denied` without the rights; else a [`Failure`] of the server, after
-/// which the sweep can be begun anew.
+/// `Unsupported` for another dialect than leasehold's own; `Denied` without the rights; else a
+/// [`Failure`] of the server, after which the sweep can be begun anew.
 pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<Swept, Failure> {
     if config.must_be_native().is_err() || config.dual().is_some() {
         let text = "a lock of another library keeps no fences of leasehold: there is nothing to sweep";

@@ -1,8 +1,8 @@
 //! Which server to talk to now, and under which epoch.
 //!
-//! Ground rules: address and epoch come from **one** answer and stay together for as long as a connection lives. A
-//! connection never learns another epoch; where the view changes, it is replaced by one to the new target. So no
-//! request can go to the server of one view with the epoch of another.
+//! Ground rules: address and epoch come from **one** answer and stay together for as long as a
+//! connection lives. A connection never learns another epoch; where the view changes, it is replaced by
+//! one to the new target. So no request can go to the server of one view with the epoch of another.
 
 use std::fmt::Debug;
 
@@ -18,8 +18,9 @@ use crate::config::Endpoint;
 pub(crate) struct Target {
     /// Where it is.
     pub(crate) endpoint: Endpoint,
-    /// The epoch of the fences that it grants over this connection; 0 where nobody elects. Electors whose own epochs begin
-    /// at 0 are counted from 1, so that none of their fences is taken for one of a server that nobody elects.
+    /// The epoch of the fences that it grants over this connection; 0 where nobody elects. Electors
+    /// whose own epochs begin at 0 are counted from 1, so that none of their fences is taken for one of
+    /// a server that nobody elects.
     pub(crate) epoch: u64,
     /// Which view of its source this is. Sources count them as they like.
     pub(crate) view: u64,
@@ -95,8 +96,8 @@ impl Views {
     }
 }
 
-/// A source with one address. A name, a virtual address or a proxy leads to another server after a failover, while older
-/// connections still lead to the deposed one.
+/// A source with one address. A name, a virtual address or a proxy leads to another server after a
+/// failover, while older connections still lead to the deposed one.
 #[derive(Debug)]
 pub(crate) struct Fixed {
     endpoint: Endpoint,
@@ -244,7 +245,8 @@ mod tests {
         let Some(server) = builder.start_or_skip().await else { return };
         let mut bench = Bench::at(&server).await;
         let mut last = bench.fence(3).await.unwrap();
-        // A restart with its data, one without, the loss of the data alone, and a promotion: each within the same epoch.
+        // A restart with its data, one without, the loss of the data alone, and a promotion: each
+        // within the same epoch.
         for fault in ["keep", "lose", "flush", "promoted"] {
             match fault {
                 "keep" => server.restart(Data::Keep).await.unwrap(),

@@ -1,7 +1,8 @@
 //! The clock of the timers in here: when to look again, when to dial again, what has been quiet for long.
 //!
-//! It stands still while the machine is suspended, as the timers themselves do. Nothing that decides whether a lock is
-//! held is measured by it: that is counted from [`Patience::now`](leasehold_core::Patience::now).
+//! It stands still while the machine is suspended, as the timers themselves do. Nothing that decides
+//! whether a lock is held is measured by it: that is counted from
+//! [`Patience::now`](leasehold_core::Patience::now).
 
 use std::fmt;
 use std::time::Duration;

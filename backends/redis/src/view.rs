@@ -1,8 +1,8 @@
 //! Who serves which slot of a cluster, as one of its servers sees it.
 //!
-//! Read from `CLUSTER NODES`, the one answer that has addresses, slots and epochs together. Answers of different servers
-//! differ while they have not heard of each other, and nothing here depends on which of them is right: whoever does not
-//! serve a slot says so.
+//! Read from `CLUSTER NODES`, the one answer that has addresses, slots and epochs together. Answers of
+//! different servers differ while they have not heard of each other, and nothing here depends on which
+//! of them is right: whoever does not serve a slot says so.
 
 use std::collections::{HashMap, HashSet};
 
@@ -91,9 +91,9 @@ impl View {
         }
     }
 
-    /// Keeps of each server what `earlier` knew of it, where that is of a later epoch. A server's epoch only rises, so
-    /// the answer was of somebody who has not heard yet, and does not know the owner of its slots either. A server's
-    /// answer about its own slots is always accepted.
+    /// Keeps of each server what `earlier` knew of it, where that is of a later epoch. A server's epoch
+    /// only rises, so the answer was of somebody who has not heard yet, and does not know the owner of
+    /// its slots either. A server's answer about its own slots is always accepted.
     pub(crate) fn no_older_than(mut self, earlier: &View) -> View {
         let mut behind = vec![false; self.nodes.len()];
         for (node, behind) in self.nodes.iter_mut().zip(&mut behind) {
@@ -167,7 +167,8 @@ impl View {
             follows: (*primary != "-").then(|| (*primary).to_owned()),
             is_reachable: !["fail", "handshake", "noaddr"].into_iter().any(has),
         });
-        // What stands in brackets is on its way, and belongs to whoever has it in its list until it has arrived.
+        // What stands in brackets is on its way, and belongs to whoever has it in its list until it has
+        // arrived.
         for word in slots.iter().filter(|word| !word.starts_with('[')) {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
             let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);

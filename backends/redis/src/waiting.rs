@@ -1,7 +1,8 @@
 //! How a claim comes to be held: look, and wait for news, or look again later.
 //!
-//! The server decides; a waiter only has to look at the right moments. It looks when its turn is called, when the
-//! first of those ahead may have ended, and now and then for safety, which also keeps its place. Each of these is bounded.
+//! The server decides; a waiter only has to look at the right moments. It looks when its turn is
+//! called, when the first of those ahead may have ended, and now and then for safety, which also keeps
+//! its place. Each of these is bounded.
 
 use std::time::Duration;
 
@@ -110,7 +111,8 @@ impl Asking<'_> {
                 break;
             }
             let Some(ear) = &mut heard else {
-                // A release between the look and the subscription would go unheard: look again once subscribed.
+                // A release between the look and the subscription would go unheard: look again once
+                // subscribed.
                 let listening = self.backend.listening.listen(&channel);
                 heard = tokio::select! {
                     listening = listening => match listening {

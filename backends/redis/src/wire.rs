@@ -1,11 +1,12 @@
 //! The one connection that all commands share, and the scripts that are sent over it.
 //!
-//! Nothing is retried here except what is known not to have happened: a connection known to be dead is replaced before
-//! a request is written, a script that the server does not know is sent in full, and what a server refused because it
-//! is not the one to decide goes to the one that is. Whether to repeat what may have happened is the engine's decision.
+//! Nothing is retried here except what is known not to have happened: a connection known to be dead is
+//! replaced before a request is written, a script that the server does not know is sent in full, and
+//! what a server refused because it is not the one to decide goes to the one that is. Whether to repeat
+//! what may have happened is the engine's decision.
 //!
-//! All requests share one attempt to connect, and the pause before it; each waits no longer than its own limit. The attempt
-//! continues when those that waited for it have left.
+//! All requests share one attempt to connect, and the pause before it; each waits no longer than its
+//! own limit. The attempt continues when those that waited for it have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -78,7 +79,8 @@ impl Wire {
     async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         let limit = Limit::of(limit);
         let mut outcomes = self.attempt(requests, As::Known, limit).await;
-        // What was refused by a server that does not decide did nothing: once more, where a new connection leads.
+        // What was refused by a server that does not decide did nothing: once more, where a new
+        // connection leads.
         let refused = |position: &usize| {
             matches!(
                 outcomes.get(*position),
@@ -95,8 +97,9 @@ impl Wire {
         outcomes.into_iter().map(|outcome| outcome.map_err(Miss::into_failure)).collect()
     }
 
-    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time for that is a third of
-    /// `limit`, and the failure of one that they have not carries [`Unconfirmed`].
+    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time
+    /// for that is a third of `limit`, and the failure of one that they have not carries
+    /// [`Unconfirmed`].
     async fn confirmed(
         &self,
         link: &Link,
@@ -235,7 +238,8 @@ impl Wire {
         let outcome = tokio::select! {
             biased;
             outcome = limit.bound(sending) => outcome,
-            // A server that was deposed while it hung is not waited for: what it does late does not count any more.
+            // A server that was deposed while it hung is not waited for: what it does late does not
+            // count any more.
             () = self.dialer.source().superseded(link.target()) => {
                 return Err(Trouble::Failed(Failure::unanswered(format!(
                     "{} had not answered when another server took over from it",
@@ -457,11 +461,12 @@ fn miss(trouble: Trouble, link: &Link) -> Miss {
     }
 }
 
-/// How much later than asked for a server may answer that it has waited: an idle one looks at its timeouts ten times a second.
+/// How much later than asked for a server may answer that it has waited: an idle one looks at its
+/// timeouts ten times a second.
 const ANSWER_SLACK: Duration = Duration::from_millis(500);
 
-/// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
-/// attempt before it failed.
+/// A call connects anew at most this often before it gives up: once where the old connection is dead,
+/// once where an attempt before it failed.
 const MAX_DIALS: usize = 3;
 
 /// Pauses between attempts to connect. The longest is short compared to a lease.

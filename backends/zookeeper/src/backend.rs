@@ -24,16 +24,17 @@ use crate::words;
 
 /// Locks in one ZooKeeper ensemble.
 ///
-/// Promises what its [`Profile`] says; this module's documentation explains each promise. All claims of one value
-/// live in one session, and so in one connection, up to some ten thousand; there is one more for each that many.
+/// Promises what its [`Profile`] says; this module's documentation explains each promise. All claims of
+/// one value live in one session, and so in one connection, up to some ten thousand; there is one more
+/// for each that many.
 ///
 /// # Does not promise
-/// A claim's ttl has no meaning here: what keeps claims is the session, whose timeout is the option `session` of the
-/// URL, as far as the servers allow it.
+/// A claim's ttl has no meaning here: what keeps claims is the session, whose timeout is the option
+/// `session` of the URL, as far as the servers allow it.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] may leave a place in the line until the claim is released, or the
-/// backend is dropped.
+/// Dropping a future of [`Backend::contend`] may leave a place in the line until the claim is released,
+/// or the backend is dropped.
 #[derive(Debug)]
 pub struct ZooKeeperBackend {
     pub(crate) ensemble: Arc<Ensemble>,
@@ -60,8 +61,9 @@ impl ZooKeeperBackend {
     /// Connects, logs in, and opens a session. Nothing is written before the first claim.
     ///
     /// # Errors
-    /// `Unavailable` where no server of the ensemble gives a session in time, `Denied` where they refuse the login,
-    /// `Invalid` where the password cannot be read, or where the sessions are shorter than a tick of the servers.
+    /// `Unavailable` where no server of the ensemble gives a session in time, `Denied` where they
+    /// refuse the login, `Invalid` where the password cannot be read, or where the sessions are shorter
+    /// than a tick of the servers.
     pub async fn connect(config: ZooKeeperConfig) -> Result<ZooKeeperBackend, Failure> {
         if config.exposes_password() {
             tracing::warn!("the password for ZooKeeper crosses the network in the clear: write zks://");

@@ -1,8 +1,9 @@
 //! How the node of a claim is called, in leasehold's own way and in other libraries'.
 //!
-//! Pure: shares and ids go in, names come out, and the other way round. A name ends in the sequence that ZooKeeper
-//! appends, ten characters at least, and it has the claim's id in it, so that a node whose making was not answered is
-//! recognised. Other libraries do the same for the same reason, with an id of their own.
+//! Pure: shares and ids go in, names come out, and the other way round. A name ends in the sequence
+//! that ZooKeeper appends, ten characters at least, and it has the claim's id in it, so that a node
+//! whose making was not answered is recognised. Other libraries do the same for the same reason, with
+//! an id of their own.
 
 use leasehold_core::{Admission, ClaimId, Effect, Failure, FailureKind, Share};
 
@@ -89,7 +90,8 @@ impl Dialect {
         self != Dialect::Native && (share.is_counted() || mutexes == Mutexes::Leases)
     }
 
-    /// What a child of a line is called, up to the sequence that the server appends. Who wants a lease stands as a mutex.
+    /// What a child of a line is called, up to the sequence that the server appends. Who wants a lease
+    /// stands as a mutex.
     pub(crate) fn stem(self, id: ClaimId, share: Share) -> String {
         let hex = id.to_hex();
         match self {
@@ -143,8 +145,9 @@ impl Dialect {
         }
     }
 
-    /// Whether a child that is no claim of this dialect is to be feared: it may hold for users of another recipe, who
-    /// would not wait for us. Where a name is a path, other children are just longer names.
+    /// Whether a child that is no claim of this dialect is to be feared: it may hold for users of
+    /// another recipe, who would not wait for us. Where a name is a path, other children are just
+    /// longer names.
     pub(crate) fn fears(self, name: &str) -> bool {
         self == Dialect::Native || looks_like_a_claim(name)
     }
@@ -201,7 +204,8 @@ const CURATOR: &[(&str, Share)] =
 const LEASE: &str = "lease-";
 /// A mutex and a writer are written alike: both exclude everybody.
 const KAZOO: &[(&str, Share)] = &[("__lock__", Share::MUTEX), ("__rlock__", Share::READER)];
-/// What stands before the sequence in the recipes of Curator, kazoo, ZooKeeper's own and .NET's, the dash left out.
+/// What stands before the sequence in the recipes of Curator, kazoo, ZooKeeper's own and .NET's, the
+/// dash left out.
 const RECIPES: &[&str] = &["lock", "lock__", "__READ__", "__WRIT__", "lease", "latch", "read", "write"];
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Ends claims, and goes on in the background with those whose end could not be confirmed.
 //!
-//! Ground rule: the session outlives a lost connection, and would keep a forgotten node for as long as the client lives.
-//! So a claim that was given up is ended until a server says that it is gone, however long that takes.
+//! Ground rule: the session outlives a lost connection, and would keep a forgotten node for as long as
+//! the client lives. So a claim that was given up is ended until a server says that it is gone, however
+//! long that takes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -72,7 +73,8 @@ impl Ensemble {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,
             Err(failure) => {
-                // From here on the background has it too, so that nothing is left when the caller gives up asking.
+                // From here on the background has it too, so that nothing is left when the caller gives
+                // up asking.
                 if failure.is_transient() {
                     self.leftovers.add(claim);
                 }

@@ -1,7 +1,8 @@
 //! What of an ensemble's set-up helps or hurts locks, for a person who decides whether to rely on it.
 //!
-//! Ground rules: nothing is changed. Each server is asked by itself for what it says to everybody; what only the ensemble
-//! knows is asked in the session that locks use. What may not be asked is told as unknown.
+//! Ground rules: nothing is changed. Each server is asked by itself for what it says to everybody; what
+//! only the ensemble knows is asked in the session that locks use. What may not be asked is told as
+//! unknown.
 
 use std::time::Duration;
 

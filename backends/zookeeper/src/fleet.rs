@@ -1,11 +1,13 @@
 //! As many sessions as the claims of one client need.
 //!
-//! When a session ends without its client, the servers write down the paths of all its nodes as one transaction. One that is longer
-//! than they read, `jute.maxbuffer`, which is 1 MiB unless set, takes the whole ensemble down, and keeps it from starting
-//! again (ZOOKEEPER-4306, open in all versions). No server refuses the node that makes it too long, so a session is given
-//! no more of them here than fit, and the next claim is made in another one.
+//! When a session ends without its client, the servers write down the paths of all its nodes as one
+//! transaction. One that is longer than they read, `jute.maxbuffer`, which is 1 MiB unless set, takes
+//! the whole ensemble down, and keeps it from starting again (ZOOKEEPER-4306, open in all versions). No
+//! server refuses the node that makes it too long, so a session is given no more of them here than fit,
+//! and the next claim is made in another one.
 //!
-//! Ground rules: a claim stays in the session that its node was made in. Sessions stay open for as long as the client lives.
+//! Ground rules: a claim stays in the session that its node was made in. Sessions stay open for as long
+//! as the client lives.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -128,7 +130,8 @@ enum Choice {
     Full,
 }
 
-/// Where a session is open and full, nobody waits for another that is down: servers are there, so one more can be opened.
+/// Where a session is open and full, nobody waits for another that is down: servers are there, so one
+/// more can be opened.
 fn choose(lanes: &[Lane]) -> Choice {
     let first = |wanted: Lane| lanes.iter().position(|lane| *lane == wanted);
     if let Some(index) = first(Lane::Roomy).or_else(|| first(Lane::Cut)) {
@@ -148,7 +151,8 @@ fn full() -> Failure {
     ))
 }
 
-/// The most sessions of one client. Servers accept 60 connections from one address unless they are told otherwise.
+/// The most sessions of one client. Servers accept 60 connections from one address unless they are told
+/// otherwise.
 const SESSIONS_MAX: usize = 24;
 
 #[cfg(test)]

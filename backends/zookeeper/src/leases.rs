@@ -1,12 +1,15 @@
-//! Taking a lease of another library's semaphore: standing in the line of its lock, and moving from there to the leases.
+//! Taking a lease of another library's semaphore: standing in the line of its lock, and moving from
+//! there to the leases.
 //!
-//! Whoever uses these semaphores makes a lease only while it is the first in the line of their lock. A claim of ours does
-//! so too, and once there is room it removes its place and makes its lease *in one transaction*. So a claim is one node at
-//! any time, and its lease was made while it was the first: nobody else could make one between the look and the lease.
+//! Whoever uses these semaphores makes a lease only while it is the first in the line of their lock. A
+//! claim of ours does so too, and once there is room it removes its place and makes its lease *in one
+//! transaction*. So a claim is one node at any time, and its lease was made while it was the first:
+//! nobody else could make one between the look and the lease.
 //!
-//! Ground rules: what was looked at may be old, and then shows too many leases, or a place that is not first any more; it
-//! never shows too few, since whoever was first before made its lease before it left. The fence is the lease's `czxid`,
-//! which is the transaction of the grant itself. An unanswered move leaves either node, and both carry the claim's id.
+//! Ground rules: what was looked at may be old, and then shows too many leases, or a place that is not
+//! first any more; it never shows too few, since whoever was first before made its lease before it
+//! left. The fence is the lease's `czxid`, which is the transaction of the grant itself. An unanswered
+//! move leaves either node, and both carry the claim's id.
 
 use futures_util::future::join;
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience, Resource};
@@ -128,7 +131,8 @@ impl Ensemble {
         Ok((ahead >= room(claim)).then_some(ahead))
     }
 
-    /// What takes room in a semaphore, besides those who stand in its line. kazoo counts whatever is beside its leases.
+    /// What takes room in a semaphore, besides those who stand in its line. kazoo counts whatever is
+    /// beside its leases.
     fn occupied(&self, scene: &scene::Scene) -> usize {
         let beside = match self.names.dialect() {
             Dialect::Kazoo => scene.line.places().len(),
@@ -169,8 +173,8 @@ impl Ensemble {
         }
     }
 
-    /// How many leases these children of a semaphore's node are. kazoo counts whatever it finds there; names that lead
-    /// deeper hold nothing and are passed over.
+    /// How many leases these children of a semaphore's node are. kazoo counts whatever it finds there;
+    /// names that lead deeper hold nothing and are passed over.
     fn taken(&self, resource: &Resource, names: Vec<String>) -> Result<usize, Failure> {
         let read = scene::leases(self.names.dialect(), names);
         let (leases, others) = read.map_err(|why| wire::unreadable(resource, &why))?;

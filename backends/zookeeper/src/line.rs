@@ -1,8 +1,9 @@
 //! The line of a resource as its children name it, and what follows from it.
 //!
-//! Pure: names go in, places and decisions come out. The sequence at the end of a name is ZooKeeper's, a signed 32-bit
-//! counter. Its documentation says that it rolls over, so an order is found among those that are there; in fact it stays at its
-//! highest value, and gives that to every further node. Where two have it, nobody can tell who came first, and nobody is admitted.
+//! Pure: names go in, places and decisions come out. The sequence at the end of a name is ZooKeeper's,
+//! a signed 32-bit counter. Its documentation says that it rolls over, so an order is found among those
+//! that are there; in fact it stays at its highest value, and gives that to every further node. Where
+//! two have it, nobody can tell who came first, and nobody is admitted.
 
 use std::fmt;
 
@@ -25,7 +26,8 @@ pub(crate) struct Place {
     pub(crate) id: ClaimId,
     pub(crate) share: Share,
     sequence: i32,
-    /// It belongs to whoever has the place before it, and holds beside that: a writer of Curator who reads as well.
+    /// It belongs to whoever has the place before it, and holds beside that: a writer of Curator who
+    /// reads as well.
     rides: bool,
 }
 
@@ -104,7 +106,8 @@ impl Line {
             if before.sequence != place.sequence {
                 continue;
             }
-            // Newer versions of Curator give what a writer reads the writer's own number. ZooKeeper gives a number twice at the end only.
+            // Newer versions of Curator give what a writer reads the writer's own number. ZooKeeper
+            // gives a number twice at the end only.
             let rides = dialect == Dialect::Curator
                 && (before.share, place.share) == (Share::WRITER, Share::READER)
                 && place.sequence != i32::MAX;
@@ -116,8 +119,9 @@ impl Line {
         Ok(Line { places })
     }
 
-    /// Where the line begins in the circle of sequences: behind the widest gap. All that live at the same time are
-    /// far closer to one another than half the circle, also while the counter passes from positive to negative.
+    /// Where the line begins in the circle of sequences: behind the widest gap. All that live at the
+    /// same time are far closer to one another than half the circle, also while the counter passes from
+    /// positive to negative.
     fn first(places: &[Place]) -> usize {
         let gap_before = |index: usize| {
             let before = if index == 0 { places.len() - 1 } else { index - 1 };
@@ -144,7 +148,8 @@ impl Line {
     /// Whether the one at `index` is admitted: its weight and those ahead of it fit the smallest capacity.
     pub(crate) fn admits(&self, index: usize) -> bool {
         let Some(place) = self.places.get(index) else { return false };
-        // Whoever rides was checked with the one that it rides on, which is never the first of those that ride.
+        // Whoever rides was checked with the one that it rides on, which is never the first of those
+        // that ride.
         let ridden = (0..=index).rev().find(|at| !self.places[*at].rides).unwrap_or(index);
         if ridden < index { self.admits(ridden) } else { self.fits_behind(index, place.share) }
     }
@@ -160,8 +165,9 @@ impl Line {
         load <= u64::from(capacity)
     }
 
-    /// What keeps the one at `index` waiting, chosen so that it cannot be admitted while all of these are there: a
-    /// wake-up cannot be missed, and a release wakes no more than fit the capacity, however long the line is.
+    /// What keeps the one at `index` waiting, chosen so that it cannot be admitted while all of these
+    /// are there: a wake-up cannot be missed, and a release wakes no more than fit the capacity,
+    /// however long the line is.
     ///
     /// The nearest that excludes it alone is enough; where none does, the nearest that do so together.
     pub(crate) fn blockers(&self, index: usize) -> Blockers<'_> {
@@ -189,7 +195,8 @@ impl Line {
 
     /// How many hold: everything in front of the first that is not admitted.
     pub(crate) fn holders(&self) -> usize {
-        // The load only grows along the line and the capacity only shrinks, so the first no is followed by noes.
+        // The load only grows along the line and the capacity only shrinks, so the first no is followed
+        // by noes.
         (0..self.places.len()).find(|index| !self.admits(*index)).unwrap_or(self.places.len())
     }
 }

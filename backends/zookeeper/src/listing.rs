@@ -81,7 +81,8 @@ impl Ensemble {
                     let path = path.trim_end_matches('/');
                     for child in &deeper {
                         let path = format!("{path}/{child}");
-                        // What is in a part of a semaphore belongs to that. Such a part may have no name of its own.
+                        // What is in a part of a semaphore belongs to that. Such a part may have no
+                        // name of its own.
                         let part = resource.clone().filter(|_| self.names.is_part(child, &deeper));
                         let named = || self.names.resource(&path).filter(|named| leads_to(named, prefix));
                         if let Some(resource) = part.or_else(named) {
@@ -95,8 +96,8 @@ impl Ensemble {
         Ok(found)
     }
 
-    /// The lowest node that everything of this prefix is below. Of a path that ends or doubles slashes only the
-    /// beginning is sure to be a path on the server, too.
+    /// The lowest node that everything of this prefix is below. Of a path that ends or doubles slashes
+    /// only the beginning is sure to be a path on the server, too.
     fn start(&self, prefix: &str) -> String {
         let whole: Vec<&str> = prefix.split('/').take_while(|part| !part.is_empty()).collect();
         let above = whole.split_last().map(|(_, above)| above.join("/")).unwrap_or_default();

@@ -60,8 +60,8 @@ impl Ensemble {
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
     }
 
-    /// All that stands there now: the leader is asked first, in the same breath, so that what this server answers is not
-    /// old. A session's requests are answered in order.
+    /// All that stands there now: the leader is asked first, in the same breath, so that what this
+    /// server answers is not old. A session's requests are answered in order.
     pub(crate) async fn scene_now(&self, session: &Session, resource: &Resource) -> Result<Scene, Failure> {
         let synced = session.client.sync(self.names.root());
         let scene = self.scene(session, resource);
@@ -231,7 +231,8 @@ impl Ensemble {
         let newest = leases.len().checked_sub(1);
         for (index, lease) in leases.iter().enumerate() {
             let said = read(lease);
-            // Curator makes its lease while it is the first in line, and waits with it in hand. Ours are never so.
+            // Curator makes its lease while it is the first in line, and waits with it in hand. Ours
+            // are never so.
             let waits = self.names.dialect() == Dialect::Curator
                 && Some(index) == newest
                 && said.0.is_none()
@@ -244,8 +245,8 @@ impl Ensemble {
     }
 }
 
-/// Whether the lease was made by the one that is the first in line, as far as can be seen: by the same session, and after its
-/// place.
+/// Whether the lease was made by the one that is the first in line, as far as can be seen: by the same
+/// session, and after its place.
 fn is_in_hand(lease: &Seen, first: &Seen) -> bool {
     lease.stat.ephemeral_owner == first.stat.ephemeral_owner && lease.stat.czxid > first.stat.czxid
 }

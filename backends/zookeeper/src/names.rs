@@ -1,7 +1,8 @@
 //! Where things are: from a resource to a path and back, and how each kind of node is made.
 //!
-//! In leasehold's own dialect the root holds one container for each resource. In other libraries' a name is a path, as
-//! their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both may be locks.
+//! In leasehold's own dialect the root holds one container for each resource. In other libraries' a
+//! name is a path, as their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both
+//! may be locks.
 
 use leasehold_core::{Admission, Failure, Resource, Share};
 use percent_encoding::percent_decode_str;
@@ -51,7 +52,8 @@ impl Names {
         if self.base.is_empty() { "/" } else { &self.base }
     }
 
-    /// The nodes from below ZooKeeper's own root down to the one above `path`, from the top, with how each is made.
+    /// The nodes from below ZooKeeper's own root down to the one above `path`, from the top, with how
+    /// each is made.
     pub(crate) fn above<'a>(
         &self,
         path: &'a str,
@@ -82,8 +84,8 @@ impl Names {
         }
     }
 
-    /// The nodes of a resource that have children. Whoever wants a lease goes from the first to the last, so who reads
-    /// them in this order sees everybody.
+    /// The nodes of a resource that have children. Whoever wants a lease goes from the first to the
+    /// last, so who reads them in this order sees everybody.
     pub(crate) fn posts(&self) -> &'static [Post] {
         match self.dialect {
             Dialect::Native => &[Post::Line],
@@ -169,8 +171,8 @@ impl Names {
         }
     }
 
-    /// How a container is made: ZooKeeper removes it some time after its last child. Not so for kazoo, whose locks
-    /// make it once, and fail when it is gone.
+    /// How a container is made: ZooKeeper removes it some time after its last child. Not so for kazoo,
+    /// whose locks make it once, and fail when it is gone.
     pub(crate) fn container_options(&self) -> CreateOptions<'static> {
         match self.dialect {
             Dialect::Native | Dialect::Curator => CreateMode::Container.with_acls(self.acls()),
@@ -187,8 +189,9 @@ impl Names {
         if self.owned { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The name as a path, written as it is wherever ZooKeeper allows that. What it does not allow, or what would be
-    /// something else, becomes `%XX`: reading that back gives the name, so no two names are one path.
+    /// The name as a path, written as it is wherever ZooKeeper allows that. What it does not allow, or
+    /// what would be something else, becomes `%XX`: reading that back gives the name, so no two names
+    /// are one path.
     fn path_of(&self, resource: &Resource) -> String {
         let mut path = String::with_capacity(resource.as_str().len());
         for (at, part) in resource.as_str().split('/').enumerate() {
@@ -218,7 +221,8 @@ impl Names {
     }
 }
 
-/// Whether ZooKeeper takes this in a path: it counts in UTF-16, and refuses surrogates and private characters.
+/// Whether ZooKeeper takes this in a path: it counts in UTF-16, and refuses surrogates and private
+/// characters.
 fn is_allowed(c: char) -> bool {
     !c.is_control() && (c <= '\u{d7ff}' || ('\u{f900}'..'\u{fff0}').contains(&c))
 }

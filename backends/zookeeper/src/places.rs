@@ -1,7 +1,8 @@
 //! What this client knows of its own claims: which node is whose, and in which session it was made.
 //!
-//! A claim is here from before its first request until it is known to be gone, so that an attempt whose answer did
-//! not come is never taken for one that was not made. What is here is a hint where to look, never a proof of holding.
+//! A claim is here from before its first request until it is known to be gone, so that an attempt whose
+//! answer did not come is never taken for one that was not made. What is here is a hint where to look,
+//! never a proof of holding.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -72,7 +73,8 @@ impl Places {
         self.lock().has_room(session, bytes)
     }
 
-    /// A node with a path of so many bytes is about to be asked for. `false` where the session has no room for it: then it must not be.
+    /// A node with a path of so many bytes is about to be asked for. `false` where the session has no
+    /// room for it: then it must not be.
     pub(crate) fn enter(&self, claim: &Claim, session: i64, bytes: usize) -> bool {
         let mut table = self.lock();
         // A former try of the same claim makes room for this one.
@@ -154,8 +156,8 @@ impl Known {
     }
 }
 
-/// How long the paths of the nodes of one session may be together. Servers write them down in one go when it ends, beside
-/// little else, and read no more than 1 MiB unless they are told otherwise.
+/// How long the paths of the nodes of one session may be together. Servers write them down in one go
+/// when it ends, beside little else, and read no more than 1 MiB unless they are told otherwise.
 pub(crate) const ROOM: usize = 900_000;
 
 #[cfg(test)]

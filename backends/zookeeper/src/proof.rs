@@ -6,13 +6,15 @@ use crate::shown::Shown;
 
 /// Proof of a grant, for a `check` in a multi of one's own.
 ///
-/// The claim's node is there exactly as long as the claim, its name is never used again, and it is never written to. A multi
-/// on the same ensemble that begins with a check of this path and [`version`](ZooKeeperProof::version) takes effect only if the
-/// lock is still held *at that very transaction*: no clock, no fence, no late write.
+/// The claim's node is there exactly as long as the claim, its name is never used again, and it is
+/// never written to. A multi on the same ensemble that begins with a check of this path and
+/// [`version`](ZooKeeperProof::version) takes effect only if the lock is still held *at that very
+/// transaction*: no clock, no fence, no late write.
 ///
-/// With any ZooKeeper client the operation is `check(path, version)`; in Rust's `zookeeper-client`, for instance,
-/// `multi.add_check_version(proof.path(), proof.version())`, and in Curator `transactionOp().check().withVersion(version).forPath(path)`.
-/// The path begins at ZooKeeper's own root, so the client that sends the multi has no chroot.
+/// With any ZooKeeper client the operation is `check(path, version)`; in Rust's `zookeeper-client`, for
+/// instance, `multi.add_check_version(proof.path(), proof.version())`, and in Curator
+/// `transactionOp().check().withVersion(version).forPath(path)`. The path begins at ZooKeeper's own
+/// root, so the client that sends the multi has no chroot.
 ///
 /// ```no_run
 /// # async fn example(locks: leasehold::Leasehold) -> Result<(), Box<dyn std::error::Error>> {
@@ -29,12 +31,13 @@ use crate::shown::Shown;
 /// ```
 ///
 /// # Promises
-/// Of two multis that carry the checks of two holders of a mutex, the later one in the ensemble's order is the later holder's.
-/// Also of two tasks of one process: a guard whose proof was taken is not handed over under the same node. Its release
-/// deletes the node, and the next holder has another one.
+/// Of two multis that carry the checks of two holders of a mutex, the later one in the ensemble's order
+/// is the later holder's. Also of two tasks of one process: a guard whose proof was taken is not handed
+/// over under the same node. Its release deletes the node, and the next holder has another one.
 ///
 /// # Does not promise
-/// Anything about writes elsewhere. For those there is the fence, whose `seq` is [`czxid`](ZooKeeperProof::czxid).
+/// Anything about writes elsewhere. For those there is the fence, whose `seq` is
+/// [`czxid`](ZooKeeperProof::czxid).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ZooKeeperProof {
     pub(crate) path: String,

@@ -1,12 +1,14 @@
 //! Containers in which this client was alone: its next claim there needs no look at the line.
 //!
-//! ZooKeeper numbers the children of a node by how many were ever made in it, whatever they are. So where two claims of this
-//! client have consecutive numbers, nobody else came between them; and where the first was alone, and is known to be
-//! gone, the second is alone. A container that is made anew counts from zero, so the one that was seen is watched: its end is
-//! told before the answer to anything that was asked of its successor.
+//! ZooKeeper numbers the children of a node by how many were ever made in it, whatever they are. So
+//! where two claims of this client have consecutive numbers, nobody else came between them; and where
+//! the first was alone, and is known to be gone, the second is alone. A container that is made anew
+//! counts from zero, so the one that was seen is watched: its end is told before the answer to anything
+//! that was asked of its successor.
 //!
-//! Ground rules: what is here is taken out for each use and put back by the one who used it, so that no two claims count
-//! on the same thing. A watch costs a request, so it is set where a claim was alone before, and not for names that are used once.
+//! Ground rules: what is here is taken out for each use and put back by the one who used it, so that no
+//! two claims count on the same thing. A watch costs a request, so it is set where a claim was alone
+//! before, and not for names that are used once.
 
 use std::collections::HashMap;
 use std::pin::Pin;

@@ -1,8 +1,9 @@
 //! Containers that this client has used not long ago, so that they are probably there still.
 //!
-//! ZooKeeper removes an empty container at its next round, which comes every minute. A claim at a name that has rested makes the container
-//! in the same breath as its own node; at a name that was just used that would be a transaction too many. What is here is a
-//! guess: where it is wrong, it costs a round trip.
+//! ZooKeeper removes an empty container at its next round, which comes every minute. A claim at a name
+//! that has rested makes the container in the same breath as its own node; at a name that was just used
+//! that would be a transaction too many. What is here is a guess: where it is wrong, it costs a round
+//! trip.
 
 use std::collections::HashMap;
 use std::fmt;

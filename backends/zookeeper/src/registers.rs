@@ -1,8 +1,9 @@
 //! Registers: a node each, changed by `setData` on its version, and never removed.
 //!
-//! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty register is a node
-//! without data: were it removed, a late write could mistake its successor for it. What is read comes after a `sync`,
-//! because a server may lag behind its leader. Whoever waits sets its watch together with the look.
+//! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty
+//! register is a node without data: were it removed, a late write could mistake its successor for it.
+//! What is read comes after a `sync`, because a server may lag behind its leader. Whoever waits sets
+//! its watch together with the look.
 
 use async_trait::async_trait;
 use futures_util::future::join;
@@ -67,7 +68,8 @@ impl Registers for ZooKeeperBackend {
         let set = session.client.set_data(&path, &data, Some(version));
         match session.ask(ensemble.config.timeout, set).await {
             Ok(stat) if stat.czxid == created => Ok(Some(stamp(&stat))),
-            // Somebody has removed the node by other means, and the versions of the next one have come as far.
+            // Somebody has removed the node by other means, and the versions of the next one have come
+            // as far.
             Ok(_) => {
                 let text = format!("the node {path} was removed by another program while it was in use");
                 Err(Failure::new(FailureKind::Foreign, Effect::Unknown, text))

@@ -1,7 +1,8 @@
 //! Confirming what is held: the session by one request through the leader, each claim by a look at its node.
 //!
-//! The client keeps the session alive by pings of its own, but a server answers those without asking the leader, also
-//! when it has lost it. So a renewal is counted from a request that a quorum agrees to.
+//! The client keeps the session alive by pings of its own, but a server answers those without asking
+//! the leader, also when it has lost it. So a renewal is counted from a request that a quorum agrees
+//! to.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +90,8 @@ impl Ensemble {
     }
 }
 
-/// One request that looks at several nodes. It asks for their children, of which they have none: the shortest answer.
+/// One request that looks at several nodes. It asks for their children, of which they have none: the
+/// shortest answer.
 fn look_at(
     client: &Client,
     paths: &[&str],

@@ -1,8 +1,9 @@
-//! All that stands at a resource: its line, and in other libraries' dialects the line for a lease of its semaphore, and
-//! the leases.
+//! All that stands at a resource: its line, and in other libraries' dialects the line for a lease of
+//! its semaphore, and the leases.
 //!
-//! Pure: the children of the resource's nodes go in, as they were read one after the other. Who wants a lease moves from
-//! the line to the leases, so those are read last: whoever moved meanwhile is seen twice and kept once, and never missed.
+//! Pure: the children of the resource's nodes go in, as they were read one after the other. Who wants a
+//! lease moves from the line to the leases, so those are read last: whoever moved meanwhile is seen
+//! twice and kept once, and never missed.
 
 use std::fmt;
 
@@ -67,7 +68,8 @@ impl Scene {
                     }
                 }
             };
-            // A node without claims may be removed by the server at any time, and below the line there may be other nodes.
+            // A node without claims may be removed by the server at any time, and below the line there
+            // may be other nodes.
             scene.states.push(state.filter(|_| claims > 0));
         }
         let leases = &scene.leases;

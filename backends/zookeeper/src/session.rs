@@ -1,9 +1,10 @@
 //! One session after the other: a session is what ZooKeeper keeps claims by, and outlives connections.
 //!
-//! Ground rules: a session that ended is never used again, and everything that was held by it is told so once. A task
-//! opens the next one; it ends when nobody is left who could ask for a session. The client crate keeps
-//! requests while the connection is down, without a limit, so nothing is asked of it then. Each request has a limit of its own; one that
-//! was not answered in time may still be carried out.
+//! Ground rules: a session that ended is never used again, and everything that was held by it is told
+//! so once. A task opens the next one; it ends when nobody is left who could ask for a session. The
+//! client crate keeps requests while the connection is down, without a limit, so nothing is asked of it
+//! then. Each request has a limit of its own; one that was not answered in time may still be carried
+//! out.
 
 use std::fmt;
 use std::pin::pin;
@@ -46,8 +47,8 @@ enum Present {
     Down(Failure),
 }
 
-/// What becomes of a connection to one of these servers, which the client does not tell: for the person, who has a name, a port
-/// or a server to see to.
+/// What becomes of a connection to one of these servers, which the client does not tell: for the
+/// person, who has a name, a port or a server to see to.
 async fn reachable(hosts: &[Host]) -> String {
     let Some(host) = hosts.first() else { return String::new() };
     let place = host.to_string();
@@ -88,8 +89,9 @@ impl Session {
         Ok(Session { client, id, timeout, watches: WatchRoom::new(), trigger, signal })
     }
 
-    /// Asks each server in turn. Where one was silent all of them are asked again, which the caller limits: a server that
-    /// is busy, or speaks TLS for the first time, may take longer than one that is left for another while a session lives.
+    /// Asks each server in turn. Where one was silent all of them are asked again, which the caller
+    /// limits: a server that is busy, or speaks TLS for the first time, may take longer than one that
+    /// is left for another while a session lives.
     async fn connect(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Client, Failure> {
         let silence = (config.session / SILENCES).max(SILENCE_MIN);
         let hosts: Vec<String> = config.hosts.iter().map(Host::to_string).collect();
@@ -135,8 +137,9 @@ impl Session {
         state == SessionState::SyncConnected
     }
 
-    /// Waits until requests can be sent, but not beyond `limit`. The client keeps what is asked of it while the connection is
-    /// down, also what nobody waits for any more, and without a limit: so nothing is asked of it then.
+    /// Waits until requests can be sent, but not beyond `limit`. The client keeps what is asked of it
+    /// while the connection is down, also what nobody waits for any more, and without a limit: so
+    /// nothing is asked of it then.
     pub(crate) async fn ready(&self, limit: Duration) -> Result<(), Failure> {
         match tokio::time::timeout(limit, self.connected()).await {
             Ok(true) => Ok(()),
@@ -157,8 +160,9 @@ impl Session {
         }
     }
 
-    /// Asks for what only a leader with a quorum behind it can answer, while the session lives, and changes nothing: a
-    /// multi of one `check`. It leaves at once; what is asked next sees all that was committed before.
+    /// Asks for what only a leader with a quorum behind it can answer, while the session lives, and
+    /// changes nothing: a multi of one `check`. It leaves at once; what is asked next sees all that was
+    /// committed before.
     ///
     /// A `sync` is not enough: a leader that was deposed while it was paused answers it.
     pub(crate) fn prove(
@@ -252,7 +256,8 @@ impl Sessions {
 }
 
 impl Present {
-    /// The session on which requests may be sent: not from the very moment at which the client has seen its end.
+    /// The session on which requests may be sent: not from the very moment at which the client has seen
+    /// its end.
     fn usable(&self) -> Option<&Arc<Session>> {
         match self {
             Present::Open(session) if !session.client.state().is_terminated() => Some(session),
@@ -270,8 +275,8 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// Sees each session to its end and opens the next one. Without a limit on its number: it is what brings the client
-/// back after an outage of any length, at most once in [`RETRY_LAST`].
+/// Sees each session to its end and opens the next one. Without a limit on its number: it is what
+/// brings the client back after an outage of any length, at most once in [`RETRY_LAST`].
 async fn keep(
     config: ZooKeeperConfig,
     tunnel: Option<Arc<Tunnel>>,
@@ -317,9 +322,9 @@ async fn keep(
 const GLANCE: Duration = Duration::from_millis(500);
 /// What ZooKeeper compares with every version.
 const ANY_VERSION: i32 = -1;
-/// A server that is silent for this part of the session's timeout is left for another. Pings follow from it, more
-/// than twice as often. It leaves time to confirm, elsewhere and before validity ends, what was last confirmed a sixth
-/// of the timeout before the silence began.
+/// A server that is silent for this part of the session's timeout is left for another. Pings follow
+/// from it, more than twice as often. It leaves time to confirm, elsewhere and before validity ends,
+/// what was last confirmed a sixth of the timeout before the silence began.
 const SILENCES: u32 = 6;
 /// Not shorter than a pause that a healthy server may make.
 const SILENCE_MIN: Duration = Duration::from_millis(500);

@@ -1,4 +1,5 @@
-//! What of a node's name may be shown. An id is the secret that ends its claim, and it is part of the name of its node.
+//! What of a node's name may be shown. An id is the secret that ends its claim, and it is part of the
+//! name of its node.
 
 use std::fmt;
 

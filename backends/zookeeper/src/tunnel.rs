@@ -1,10 +1,12 @@
-//! TLS to the servers: a listener of this process for each of them, whose connections are carried on through TLS.
+//! TLS to the servers: a listener of this process for each of them, whose connections are carried on
+//! through TLS.
 //!
-//! Ground rules: the client crate opens plain TCP connections only, unless it brings a cryptographic provider of its own.
-//! So it is sent to loopback ports, and whoever connects there is carried to the server only if the connection is *this
-//! process's own*, since the other end trusts the certificate that is shown for it. Nothing is read or changed on the
-//! way; a connection ends on both sides when it ends on one. A connection that is under way does not end with the tunnel,
-//! so that the client can still say that it ends its session.
+//! Ground rules: the client crate opens plain TCP connections only, unless it brings a cryptographic
+//! provider of its own. So it is sent to loopback ports, and whoever connects there is carried to the
+//! server only if the connection is *this process's own*, since the other end trusts the certificate
+//! that is shown for it. Nothing is read or changed on the way; a connection ends on both sides when it
+//! ends on one. A connection that is under way does not end with the tunnel, so that the client can
+//! still say that it ends its session.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,8 +126,8 @@ async fn reach(near: &TcpStream, from: SocketAddr, host: &Host, files: TlsFiles)
     connected.await.map_err(|error| format!("no TLS with {host}: {error}"))
 }
 
-/// Carries a connection until it ends on one side, then ends the other, too. One that hangs is left to the client, which
-/// closes its side.
+/// Carries a connection until it ends on one side, then ends the other, too. One that hangs is left to
+/// the client, which closes its side.
 async fn carry(near: TcpStream, far: Far) {
     let (mut near_read, mut near_write) = near.into_split();
     let (mut far_read, mut far_write) = tokio::io::split(far);
@@ -140,8 +142,9 @@ async fn carry(near: TcpStream, far: Far) {
     }
 }
 
-/// Whether the connection that comes `from` there to this `door` has its other end in this process, by the kernel's table of
-/// connections and the table of what this process has open. Where they cannot be read it is not.
+/// Whether the connection that comes `from` there to this `door` has its other end in this process, by
+/// the kernel's table of connections and the table of what this process has open. Where they cannot be
+/// read it is not.
 fn is_own(from: SocketAddr, door: SocketAddr) -> bool {
     let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return false };
     let Some(inode) = inode_of(&table, from, door) else { return false };

@@ -1,9 +1,10 @@
 //! For how long a holder may count on its claim after a confirmed renewal.
 //!
-//! The leader counts a session's timeout from when it last heard of the session, and that is earlier than the renewal: a
-//! server tells its leader twice a tick of whom it has heard, and the client is silent for up to a quarter of the
-//! timeout. So three quarters of the timeout are left, less half a tick; and never more than half of the timeout is counted on,
-//! which is the same where a session is two ticks long. Servers give shorter ones only where `minSessionTimeout` is set so.
+//! The leader counts a session's timeout from when it last heard of the session, and that is earlier
+//! than the renewal: a server tells its leader twice a tick of whom it has heard, and the client is
+//! silent for up to a quarter of the timeout. So three quarters of the timeout are left, less half a
+//! tick; and never more than half of the timeout is counted on, which is the same where a session is
+//! two ticks long. Servers give shorter ones only where `minSessionTimeout` is set so.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ impl Validity {
     }
 }
 
-/// The tick of servers that are not set up otherwise. Those that have a longer one give no session of less than two of
-/// theirs, unless they are set up otherwise twice.
+/// The tick of servers that are not set up otherwise. Those that have a longer one give no session of
+/// less than two of theirs, unless they are set up otherwise twice.
 const USUAL_TICK: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -76,7 +77,8 @@ mod tests {
         assert_eq!(millis(1000, None), None);
     }
 
-    /// The leader last heard of the session half a tick and one pause of the client before the renewal was agreed to.
+    /// The leader last heard of the session half a tick and one pause of the client before the renewal
+    /// was agreed to.
     #[test]
     fn nobody_counts_on_a_session_that_has_ended() {
         for session in (1000..=60_000).step_by(125) {

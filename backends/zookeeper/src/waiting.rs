@@ -1,9 +1,10 @@
 //! Taking a place in the line, looking whether it holds, and sleeping until that can have changed.
 //!
-//! Ground rules: a grant is counted from before a request that a quorum agreed to, never from a read alone: a server
-//! that lost its leader goes on answering reads. A node counts as the claim's own only if the present session
-//! owns it; one of another session dies with that, whatever its name says. Whoever sleeps has seen, *after* its watch
-//! was set, that what it watches is still there. A look is left out only where [`crate::quiet`] shows what it would find.
+//! Ground rules: a grant is counted from before a request that a quorum agreed to, never from a read
+//! alone: a server that lost its leader goes on answering reads. A node counts as the claim's own only
+//! if the present session owns it; one of another session dies with that, whatever its name says.
+//! Whoever sleeps has seen, *after* its watch was set, that what it watches is still there. A look is
+//! left out only where [`crate::quiet`] shows what it would find.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,8 +189,8 @@ impl Ensemble {
         Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof }
     }
 
-    /// Takes a place in the line, and sees the line. A session's requests are answered in order, so all leave together.
-    /// `None` where the session has no room for one more node.
+    /// Takes a place in the line, and sees the line. A session's requests are answered in order, so all
+    /// leave together. `None` where the session has no room for one more node.
     pub(crate) async fn stand(
         &self,
         session: &Session,
@@ -213,7 +214,8 @@ impl Ensemble {
             if !self.places.enter(claim, session.id, bytes) {
                 return Ok(None);
             }
-            // Where it is there already, that is no error; why it cannot be made is found out where it is missing.
+            // Where it is there already, that is no error; why it cannot be made is found out where it
+            // is missing.
             let made = makes.then(|| session.client.create(&container, b"", &above));
             let create = session.client.create(&path, data.as_bytes(), &options);
             let room = match hope {
@@ -311,7 +313,8 @@ impl Ensemble {
         Ok(line)
     }
 
-    /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session left behind.
+    /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session
+    /// left behind.
     async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Own>, Failure> {
         let scene = self.scene_now(session, &claim.resource).await?;
         let mut found: Option<Own> = None;
@@ -340,7 +343,8 @@ impl Ensemble {
         self.line_after(session, resource, Post::Line, proof).await
     }
 
-    /// The line as it is now: the leader is asked first, in the same breath, so that what this server answers is not old.
+    /// The line as it is now: the leader is asked first, in the same breath, so that what this server
+    /// answers is not old.
     pub(crate) async fn line_now(
         &self,
         session: &Session,
@@ -351,7 +355,8 @@ impl Ensemble {
         self.line_after(session, resource, post, synced).await
     }
 
-    /// The line after what is answered `first`. Both leave together: a session's requests are answered in order.
+    /// The line after what is answered `first`. Both leave together: a session's requests are answered
+    /// in order.
     async fn line_after(
         &self,
         session: &Session,
@@ -432,7 +437,8 @@ impl Ensemble {
     }
 }
 
-/// Sleeps until one of the watchers fires; `true` where `end` comes first. A watch also ends with the session.
+/// Sleeps until one of the watchers fires; `true` where `end` comes first. A watch also ends with the
+/// session.
 async fn asleep(watchers: Vec<Watching>, end: impl Future<Output = ()>) -> bool {
     if watchers.is_empty() {
         return false;
@@ -460,7 +466,8 @@ pub(crate) fn cannot_look(error: Error) -> Failure {
 const MAX_LOOKS: usize = 10_000;
 /// For how long one that only looks waits for those who are on their way in before it.
 const PASSING: Duration = Duration::from_millis(500);
-/// What a path has beside the container's and the child's own name: a slash, the number that the server adds, and its length.
+/// What a path has beside the container's and the child's own name: a slash, the number that the server
+/// adds, and its length.
 const SEQUENCE: usize = 1 + 10 + 4;
 /// How often a container may vanish between its making and its first child.
 const MAX_PARENTS: usize = 8;

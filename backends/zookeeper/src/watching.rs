@@ -1,9 +1,10 @@
 //! Watches, of which the client crate must not have too many.
 //!
-//! After a reconnect zookeeper-client 0.11.2 sets the watches of a session again, in requests of 128 KiB. All these requests have the same
-//! number, so a second one makes it take the answer for a mistake of the server, and close the connection: the session can never be resumed,
-//! and is lost with all that it holds. So the paths of all watches of a session are counted here, and fit in one request. Who finds
-//! no room looks again after a while.
+//! After a reconnect zookeeper-client 0.11.2 sets the watches of a session again, in requests of 128
+//! KiB. All these requests have the same number, so a second one makes it take the answer for a mistake
+//! of the server, and close the connection: the session can never be resumed, and is lost with all that
+//! it holds. So the paths of all watches of a session are counted here, and fit in one request. Who
+//! finds no room looks again after a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,11 +105,13 @@ impl Session {
     }
 }
 
-/// What the client crate puts in one request, less some for watches that were given up and are not yet removed.
+/// What the client crate puts in one request, less some for watches that were given up and are not yet
+/// removed.
 const ROOM: usize = 120 * 1024;
 /// For how long one waits without a watch, at least.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What is between two looks of those who have no watch, so that thousands of them do not keep the servers busy.
+/// What is between two looks of those who have no watch, so that thousands of them do not keep the
+/// servers busy.
 const BETWEEN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What ZooKeeper's data and errors mean.
 //!
-//! A claim is an ephemeral child of its resource's container; the child's data is the claim's note. Nothing is ever
-//! changed after its creation, so each node keeps version 0.
+//! A claim is an ephemeral child of its resource's container; the child's data is the claim's note.
+//! Nothing is ever changed after its creation, so each node keeps version 0.
 
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Note, Resource, Share};
 use zookeeper_client::Error;
@@ -15,8 +15,9 @@ pub(crate) fn read_note(data: &[u8]) -> Note {
     Note::clipped(&String::from_utf8_lossy(data))
 }
 
-/// The data of a claim's node: its note. No node of Curator's semaphores says how many permits there are, so where one
-/// of ours is first in line for a lease, or has one, a line before the note says that.
+/// The data of a claim's node: its note. No node of Curator's semaphores says how many permits there
+/// are, so where one of ours is first in line for a lease, or has one, a line before the note says
+/// that.
 pub(crate) fn data(dialect: Dialect, post: Post, claim: &Claim) -> String {
     let note = claim.note.as_str();
     match (dialect, post) {

@@ -1,4 +1,5 @@
-//! ZooKeeper's four-letter words: what a single server says of itself, over a connection of its own and without a session.
+//! ZooKeeper's four-letter words: what a single server says of itself, over a connection of its own and
+//! without a session.
 //!
 //! Servers allow `srvr` unless they are told not to, and the others only if they are told to.
 
@@ -41,8 +42,9 @@ async fn talk(address: &str, word: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Asks an ensemble for its tick. All of its servers are set up with the same one, so the first answer that has it counts.
-/// Servers that hang are waited for no longer than [`OTHERS_LIMIT`] once any server has answered.
+/// Asks an ensemble for its tick. All of its servers are set up with the same one, so the first answer
+/// that has it counts. Servers that hang are waited for no longer than [`OTHERS_LIMIT`] once any server
+/// has answered.
 pub(crate) async fn tick(addresses: &[String], limit: Duration) -> Option<Duration> {
     let mut asked: FuturesUnordered<_> = addresses.iter().map(|address| talk(address, b"conf")).collect();
     let mut end = Box::pin(sleep(limit));

@@ -1,8 +1,10 @@
-//! So many acquires and releases on the memory store and nothing else, for a program that counts instructions.
+//! So many acquires and releases on the memory store and nothing else, for a program that counts
+//! instructions.
 //!
-//! `watched_cycles nobody|idle|metrics CYCLES`, for example under `valgrind --tool=callgrind`. One thread, no timer that comes due, and a
-//! clock that only counts how often it is read, so two runs of a build differ by next to nothing. Run it with two numbers of cycles
-//! and divide the difference: what it takes to begin and to end is not in it then.
+//! `watched_cycles nobody|idle|metrics CYCLES`, for example under `valgrind --tool=callgrind`. One
+//! thread, no timer that comes due, and a clock that only counts how often it is read, so two runs of a
+//! build differ by next to nothing. Run it with two numbers of cycles and divide the difference: what
+//! it takes to begin and to end is not in it then.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The server's own benchmark, `redis-benchmark`, on the commands that leasehold sends.
 //!
-//! It repeats one command, so the two halves of a cycle are measured one after the other: acquires of locks that
-//! nobody has, each with another name, and releases of locks that are held. Its placeholder draws another number for
-//! each key, so a lock's keys do not belong together here; the scripts do the same work all the same.
+//! It repeats one command, so the two halves of a cycle are measured one after the other: acquires of
+//! locks that nobody has, each with another name, and releases of locks that are held. Its placeholder
+//! draws another number for each key, so a lock's keys do not belong together here; the scripts do the
+//! same work all the same.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -70,7 +71,8 @@ impl Benchmark {
         }
         let output = command.args(template.words(PLACEHOLDER, ID)).kill_on_drop(true).output().await?;
         let text = String::from_utf8_lossy(&output.stdout);
-        // The first column repeats the command, in which there may be commas; the rate is the seventh from the end.
+        // The first column repeats the command, in which there may be commas; the rate is the seventh
+        // from the end.
         let rate = text.lines().next_back().and_then(|line| line.rsplit(',').nth(6));
         let rate = rate.and_then(|rate| rate.trim_matches('"').parse().ok());
         rate.ok_or_else(|| {

@@ -1,7 +1,8 @@
 //! What leasehold really sends, overheard on the server, so that others can send the same.
 //!
-//! Nothing of the backend's insides is known here: the server's own MONITOR tells the words of each command. What is
-//! measured as the server's limit therefore follows every change of the scripts and of their arguments.
+//! Nothing of the backend's insides is known here: the server's own MONITOR tells the words of each
+//! command. What is measured as the server's limit therefore follows every change of the scripts and of
+//! their arguments.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! etcd and ZooKeeper: what a lock costs on top of the system's own operations, beside their own lock recipes.
+//! etcd and ZooKeeper: what a lock costs on top of the system's own operations, beside their own lock
+//! recipes.
 //!
-//! One server each, as the test kit starts it: etcd syncs each write to the disk of the temporary folder, ZooKeeper
-//! only writes it. Both do the same for ours as for what it is compared with.
+//! One server each, as the test kit starts it: etcd syncs each write to the disk of the temporary
+//! folder, ZooKeeper only writes it. Both do the same for ours as for what it is compared with.
 
 mod etcd;
 mod idle;
@@ -67,7 +68,8 @@ impl System {
         Measure { group: self.group(), what, unit }
     }
 
-    /// All messages that clients have sent to it so far, those on streams one by one, and pings of sessions too.
+    /// All messages that clients have sent to it so far, those on streams one by one, and pings of
+    /// sessions too.
     pub(crate) async fn messages(&self) -> Outcome<f64> {
         Ok(match self {
             System::Etcd(server) => {

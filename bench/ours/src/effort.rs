@@ -36,8 +36,8 @@ pub(crate) async fn server_cpu(server: &RedisServer) -> Outcome<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// The commands that clients sent, out of all that the server ran: what scripts call is counted under its own name,
-/// beside the script, and leasehold sends none of these by itself.
+/// The commands that clients sent, out of all that the server ran: what scripts call is counted under
+/// its own name, beside the script, and leasehold sends none of these by itself.
 pub(crate) fn sent(counts: &Counts) -> u64 {
     SENT.iter().map(|command| counts.of(command)).sum()
 }

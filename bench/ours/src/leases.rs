@@ -55,8 +55,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// What happens by itself for a while. One lease that is renewed is one change of one sorted set, so the server's
-    /// own count of these is the number of renewals.
+    /// What happens by itself for a while. One lease that is renewed is one change of one sorted set,
+    /// so the server's own count of these is the number of renewals.
     async fn during(server: &RedisServer, length: Duration) -> Outcome<Watched> {
         Watched::of(server, async {
             tokio::time::sleep(length).await;

@@ -18,8 +18,8 @@ pub(crate) struct Load {
 impl Load {
     /// `tasks` tasks repeat `cycle`, which is told the number of its task, for `length`.
     ///
-    /// They are spawned even where it is only one: what blocks on a runtime from outside pays for a change of thread
-    /// with every wake-up.
+    /// They are spawned even where it is only one: what blocks on a runtime from outside pays for a
+    /// change of thread with every wake-up.
     pub(crate) async fn run<C, F>(tasks: usize, length: Duration, cycle: C) -> Outcome<Load>
     where
         C: Fn(usize) -> F + Clone + Send + 'static,

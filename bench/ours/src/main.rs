@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: ratios of leasehold against what its servers can do at all, side by side in one run.
 //!
-//! Ground rules: nothing here is a test, and no number passes or fails a build. Each measure and what it is compared with
-//! run in turn, in short rounds, and the ratio is taken round by round, because a machine that is shared is slower in
-//! one minute than in the next. What a row means stands in `docs/bench.md`.
+//! Ground rules: nothing here is a test, and no number passes or fails a build. Each measure and what
+//! it is compared with run in turn, in short rounds, and the ratio is taken round by round, because a
+//! machine that is shared is slower in one minute than in the next. What a row means stands in
+//! `docs/bench.md`.
 #![forbid(unsafe_code)]
 
 mod benchmark;

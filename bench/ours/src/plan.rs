@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-/// The sizes of one run. The whole of it takes about ten minutes, half of that for `consensus`; a quick one two or three.
+/// The sizes of one run. The whole of it takes about ten minutes, half of that for `consensus`; a quick
+/// one two or three.
 #[derive(Debug)]
 pub(crate) struct Plan {
     groups: Vec<Group>,

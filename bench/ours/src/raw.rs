@@ -30,8 +30,8 @@ impl Raw {
         Raw::of(server, (0..tasks).map(pair).collect()).await
     }
 
-    /// The lock that everybody knows: `SET NX PX`, and compare-and-delete. It has no fence, no line and no word for
-    /// those who wait, so it is a floor and not a rival.
+    /// The lock that everybody knows: `SET NX PX`, and compare-and-delete. It has no fence, no line and
+    /// no word for those who wait, so it is a floor and not a rival.
     pub(crate) async fn classic(server: &RedisServer, tasks: usize) -> Outcome<Raw> {
         let script = redis::Script::new(COMPARE_AND_DELETE);
         script.prepare_invoke().load_async(&mut connect(server).await?).await?;
@@ -72,8 +72,9 @@ pub(crate) async fn connect(server: &RedisServer) -> Outcome<MultiplexedConnecti
     Ok(redis::Client::open(server.url())?.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
-/// Cycles per second over one bare socket: `depth` acquires at once, then as many releases. Nothing of it costs the
-/// client anything worth speaking of, so it is the server's limit for these locks on one connection.
+/// Cycles per second over one bare socket: `depth` acquires at once, then as many releases. Nothing of
+/// it costs the client anything worth speaking of, so it is the server's limit for these locks on one
+/// connection.
 pub(crate) async fn bare(
     server: &RedisServer,
     spoken: &Spoken,

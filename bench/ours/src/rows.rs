@@ -1,7 +1,8 @@
-//! PostgreSQL, MariaDB, SQLite and memcached: what a lock costs on top of the statements that no lock can do without.
+//! PostgreSQL, MariaDB, SQLite and memcached: what a lock costs on top of the statements that no lock
+//! can do without.
 //!
-//! One server each, as the test kit starts it. Ours and the raw side write to the same server, or to files in the same
-//! folder, through the same driver.
+//! One server each, as the test kit starts it. Ours and the raw side write to the same server, or to
+//! files in the same folder, through the same driver.
 
 mod mariadb;
 mod memcached;

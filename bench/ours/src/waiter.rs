@@ -1,7 +1,8 @@
-//! One of several processes that hand a lock to each other: waits, holds for a moment, lets go, again and again.
+//! One of several processes that hand a lock to each other: waits, holds for a moment, lets go, again
+//! and again.
 //!
-//! It is this program, started by itself. When it ends it prints a line for each hold: when it was granted and when the
-//! release began, in nanoseconds of the clock that all processes share.
+//! It is this program, started by itself. When it ends it prints a line for each hold: when it was
+//! granted and when the release began, in nanoseconds of the clock that all processes share.
 
 use std::fs::File;
 use std::path::Path;
@@ -41,7 +42,8 @@ pub(crate) struct Waiter {
 pub(crate) enum Means {
     /// A mutex of leasehold, at a URL
     Leasehold,
-    /// A token in a list of Redis: who takes it holds, and pushes it back. The least that a server can do for this.
+    /// A token in a list of Redis: who takes it holds, and pushes it back. The least that a server can
+    /// do for this.
     Token,
     /// A file and the kernel
     Flock,

@@ -1,8 +1,8 @@
 //! The command while it runs.
 //!
-//! Ground rules: it is started directly, in the warden's process group, with the streams of this process and none of its
-//! other descriptors. It is waited for by its id and by nothing else, so that also its stops are seen; once its end
-//! was seen, the id is not used any more.
+//! Ground rules: it is started directly, in the warden's process group, with the streams of this
+//! process and none of its other descriptors. It is waited for by its id and by nothing else, so that
+//! also its stops are seen; once its end was seen, the id is not used any more.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -58,7 +58,8 @@ impl Child {
                 None => command.env_remove(name),
             };
         }
-        // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be renewed meanwhile.
+        // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be
+        // renewed meanwhile.
         let started = tokio::task::spawn_blocking(move || command.spawn()).await;
         let child = started.map_err(io::Error::other)??;
         Ok(Child { pid: Pid::from_child(&child) })

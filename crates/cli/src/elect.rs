@@ -1,7 +1,7 @@
 //! `elect`: campaign, lead, lose or resign, and campaign again.
 //!
-//! Ground rules: each term is a `run` of its own, with a connection of its own, so whatever went wrong in one term is gone in
-//! the next. Only what goes wrong before the first term ends the program.
+//! Ground rules: each term is a `run` of its own, with a connection of its own, so whatever went wrong
+//! in one term is gone in the next. Only what goes wrong before the first term ends the program.
 
 use std::time::Duration;
 

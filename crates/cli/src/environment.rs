@@ -1,7 +1,7 @@
 //! The variables of what is started: the command, and the hooks of a candidate.
 //!
-//! Ground rules: this is the only list. No password is in it, and whatever is started finds the store that this process
-//! uses.
+//! Ground rules: this is the only list. No password is in it, and whatever is started finds the store
+//! that this process uses.
 
 use leasehold::Fence;
 

@@ -1,7 +1,8 @@
 //! Exit codes, and what is said where it did not work.
 //!
-//! Ground rules: this is the only table of exit codes and the only mapping from the library's errors. The codes are an
-//! interface: scripts branch on them. They follow `sysexits.h` where that has a word for it.
+//! Ground rules: this is the only table of exit codes and the only mapping from the library's errors.
+//! The codes are an interface: scripts branch on them. They follow `sysexits.h` where that has a word
+//! for it.
 
 use std::fmt;
 
@@ -40,8 +41,8 @@ pub(crate) enum Exit {
     NotFound,
     /// A signal ended it, by its number.
     Signal(i32),
-    /// Ctrl-C at a terminal. The process ends by the signal itself, since only then does a shell script end, too; what
-    /// a shell shows for it is 130, as for [`Exit::Signal`].
+    /// Ctrl-C at a terminal. The process ends by the signal itself, since only then does a shell script
+    /// end, too; what a shell shows for it is 130, as for [`Exit::Signal`].
     Interrupted,
     /// The command's own code.
     Command(u8),

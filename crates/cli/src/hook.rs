@@ -1,7 +1,8 @@
 //! The hook of a candidate: what `elect --on-lost` runs once it leads no more.
 //!
-//! Ground rules: it is started as a command is, with the environment of one, in a process group with a warden. It never
-//! lasts for ever: it has the time of a lease, or the grace from the first signal that asks this process to end.
+//! Ground rules: it is started as a command is, with the environment of one, in a process group with a
+//! warden. It never lasts for ever: it has the time of a lease, or the grace from the first signal that
+//! asks this process to end.
 
 use std::process::Stdio;
 use std::time::Duration;

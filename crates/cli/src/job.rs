@@ -1,8 +1,8 @@
 //! The command under its lock: from the start of its process group to its end.
 //!
-//! Ground rules: whatever wakes this process up, the first thing that it does is to look at the clock: a process that was
-//! stopped past its lease acts on the loss before anything else. It acts first and speaks afterwards. Nothing in here
-//! waits for anything but the next event.
+//! Ground rules: whatever wakes this process up, the first thing that it does is to look at the clock:
+//! a process that was stopped past its lease acts on the loss before anything else. It acts first and
+//! speaks afterwards. Nothing in here waits for anything but the next event.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -76,8 +76,8 @@ enum Event {
 }
 
 impl<'a> Job<'a> {
-    /// Prepares the process group, with the terminal if it is our turn there: so the command never finds itself in the
-    /// background.
+    /// Prepares the process group, with the terminal if it is our turn there: so the command never
+    /// finds itself in the background.
     pub(crate) fn new(
         request: &'a Request,
         guard: Option<&'a Guard>,
@@ -288,7 +288,8 @@ impl<'a> Job<'a> {
         terminal.take_back();
         // The job that the shell knows is our group. It stops as a whole, so that the shell takes over.
         if kill_current_process_group(Signal::TSTP).is_ok() {
-            // Where no shell could ever continue it, the kernel does not stop it; then this process just goes on.
+            // Where no shell could ever continue it, the kernel does not stop it; then this process
+            // just goes on.
             drop(tokio::time::timeout(STOP_LIMIT, signals.continued()).await);
         }
         self.look();
@@ -316,13 +317,14 @@ impl<'a> Job<'a> {
             // Who used the terminal while it was lent was stopped for that.
             let _ = kill_current_process_group(Signal::CONT);
         }
-        // Without the terminal the command was not reached by Ctrl-C itself; then this process was, and passed it on.
+        // Without the terminal the command was not reached by Ctrl-C itself; then this process was, and
+        // passed it on.
         let is_passed_on = by_int && self.heard_int && !had_terminal;
         let interrupted =
             by_int && had_terminal || is_passed_on && Exit::by(Signal::INT) == Exit::Interrupted;
         if interrupted && had_terminal {
-            // Ctrl-C is meant for the whole job of the shell, a script around this process included. It reached only the
-            // command, because that one had the terminal.
+            // Ctrl-C is meant for the whole job of the shell, a script around this process included. It
+            // reached only the command, because that one had the terminal.
             let _ = kill_current_process_group(Signal::INT);
         }
         self.warden.end().await;

@@ -1,7 +1,8 @@
 //! What stands under the help of a command: examples, variables, signals and exit codes.
 //!
-//! Ground rules: text only. Each line that begins with `leasehold` runs as it stands, up to the names of machines and files; a
-//! reader at a terminal of 80 columns sees no line broken but those of long URLs.
+//! Ground rules: text only. Each line that begins with `leasehold` runs as it stands, up to the names
+//! of machines and files; a reader at a terminal of 80 columns sees no line broken but those of long
+//! URLs.
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:

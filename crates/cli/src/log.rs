@@ -1,8 +1,8 @@
 //! The library's log, on stderr.
 //!
-//! Ground rules: warnings are shown unless LEASEHOLD_LOG says otherwise, more only where it was asked for. Lines go by the
-//! voice, which masks passwords and delays nobody; stdout and exit codes know nothing of it. Only leasehold's own events
-//! are shown: what other libraries log may hold anything.
+//! Ground rules: warnings are shown unless LEASEHOLD_LOG says otherwise, more only where it was asked
+//! for. Lines go by the voice, which masks passwords and delays nobody; stdout and exit codes know
+//! nothing of it. Only leasehold's own events are shown: what other libraries log may hold anything.
 
 use std::fmt::{Debug, Write};
 

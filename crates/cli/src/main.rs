@@ -5,8 +5,8 @@
 //!                                                 └▶ show, list, deadlocks, watch, brk, doctor, schema, sweep ─▶ describe, json, table
 //! ```
 //!
-//! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for stderr goes through
-//! `voice`, and text of others is made visible before it reaches a terminal.
+//! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for
+//! stderr goes through `voice`, and text of others is made visible before it reaches a terminal.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,8 @@
-//! Processes that were left to this one by their parents: it has them where it is the first process of a container.
+//! Processes that were left to this one by their parents: it has them where it is the first process of
+//! a container.
 //!
-//! Ground rules: only what has ended is waited for, by its id, and never a process that this one started itself.
+//! Ground rules: only what has ended is waited for, by its id, and never a process that this one
+//! started itself.
 
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 

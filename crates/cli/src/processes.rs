@@ -1,6 +1,7 @@
 //! The processes of this machine, as the kernel lists them.
 //!
-//! Ground rules: a list is old when it is read, so who acts on one looks again. Where there is no `/proc`, the list is empty.
+//! Ground rules: a list is old when it is read, so who acts on one looks again. Where there is no
+//! `/proc`, the list is empty.
 
 use rustix::process::Pid;
 

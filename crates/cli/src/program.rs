@@ -1,7 +1,8 @@
 //! The program that is to be run, looked up before a lock is taken for it.
 //!
-//! Ground rules: the same search as `execvp`: a name with a slash is a path, another one is sought in PATH, where the
-//! first file that may be executed is taken. What is found here can be gone when it is started; then starting says so.
+//! Ground rules: the same search as `execvp`: a name with a slash is a path, another one is sought in
+//! PATH, where the first file that may be executed is taken. What is found here can be gone when it is
+//! started; then starting says so.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -15,7 +15,8 @@ use crate::store::Store;
 use crate::voice::complain;
 
 /// # Errors
-/// Usage, where it would have to ask and cannot, and for a store of another kind; as the servers fail; of stdout.
+/// Usage, where it would have to ask and cannot, and for a store of another kind; as the servers fail;
+/// of stdout.
 pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
     let may_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !may_ask {

@@ -1,7 +1,8 @@
 //! A `run` inside a `run`: what the outer one holds is not asked for again.
 //!
-//! Ground rules: `LEASEHOLD_OWNER` only says what may be held; the store says what is. A claim that is named there and is
-//! no longer among the holders is worth nothing, and the lock is then taken like any other.
+//! Ground rules: `LEASEHOLD_OWNER` only says what may be held; the store says what is. A claim that is
+//! named there and is no longer among the holders is worth nothing, and the lock is then taken like any
+//! other.
 
 use leasehold::{Fence, Leasehold, Resource, Share};
 
@@ -41,8 +42,8 @@ impl Tags {
     /// Looks whether an outer `run` holds `name`.
     ///
     /// # Errors
-    /// Refused, where it holds less of it than is wanted now: waiting for the rest would be waiting for itself. As the
-    /// store fails.
+    /// Refused, where it holds less of it than is wanted now: waiting for the rest would be waiting for
+    /// itself. As the store fails.
     pub(crate) async fn find(
         &self,
         locks: &Leasehold,

@@ -209,8 +209,8 @@ impl Request {
     }
 }
 
-/// Who this is, for those who look. The command's arguments are not part of it: they could hold a password, and the note
-/// goes to the server.
+/// Who this is, for those who look. The command's arguments are not part of it: they could hold a
+/// password, and the note goes to the server.
 fn own_note(program: &Program) -> Note {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());

@@ -1,7 +1,7 @@
 //! `run`: hold a lock while a command runs.
 //!
-//! Ground rules: what can be refused without the lock is refused before it is asked for. Every way out of here gives
-//! back what was taken, and waits for that within a limit.
+//! Ground rules: what can be refused without the lock is refused before it is asked for. Every way out
+//! of here gives back what was taken, and waits for that within a limit.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -85,8 +85,8 @@ pub(crate) async fn hold_and_run(
             hook::run(request, program, signals, voice).await;
         }
     };
-    // What was given up while it was on its way is ended now, or the line would have to wait for its ttl. Where nothing could be
-    // taken the reason is told, which is also why nothing is confirmed.
+    // What was given up while it was on its way is ended now, or the line would have to wait for its
+    // ttl. Where nothing could be taken the reason is told, which is also why nothing is confirmed.
     let (is_confirmed, ()) = tokio::join!(locks.close(CLOSE_LIMIT), hook);
     if !is_confirmed && ended.is_ok() {
         voice.say(

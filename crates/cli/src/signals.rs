@@ -1,7 +1,8 @@
 //! The signals that this process listens to.
 //!
-//! Ground rules: a signal that was ignored when this process started stays ignored (that is how `nohup`, and a shell's
-//! background jobs, work), and so the command ignores it too. No other signal is touched.
+//! Ground rules: a signal that was ignored when this process started stays ignored (that is how
+//! `nohup`, and a shell's background jobs, work), and so the command ignores it too. No other signal is
+//! touched.
 
 use std::future::poll_fn;
 use std::io;
@@ -73,8 +74,9 @@ impl Signals {
         self.first(|heard| heard == Heard::Continued).await;
     }
 
-    /// The last signal that was heard and asks a program to end. A command that goes on for longer than `grace` after a
-    /// HUP has taken it for something else, for a request to read its configuration; then it is none.
+    /// The last signal that was heard and asks a program to end. A command that goes on for longer than
+    /// `grace` after a HUP has taken it for something else, for a request to read its configuration;
+    /// then it is none.
     pub(crate) fn ending(&self, grace: Duration) -> Option<Signal> {
         self.ending.filter(|asked| still_asks(*asked, SystemClock.now(), grace)).map(|(signal, _)| signal)
     }

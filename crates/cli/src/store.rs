@@ -1,8 +1,8 @@
 //! Which store is used, and how it is spoken of without its password.
 //!
-//! Ground rules: the URL with its password leaves this file in one direction only, into the library. Everything that is
-//! shown or passed on comes from [`Store::shown`] and [`Store::for_child`]; every text of unknown origin that is shown
-//! goes through [`redacted`] first.
+//! Ground rules: the URL with its password leaves this file in one direction only, into the library.
+//! Everything that is shown or passed on comes from [`Store::shown`] and [`Store::for_child`]; every
+//! text of unknown origin that is shown goes through [`redacted`] first.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -65,7 +65,8 @@ impl Store {
         Ok(Store { url, origin, creates: true })
     }
 
-    /// The same store for a command that only looks: a database file that is missing stays missing, and is an error.
+    /// The same store for a command that only looks: a database file that is missing stays missing, and
+    /// is an error.
     pub(crate) fn looked_at(self) -> Store {
         Store { creates: false, ..self }
     }
@@ -150,8 +151,9 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// Masks what may be a password in a text that may hold URLs. Rather too much than too little: it does not ask whether a
-/// URL is well formed, because the password of a malformed one is a password all the same.
+/// Masks what may be a password in a text that may hold URLs. Rather too much than too little: it does
+/// not ask whether a URL is well formed, because the password of a malformed one is a password all the
+/// same.
 pub(crate) fn redacted(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
@@ -219,8 +221,8 @@ fn without_password_of_many(url: &str) -> Option<String> {
     Some(format!("{scheme}://{login}{hosts}{query}"))
 }
 
-/// The URL with the working directory in front of the path of a database file, where that is relative: the command may go
-/// elsewhere, and a `leasehold run` in it means the same file.
+/// The URL with the working directory in front of the path of a database file, where that is relative:
+/// the command may go elsewhere, and a `leasehold run` in it means the same file.
 fn from_the_root(url: String, folder: Option<&Path>) -> String {
     match (url.strip_prefix("sqlite:"), folder.and_then(Path::to_str)) {
         (Some(path), Some(folder)) if !path.is_empty() && !path.starts_with(['/', ':', '?']) => {
@@ -246,8 +248,8 @@ fn is_secret(option: &str) -> bool {
 
 /// Where a store is named.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
-/// Variables of the library that hold passwords. `PGPASSWORD` is not among them: it is PostgreSQL's own, and a command may need it
-/// for itself.
+/// Variables of the library that hold passwords. `PGPASSWORD` is not among them: it is PostgreSQL's
+/// own, and a command may need it for itself.
 pub(crate) const SECRET_VARIABLES: &[&str] = &[
     "LEASEHOLD_ETCD_PASSWORD",
     "LEASEHOLD_MEMCACHED_PASSWORD",

@@ -1,7 +1,8 @@
 //! The terminal that this process was started from, and whose turn it is there.
 //!
-//! Ground rules: the terminal belongs to one process group at a time. It is lent to the command's group and taken
-//! back; it is never taken from somebody who did not get it from us. Only this file changes who has it.
+//! Ground rules: the terminal belongs to one process group at a time. It is lent to the command's group
+//! and taken back; it is never taken from somebody who did not get it from us. Only this file changes
+//! who has it.
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
@@ -54,7 +55,8 @@ impl Terminal {
     /// Takes it back from those who got it from us. `true` where it had been lent until now.
     pub(crate) fn take_back(&mut self) -> bool {
         let Some(group) = self.lent.take() else { return false };
-        // A shell may have taken it for itself meanwhile; but what a group has that exists no more, nobody has.
+        // A shell may have taken it for itself meanwhile; but what a group has that exists no more,
+        // nobody has.
         let returns = match tcgetpgrp(&self.tty) {
             Ok(now) => now == group || is_gone(test_kill_process_group(now)),
             Err(_) => true,
@@ -68,13 +70,15 @@ impl Terminal {
     }
 }
 
-/// Whether a group that was sent no signal with this result exists no more. One that may not be sent signals exists.
+/// Whether a group that was sent no signal with this result exists no more. One that may not be sent
+/// signals exists.
 fn is_gone(sent: rustix::io::Result<()>) -> bool {
     sent == Err(Errno::SRCH)
 }
 
-/// Whether others are at work in the group of this process, who would be without the terminal when it is lent: members of a
-/// pipeline, or a script that did not wait. Those who wait for this process, its ancestors, are none of them.
+/// Whether others are at work in the group of this process, who would be without the terminal when it
+/// is lent: members of a pipeline, or a script that did not wait. Those who wait for this process, its
+/// ancestors, are none of them.
 pub(crate) fn is_shared() -> bool {
     // A script without job control starts so what it does not wait for.
     if was_ignored(Signal::INT) {

@@ -1,8 +1,8 @@
 //! What `run` says on stderr, by a thread of its own.
 //!
-//! Ground rules: a terminal may take no output for a while (Ctrl-S), a pipe may be full, and a job in the background may
-//! not write to its terminal at all. None of that may delay a renewal or a signal to the command, so nothing else of
-//! `run` writes to stderr. What cannot be said is dropped.
+//! Ground rules: a terminal may take no output for a while (Ctrl-S), a pipe may be full, and a job in
+//! the background may not write to its terminal at all. None of that may delay a renewal or a signal to
+//! the command, so nothing else of `run` writes to stderr. What cannot be said is dropped.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -66,7 +66,8 @@ impl Voice {
         self.show(String::new());
     }
 
-    /// Waits until everything was said, up to a limit: a terminal that takes no output must not keep us for ever.
+    /// Waits until everything was said, up to a limit: a terminal that takes no output must not keep us
+    /// for ever.
     pub(crate) async fn settle(&self) {
         let (done, told) = oneshot::channel();
         if self.words.try_send(Word::Done(done)).is_ok() {
@@ -104,7 +105,8 @@ fn speak(heard: &Receiver<Word>) {
     }
 }
 
-/// Each line of a message says whose it is. Line breaks are ours; all else that is not printable came from outside.
+/// Each line of a message says whose it is. Line breaks are ours; all else that is not printable came
+/// from outside.
 fn prefixed(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("leasehold: {}", visible(line))).collect();
     lines.join("\n")

@@ -1,19 +1,21 @@
 //! The warden: a small process that ends the command when leasehold itself no longer can.
 //!
-//! A command may not go on unprotected when leasehold is killed or stopped. The warden is this same program, started
-//! as the leader of the process group into which the command is started. It waits at the end of a pipe whose other end
-//! only leasehold holds. When the pipe closes without a word, leasehold was killed: the whole group is killed, with
-//! everything that the command has started and that has not left the group. When a lease ends and leasehold has said
-//! nothing, leasehold is stopped or hangs: the group is sent TERM, and KILL after the grace.
+//! A command may not go on unprotected when leasehold is killed or stopped. The warden is this same
+//! program, started as the leader of the process group into which the command is started. It waits at
+//! the end of a pipe whose other end only leasehold holds. When the pipe closes without a word,
+//! leasehold was killed: the whole group is killed, with everything that the command has started and
+//! that has not left the group. When a lease ends and leasehold has said nothing, leasehold is stopped
+//! or hangs: the group is sent TERM, and KILL after the grace.
 //!
-//! The kernel's parent-death signal would do less: it reaches the command alone and nothing that the command started.
+//! The kernel's parent-death signal would do less: it reaches the command alone and nothing that the
+//! command started.
 //!
-//! Ground rules: it blocks every signal, from before its first instruction, because signals to the group are meant for
-//! the command. It holds no descriptor of the user's, no environment, no directory. Its name differs from ours, so that
-//! who kills leasehold by name does not kill the warden with it.
+//! Ground rules: it blocks every signal, from before its first instruction, because signals to the
+//! group are meant for the command. It holds no descriptor of the user's, no environment, no directory.
+//! Its name differs from ours, so that who kills leasehold by name does not kill the warden with it.
 //!
-//! What it cannot do: end what has left the group (a daemon, or an interactive shell's jobs), or act once it was killed
-//! itself.
+//! What it cannot do: end what has left the group (a daemon, or an interactive shell's jobs), or act
+//! once it was killed itself.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
@@ -55,19 +57,21 @@ pub(crate) enum Word {
 }
 
 impl Warden {
-    /// Starts a warden, and with it the group. It keeps `life` open to its own end, so that a lock which lives by that
-    /// descriptor is not free before the group was killed.
+    /// Starts a warden, and with it the group. It keeps `life` open to its own end, so that a lock
+    /// which lives by that descriptor is not free before the group was killed.
     ///
     /// # Errors
     /// Where no process can be started.
     pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
         let (heard, words) = io::pipe()?;
-        // A word that finds no room is given up: leasehold must never wait for the warden, which could be stopped.
+        // A word that finds no room is given up: leasehold must never wait for the warden, which could
+        // be stopped.
         rustix::io::ioctl_fionbio(&words, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
         command.stdin(heard).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
-        // A child inherits the mask. So there is no moment in which a signal to the group could end the warden.
+        // A child inherits the mask. So there is no moment in which a signal to the group could end the
+        // warden.
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
         before.thread_set_mask()?;
@@ -133,7 +137,8 @@ impl Word {
 
 /// Whether this process was started as a warden.
 pub(crate) fn is_called_for() -> bool {
-    // The group is the proof: a person who gives this program that name by hand does not lead a group of that sort.
+    // The group is the proof: a person who gives this program that name by hand does not lead a group
+    // of that sort.
     std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
 }
 
@@ -218,8 +223,8 @@ impl Post {
     }
 }
 
-/// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose write is still in the
-/// kernel dies later than it is killed, and so may the group of a nested `run`.
+/// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose
+/// write is still in the kernel dies later than it is killed, and so may the group of a nested `run`.
 fn kill_all() {
     let mut groups = vec![getpgrp()];
     let mut pause = END_PAUSE;
@@ -230,8 +235,8 @@ fn kill_all() {
     let _ = kill_current_process_group(Signal::KILL);
 }
 
-/// Kills the members of the groups, and of those that wardens under them lead. `false` where nobody is left but wardens and
-/// those whom this process may not kill.
+/// Kills the members of the groups, and of those that wardens under them lead. `false` where nobody is
+/// left but wardens and those whom this process may not kill.
 fn kill_others(groups: &mut Vec<Pid>) -> bool {
     let all = processes::all();
     let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));

@@ -27,7 +27,8 @@ struct Seen {
     fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
     /// Since when somebody could be served, by resource.
     idle_since: BTreeMap<Resource, Instant>,
-    /// Which task is first in the line of a client although it could be served, by client and resource, and since when.
+    /// Which task is first in the line of a client although it could be served, by client and resource,
+    /// and since when.
     kept_waiting: BTreeMap<(usize, Resource), (u64, Instant)>,
     /// Public names of claims that were taken away: until it hears of that, the holder relies on them.
     taken_away: BTreeSet<String>,
@@ -361,8 +362,9 @@ impl Judge {
         }
     }
 
-    /// Takes in who is first in the line of a client, and fails where the server has had room for it for long and nobody else
-    /// waits there: then it sleeps for nobody, whatever the others of its line want.
+    /// Takes in who is first in the line of a client, and fails where the server has had room for it
+    /// for long and nobody else waits there: then it sleeps for nobody, whatever the others of its line
+    /// want.
     pub(crate) fn look_at_head(
         &self,
         client: usize,
@@ -372,7 +374,8 @@ impl Judge {
     ) {
         let is_alone = |asks| look.waiting.iter().all(|standing| Some(standing.id) == asks);
         let could = |head: &Head| {
-            // By the order of arrival: the place of one that is on the server is not taken by who comes first for another reason.
+            // By the order of arrival: the place of one that is on the server is not taken by who comes
+            // first for another reason.
             head.came_first && is_alone(head.asks) && has_room(look, head.share)
         };
         let key = (client, resource.clone());
@@ -483,7 +486,8 @@ pub(crate) fn says_too_much(ended: Option<LossCause>, given_back: bool) -> bool 
     ended.is_some() && given_back
 }
 
-/// No healthy store takes longer to serve somebody: beyond each pause of the engine, and each that a dead waiter costs.
+/// No healthy store takes longer to serve somebody: beyond each pause of the engine, and each that a
+/// dead waiter costs.
 const BOUND: Duration = Duration::from_secs(12);
 /// More calls than all tasks of a run could make for a reason in one moment.
 const CALLS_AT_ONCE: u32 = 3_000;

@@ -1,6 +1,7 @@
 //! The whole engine under a deterministic scheduler, in virtual time.
 //!
-//! A seed decides everything: what the tasks do, what goes wrong, when and in which order. See `docs/adr/0031`.
+//! A seed decides everything: what the tasks do, what goes wrong, when and in which order. See
+//! `docs/adr/0031`.
 
 #![allow(
     clippy::unwrap_used,
@@ -67,8 +68,8 @@ fn hear_panics() {
     });
 }
 
-/// Runs seeds on as many threads as there are cores until one fails with these words or all have passed; the least that failed, and
-/// how many ran.
+/// Runs seeds on as many threads as there are cores until one fails with these words or all have
+/// passed; the least that failed, and how many ran.
 fn search(
     first: u64,
     count: u64,

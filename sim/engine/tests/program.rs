@@ -451,7 +451,8 @@ pub(crate) async fn listen(
     }
 }
 
-/// How long the store has to answer after the limit, which says whether the lock is busy or the store is away.
+/// How long the store has to answer after the limit, which says whether the lock is busy or the store
+/// is away.
 const LAST_WORD: Duration = Duration::from_secs(2);
 /// Timers count in milliseconds, and two of them may be in the way.
 const SLACK: Duration = Duration::from_millis(5);

@@ -1,7 +1,7 @@
 //! The way from one client to the store, on which everything can happen.
 //!
-//! Ground rules: a request that takes effect takes effect at one moment, in the store. The fate of each call is drawn for it
-//! alone, so that a later call may be answered before an earlier one.
+//! Ground rules: a request that takes effect takes effect at one moment, in the store. The fate of each
+//! call is drawn for it alone, so that a later call may be answered before an earlier one.
 
 use std::fmt;
 use std::future::Future;

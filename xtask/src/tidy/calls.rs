@@ -6,7 +6,8 @@ use super::{Exception, Finding};
 
 const RULE: &str = "call";
 
-/// Where a banned call is right. `xtask` measures its steps with `Instant`, and needs no entry: it is outside the scope.
+/// Where a banned call is right. `xtask` measures its steps with `Instant`, and needs no entry: it is
+/// outside the scope.
 pub(super) const ALLOWED: &[Exception] = &[
     Exception {
         path: "crates/leasehold/src/clock.rs",
@@ -118,7 +119,8 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Commands that end processes by name, and so also those of somebody else. Banned in tests too, in code and scripts.
+/// Commands that end processes by name, and so also those of somebody else. Banned in tests too, in
+/// code and scripts.
 const BY_NAME: &[&str] = &[concat!("pk", "ill"), concat!("kill", "all")];
 
 pub(super) fn check(sources: &[Source], members: &[Member], allowed: &[Exception]) -> Vec<Finding> {
@@ -168,7 +170,8 @@ fn by_name(source: &Source) -> Vec<Finding> {
         let words = token.text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
         words.into_iter().any(|word| BY_NAME.contains(&word))
     };
-    // The lexer turns a documentation comment into `doc = "…"`; a text that warns of these commands is welcome.
+    // The lexer turns a documentation comment into `doc = "…"`; a text that warns of these commands is
+    // welcome.
     let is_doc = |at: usize| at >= 2 && source.reads(at - 2, &["doc", "="]);
     source
         .tokens

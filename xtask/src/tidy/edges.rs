@@ -1,7 +1,8 @@
 //! Rule `crate-edge`: which crate of the workspace may depend on which.
 //!
-//! The design's arrows: cli → leasehold → core, backends → core, conformance → core, and leasehold → backends only behind
-//! features. The test kit stands alone, so that users of other libraries can take it without ours.
+//! The design's arrows: cli → leasehold → core, backends → core, conformance → core, and leasehold →
+//! backends only behind features. The test kit stands alone, so that users of other libraries can take
+//! it without ours.
 
 use std::path::Path;
 use std::process::Command;

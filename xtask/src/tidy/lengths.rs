@@ -5,8 +5,8 @@ use super::source::Source;
 
 const RULE: &str = "length";
 
-/// Lines of a file at which to stop and think, and at which to stop. Tests and documentation do not count: neither may
-/// become shorter for the sake of this rule.
+/// Lines of a file at which to stop and think, and at which to stop. Tests and documentation do not
+/// count: neither may become shorter for the sake of this rule.
 const FILE: Limit = Limit { warn: 400, refuse: 500 };
 
 /// Lines of a function, from `fn` to its last brace.

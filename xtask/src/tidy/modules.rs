@@ -1,7 +1,7 @@
 //! Rule `module-edge`: which module of `crates/leasehold` may use which.
 //!
-//! Modules are those directly below `lib.rs`; what is inside one of them is its own matter. An edge is any path that
-//! begins with `crate::`, or with enough `super::` to leave the module.
+//! Modules are those directly below `lib.rs`; what is inside one of them is its own matter. An edge is
+//! any path that begins with `crate::`, or with enough `super::` to leave the module.
 
 use std::collections::HashMap;
 

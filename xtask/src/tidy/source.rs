@@ -1,8 +1,9 @@
 //! A Rust file as the rules see it: its tokens with their lines, its functions, and which lines are tests.
 //!
-//! The tokens come from the lexer that procedural macros use. So a word in a string or a comment is never taken for
-//! code, and code inside a macro call is seen too. Types and names are not resolved: `use std::time::Instant as Clock`
-//! hides from a rule about `Instant::now`, and a reviewer has to see it.
+//! The tokens come from the lexer that procedural macros use. So a word in a string or a comment is
+//! never taken for code, and code inside a macro call is seen too. Types and names are not resolved:
+//! `use std::time::Instant as Clock` hides from a rule about `Instant::now`, and a reviewer has to see
+//! it.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -63,7 +64,8 @@ impl Source {
         Ok(source)
     }
 
-    /// Whether a line belongs to tests: it is in a test's folder, in a test function, or below `#[cfg(test)]`.
+    /// Whether a line belongs to tests: it is in a test's folder, in a test function, or below
+    /// `#[cfg(test)]`.
     pub(super) fn is_test(&self, line: usize) -> bool {
         self.all_test || self.tests.iter().any(|lines| lines.contains(&line))
     }
@@ -129,7 +131,8 @@ impl Source {
         path.last().is_some_and(|token| token.kind == Kind::Word && token.text == "test")
     }
 
-    /// The last token of the item that begins at `from`: its closing brace, its semicolon, or the end of what is around it.
+    /// The last token of the item that begins at `from`: its closing brace, its semicolon, or the end
+    /// of what is around it.
     fn item_end(&self, from: usize) -> usize {
         let Some(first) = self.tokens.get(from) else { return self.tokens.len() - 1 };
         let mut at = from;

@@ -5,8 +5,8 @@ use leasehold_core::ClaimId;
 use super::Roster;
 
 impl Roster {
-    /// The key of a claim that waits is about to be moved to this lease, which is kept alive from now on for as long
-    /// as the claim waits.
+    /// The key of a claim that waits is about to be moved to this lease, which is kept alive from now
+    /// on for as long as the claim waits.
     pub(crate) fn park(&mut self, claim: ClaimId, lease: i64) {
         if self.parked_on(claim) == Some(lease) {
             return;

@@ -37,8 +37,8 @@ impl Dialect {
 }
 
 impl RedisConfig {
-    /// The configurations of two backends, where the URL says `dialect=dual:…`: the one of the other library's locks, and
-    /// the native one, which are to be held together.
+    /// The configurations of two backends, where the URL says `dialect=dual:…`: the one of the other
+    /// library's locks, and the native one, which are to be held together.
     pub fn dual(&self) -> Option<(RedisConfig, RedisConfig)> {
         if !self.dual {
             return None;

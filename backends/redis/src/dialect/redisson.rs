@@ -1,7 +1,8 @@
 //! Redisson's `RLock`, `RFencedLock` and `RReadWriteLock`, as its own scripts write them.
 //!
-//! A claim is an owner of its own, `<claim id as a UUID>:1`, that holds once. Its fence is the counter of `RFencedLock`,
-//! taken with every grant. What Redisson has no place for, the fence and the note of a claim, is kept beside the lock.
+//! A claim is an owner of its own, `<claim id as a UUID>:1`, that holds once. Its fence is the counter
+//! of `RFencedLock`, taken with every grant. What Redisson has no place for, the fence and the note of
+//! a claim, is kept beside the lock.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ pub(crate) struct Redisson {
 }
 
 impl Redisson {
-    /// Locks whose names begin with `key_prefix` on the server, and whose news are carried as far as `reach`: Redisson,
-    /// too, keeps them to the slot where the cluster can do so.
+    /// Locks whose names begin with `key_prefix` on the server, and whose news are carried as far as
+    /// `reach`: Redisson, too, keeps them to the slot where the cluster can do so.
     pub(crate) fn new(key_prefix: String, reach: Reach) -> Redisson {
         Redisson { key_prefix, reach }
     }
@@ -42,7 +43,8 @@ impl Tongue for Redisson {
             name: "redis?dialect=redisson",
             admission: Admission::SharedExclusive,
             order: Order::Unordered,
-            // A counter that starts anew after a loss of data. Only where nothing is lost does it rise for certain.
+            // A counter that starts anew after a loss of data. Only where nothing is lost does it rise
+            // for certain.
             fencing: if native.fencing == Grade::Strict { Grade::Strict } else { Grade::BestEffort },
             place_ttl: Duration::ZERO,
             ..native
@@ -114,7 +116,8 @@ impl Tongue for Redisson {
 
     fn release(&self, claim: &Claim) -> Request {
         let names = self.names(&claim.resource);
-        // On its own channel as Redisson does it; on the other for those who use both kinds of lock under one name.
+        // On its own channel as Redisson does it; on the other for those who use both kinds of lock
+        // under one name.
         let rwlock_message = if claim.share == Share::READER { UNLOCK } else { UNLOCK_READERS };
         Request {
             script: &HASH_RELEASE,

@@ -1,7 +1,7 @@
 //! The backend of every dialect: what differs is asked from its [`Tongue`].
 //!
-//! It goes over the connections of the native backend, whatever they lead to. Each request concerns one lock, so that a
-//! server of several parts finds all of its keys in one of them; batches are pipelines.
+//! It goes over the connections of the native backend, whatever they lead to. Each request concerns one
+//! lock, so that a server of several parts finds all of its keys in one of them; batches are pipelines.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -78,7 +78,8 @@ impl<T: Tongue> Speaker<T> {
                 break;
             }
             let Some(ear) = &mut heard else {
-                // A release between the look and the subscription would go unheard: look again once subscribed.
+                // A release between the look and the subscription would go unheard: look again once
+                // subscribed.
                 tokio::select! {
                     listening = self.native.listening.listen(channel) => heard = Some(listening?),
                     () = ended(patience) => break,
@@ -268,14 +269,16 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// When this claim looks whether the lease ahead has ended: another moment for each, since nobody keeps order.
+    /// When this claim looks whether the lease ahead has ended: another moment for each, since nobody
+    /// keeps order.
     fn end_for(&self, claim: &Claim) -> Duration {
         let spread = polling::jittered(claim.id, SPREAD, 0);
         self.left.map_or(Duration::MAX, |left| left.saturating_add(TICK + spread))
     }
 }
 
-/// Longest time between two looks of one that hears of releases. A message that is lost on the way costs no more.
+/// Longest time between two looks of one that hears of releases. A message that is lost on the way
+/// costs no more.
 const SAFETY: Duration = Duration::from_secs(20);
 
 /// Those who wait for the end of the same lease look within this time, not in the same millisecond.

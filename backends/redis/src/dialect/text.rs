@@ -1,8 +1,8 @@
 //! A lock as one string under the name itself: `SET NX PX`, and compare before anything else.
 //!
-//! redis-py's `Lock`, redsync, npm's redlock, the crate rslock, .NET's and Spring's locks write it so, each with a value
-//! of its own; none of them can tell whose value it is, and whatever stands there excludes them. python-redis-lock adds a
-//! list on which its waiters block.
+//! redis-py's `Lock`, redsync, npm's redlock, the crate rslock, .NET's and Spring's locks write it so,
+//! each with a value of its own; none of them can tell whose value it is, and whatever stands there
+//! excludes them. python-redis-lock adds a list on which its waiters block.
 
 use std::time::Duration;
 

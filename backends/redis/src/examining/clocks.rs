@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::{Finding, Severity};
 
-/// How far a server's clock is ahead of this machine's, in microseconds: at least and at most, by how long its answer took.
+/// How far a server's clock is ahead of this machine's, in microseconds: at least and at most, by how
+/// long its answer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offset {
     least: i64,
@@ -12,7 +13,8 @@ pub(super) struct Offset {
 }
 
 impl Offset {
-    /// Compares what a server answered with the time before the question and after the answer; for display only.
+    /// Compares what a server answered with the time before the question and after the answer; for
+    /// display only.
     pub(super) fn measured(before: SystemTime, after: SystemTime, server: Duration) -> Option<Offset> {
         let micros = |time: Duration| i64::try_from(time.as_micros()).ok();
         let here = |time: SystemTime| micros(time.duration_since(SystemTime::UNIX_EPOCH).ok()?);

@@ -1,6 +1,7 @@
 //! What the scripts of a member answer, as values.
 //!
-//! Nothing that comes over the wire is trusted: what does not parse is a failure, never a panic and never a guess.
+//! Nothing that comes over the wire is trusted: what does not parse is a failure, never a panic and
+//! never a guess.
 
 use std::time::Duration;
 

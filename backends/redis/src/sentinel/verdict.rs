@@ -1,6 +1,7 @@
 //! What the Sentinels say, and whom to believe.
 //!
-//! Answers come in, a primary or an explanation comes out. Nothing here asks anybody but for the address behind a name.
+//! Answers come in, a primary or an explanation comes out. Nothing here asks anybody but for the
+//! address behind a name.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,7 +23,8 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Returns whether both are the same server: each Sentinel reports a name or an address, as it is configured.
+    /// Returns whether both are the same server: each Sentinel reports a name or an address, as it is
+    /// configured.
     pub(super) fn is_same(&self, other: &Named) -> bool {
         let is_there = self.addresses.iter().any(|address| other.addresses.contains(address));
         self.host.port == other.host.port && (self.host.name == other.host.name || is_there)
@@ -33,7 +35,8 @@ impl Named {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     named: Named,
-    /// It leads a failover. Then it shows the new epoch before it shows the new address, so the two do not belong together.
+    /// It leads a failover. Then it shows the new epoch before it shows the new address, so the two do
+    /// not belong together.
     is_failing_over: bool,
 }
 
@@ -92,8 +95,8 @@ impl<'a> Verdict<'a> {
         self.answers.push((host, answer));
     }
 
-    /// Whether a majority of those in the URL names a primary. A client that is cut off together with a minority must not
-    /// take their old view for the present one.
+    /// Whether a majority of those in the URL names a primary. A client that is cut off together with a
+    /// minority must not take their old view for the present one.
     pub(super) fn has_majority(&self) -> bool {
         self.named().count() > self.asked / 2
     }

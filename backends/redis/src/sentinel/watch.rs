@@ -1,6 +1,7 @@
 //! Listening to one Sentinel: whoever tells first of a new primary ends the old view.
 //!
-//! A message is a hint only. It has an address and no epoch, and may be late; so it makes the view doubtful, and nothing more.
+//! A message is a hint only. It has an address and no epoch, and may be late; so it makes the view
+//! doubtful, and nothing more.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -78,7 +78,8 @@ impl Holding {
             (Some(before), Some(after)) => Some((after - before) / length.as_secs_f64()),
             _ => None,
         };
-        // One whose renewal is late, because others have the processor, is in doubt for a moment; none may be lost.
+        // One whose renewal is late, because others have the processor, is in doubt for a moment; none
+        // may be lost.
         let lost = guards.iter().filter(|guard| matches!(guard.state(), State::Lost(_))).count();
         if lost > 0 {
             return Err(format!("{lost} of {count} locks were lost").into());
@@ -91,7 +92,8 @@ impl Holding {
     }
 }
 
-/// Messages a second while a thousand wait, of those who hold and those who wait together: they keep sessions, too.
+/// Messages a second while a thousand wait, of those who hold and those who wait together: they keep
+/// sessions, too.
 async fn waiters(system: &System, plan: &Plan) -> Outcome<f64> {
     let (holder, waiting) = (Leasehold::open(&system.url()).await?, Leasehold::open(&system.url()).await?);
     let name = |waiter: usize| format!("wanted/{waiter}");

@@ -1,7 +1,8 @@
 //! 64 clients of one process in one line: how long a hand-over takes, and what it asks of the server.
 //!
-//! Ours are clients with a connection and a line of their own, because tasks of one client hand a lock over without
-//! the server. The peers are the recipes that come with each system, run by their own libraries.
+//! Ours are clients with a connection and a line of their own, because tasks of one client hand a lock
+//! over without the server. The peers are the recipes that come with each system, run by their own
+//! libraries.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! The lock recipes that come with etcd and ZooKeeper, in their own languages, under the same load.
 //!
-//! A peer program prints `ready` when all its clients are connected, reads `MILLISECONDS MICROSECONDS` (how long to go
-//! on, how long to hold), prints a line `GRANTED RELEASED` for each hold, in nanoseconds, and then `end`. `etcdctl lock` is a process for
-//! each acquisition: it prints a line when it holds, and unlocks when it is interrupted.
+//! A peer program prints `ready` when all its clients are connected, reads `MILLISECONDS MICROSECONDS`
+//! (how long to go on, how long to hold), prints a line `GRANTED RELEASED` for each hold, in
+//! nanoseconds, and then `end`. `etcdctl lock` is a process for each acquisition: it prints a line when
+//! it holds, and unlocks when it is interrupted.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

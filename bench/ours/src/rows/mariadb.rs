@@ -27,8 +27,8 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
         Durability::Off => ("nosync", "MariaDB, no sync: the processor's part"),
         Durability::On => ("fsync", "MariaDB, a sync for each commit"),
     };
-    // As large as the server's own defaults. With those of the test kit it would be busy with the pages that a full log has it
-    // write.
+    // As large as the server's own defaults. With those of the test kit it would be busy with the pages
+    // that a full log has it write.
     let server = MariaDbServer::builder()
         .setting("innodb-log-file-size", "96M")
         .setting("innodb-buffer-pool-size", "128M")

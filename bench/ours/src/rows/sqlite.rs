@@ -35,7 +35,8 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
     Ok(())
 }
 
-/// Of ours. The raw side does one thing after the other in either case: more at once would only wait for one another.
+/// Of ours. The raw side does one thing after the other in either case: more at once would only wait
+/// for one another.
 const TASKS: usize = 8;
 
 /// A connection, which is somewhere else while it works.
