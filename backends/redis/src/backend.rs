@@ -44,7 +44,7 @@ pub struct RedisBackend {
     pub(crate) config: RedisConfig,
     pub(crate) wire: Arc<Servers>,
     pub(crate) listening: Listening,
-    /// How far news of releases is carried.
+    /// The distance that news of releases is carried.
     pub(crate) reach: Reach,
     pub(crate) lookout: Lookout,
     pub(crate) pollers: Pollers,
@@ -74,7 +74,7 @@ impl RedisBackend {
         RedisBackend::by_way_of(source, config).await
     }
 
-    /// Connects to whatever `source` says.
+    /// Connects to the server that `source` names.
     pub(crate) async fn by_way_of(
         source: Arc<dyn Source>,
         config: RedisConfig,
@@ -124,17 +124,18 @@ impl RedisBackend {
         }
     }
 
-    /// What the server said of itself when the connection was made.
+    /// Returns what the server reported of itself when the connection was made.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// How long to wait for an answer about a lease of `ttl`: an answer that comes later is worth nothing.
+    /// Returns how long to wait for an answer about a lease of `ttl`: a later answer is worth nothing.
     pub(crate) fn limit_for(&self, ttl: Duration) -> Duration {
         self.config.timeout.min(ttl.max(MIN_TTL))
     }
 
-    /// The channel on which scripts tell whom they call; empty where nothing may be published.
+    /// Returns the channel on which the scripts name the waiters that they call; it is empty where
+    /// nothing may be published.
     pub(crate) fn told_on(&self, keys: &Keys) -> String {
         match self.config.wait {
             Wait::Pubsub => keys.channel(self.reach),
@@ -142,13 +143,13 @@ impl RedisBackend {
         }
     }
 
-    /// What replicas have to confirm of a request, by the answers that `counts` picks.
+    /// Returns what replicas have to confirm of a request, by the answers that `counts` picks.
     pub(crate) fn confirm(&self, counts: fn(&Value) -> bool) -> Option<Confirm> {
         let replicas = self.config.replicas;
         (replicas > 0).then_some(Confirm { replicas, counts })
     }
 
-    /// The request that ends one claim.
+    /// Builds the request that ends one claim.
     pub(crate) fn release_request(&self, claim: &Claim) -> Request {
         let keys = Keys::of(&self.config.prefix, &claim.resource);
         Request {
@@ -169,7 +170,7 @@ impl RedisBackend {
         Request { script: &scripts::RENEW, keys, args, confirm: self.confirm(reply::has_renewed) }
     }
 
-    /// Which of these keys may go in one request, by their positions.
+    /// Groups the keys that may go in one request together, by their positions.
     pub(crate) fn groups(&self, keys: &[String]) -> Vec<Vec<usize>> {
         match self.config.wait {
             Wait::Pubsub => self.wire.together(keys),
@@ -179,7 +180,7 @@ impl RedisBackend {
     }
 
     async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        // A third of the shortest lease: what is asked again after that is still in time.
+        // A third of the shortest lease: a question that is repeated after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
         let limit = self.limit_for(shortest / 3);
         let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
@@ -194,7 +195,8 @@ impl RedisBackend {
         };
         let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
         for (group, answer) in groups.iter().zip(answers) {
-            // What too few replicas confirmed does not count as renewed; what is gone is gone all the same.
+            // A renewal that too few replicas confirmed does not count; a claim that is gone is gone
+            // all the same.
             let (answer, unconfirmed) = match answer {
                 Err(failure) => match Unconfirmed::behind(&failure) {
                     Some(unconfirmed) => (Ok(unconfirmed.value.clone()), Some(failure)),

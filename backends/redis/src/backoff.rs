@@ -23,15 +23,14 @@ impl Backoff {
         Backoff { first, longest, failures: 0, opens_at: None }
     }
 
-    /// When the next attempt may begin; at once where it is `None`.
+    /// Returns when the next attempt may begin; `None` means at once.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         self.opens_at
     }
 
     /// Counts an attempt that came to nothing.
     pub(crate) fn failed(&mut self, now: Instant) {
-        // Where nobody has tried for long after the pause, the outage before has nothing to say about
-        // this one.
+        // Without an attempt for long after the pause, the earlier outage says nothing about this one.
         if self.opens_at.is_some_and(|opens_at| now > opens_at + 2 * self.longest) {
             self.failures = 0;
         }
@@ -47,7 +46,7 @@ impl Backoff {
     }
 }
 
-/// Between a half and the whole of `pause`, drawn anew each time.
+/// Draws a pause between half of `pause` and the whole, anew each time.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     // Without random numbers all wait for the whole of it, which is right, too.
     let drawn = getrandom::u32().unwrap_or(u32::MAX);

@@ -1,9 +1,9 @@
 //! The servers of a cluster, and who of them serves which slot, as far as is known.
 //!
 //! What is known is one server's answer, and is asked for anew when a server says that it does not
-//! decide, when one cannot be reached, and when one keeps silent. Nothing depends on how old it is:
-//! whoever does not serve a slot refuses, and a fence carries the epoch that came in the same answer as
-//! its server's address.
+//! decide, when one cannot be reached, and when one keeps silent. Nothing depends on how old it is: a
+//! server that does not serve a slot refuses, and a fence carries the epoch that came in the same
+//! answer as its server's address.
 //!
 //! All requests wait for the same question. While the answers bring nothing new, the pauses before it grow.
 
@@ -57,7 +57,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Knows nobody but the servers that the URL names.
+    /// Creates a cluster of which only the servers in the URL are known.
     fn new(config: RedisConfig) -> Cluster {
         let known = |own: &Weak<Known>| Known {
             own: own.clone(),
@@ -74,23 +74,23 @@ impl Cluster {
         Cluster { shared: Arc::new_cyclic(known) }
     }
 
-    /// What is known now.
+    /// Returns what is known now.
     pub(crate) fn view(&self) -> Arc<View> {
         self.shared.view()
     }
 
-    /// The server that serves a slot, where anybody does.
+    /// Returns the server that serves a slot, if any does.
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
         let view = self.view();
         Some(self.shared.member(view.owner(slot)?))
     }
 
-    /// The servers that serve any slots.
+    /// Returns the servers that serve any slots.
     pub(crate) fn primaries(&self) -> Vec<Arc<Member>> {
         self.view().primaries().map(|node| self.shared.member(node)).collect()
     }
 
-    /// A number for the server that serves a slot, another for each server.
+    /// Returns a number for the server that serves a slot, a different one for each server.
     pub(crate) fn part(&self, slot: u16) -> u64 {
         let view = self.view();
         // Ids are random hexadecimal digits.
@@ -98,7 +98,7 @@ impl Cluster {
         head.and_then(|head| u64::from_str_radix(head, 16).ok()).unwrap_or_default()
     }
 
-    /// The server at an address, where it is known, by any of its names.
+    /// Finds the server at an address, if it is known, by any of its names.
     pub(crate) fn at(&self, host: &str, port: u16) -> Option<Arc<Member>> {
         Some(self.shared.member(self.view().node_at(host, port)?))
     }
@@ -128,7 +128,7 @@ impl Cluster {
                 }
             }
         }
-        // Nobody speaks for a cluster of which no primary can be reached.
+        // A cluster of which no primary can be reached has no server that speaks for it.
         if let ([], Some((_, failure))) = (&told[..], down.first()) {
             return Err(failure.clone());
         }
@@ -158,21 +158,22 @@ impl Cluster {
         None
     }
 
-    /// Asks who serves what, first the server at `first`; whoever comes meanwhile waits for the same answer.
+    /// Asks which server serves which slots, first the server at `first`; calls that come meanwhile
+    /// wait for the same answer.
     pub(crate) async fn refresh(&self, first: Option<Endpoint>) -> Result<(), Failure> {
         self.shared.refresh(first).await
     }
 
-    /// A source for those who may talk to any server: another one with each connection.
+    /// Returns a source for clients that may talk to any server: a different one for each connection.
     pub(crate) fn any(&self) -> Arc<dyn Source> {
         Arc::new(Any(self.shared.clone()))
     }
 }
 
-/// Servers that are asked one after the other who serves what, before the answer is that nobody tells.
+/// The number of servers that are asked in turn which server serves what, before the lookup fails.
 const MAX_ASKED: usize = 12;
 
-/// How long one is waited for before the next is asked as well.
+/// The time to wait for one server before the next is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(200);
 
 /// Pauses between questions that bring nothing new. The longest is short compared to the grace of a
@@ -180,7 +181,7 @@ const NEXT_AFTER: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(400);
 
-/// What is told of a server that is not of the cluster any more: no epoch is so great.
+/// The epoch that is reported for a server that has left the cluster: no real epoch is so great.
 const GONE: u64 = u64::MAX;
 
 type Question = Shared<BoxFuture<'static, Result<(), Failure>>>;
@@ -201,7 +202,7 @@ enum Learned {
     Nothing,
 }
 
-/// What is known of a cluster, and whom to ask for more.
+/// The state that is known of a cluster, and the servers to ask for more.
 #[derive(Debug)]
 struct Known {
     own: Weak<Known>,
@@ -209,7 +210,7 @@ struct Known {
     view: Mutex<Arc<View>>,
     members: Mutex<HashMap<String, Arc<Member>>>,
     asking: Mutex<Asking>,
-    /// Whose turn it is, where any server will do.
+    /// The next server in turn, where any server will do.
     turn: AtomicUsize,
 }
 
@@ -258,7 +259,7 @@ impl Known {
         self.question(first).await
     }
 
-    /// The question that is under way, or a new one.
+    /// Returns the question that is under way, or starts a new one.
     fn question(&self, first: Option<Endpoint>) -> Question {
         let mut asking = self.asking();
         asking.first = first.or(asking.first.take());
@@ -355,7 +356,8 @@ impl Known {
         if view.agrees_with(&earlier) { Learned::Nothing } else { Learned::News }
     }
 
-    /// Whom to ask, each once: whoever was named, then who is known to live, then who stands in the URL.
+    /// Lists the servers to ask, each once: the one that was named, then those that are known to live,
+    /// then those in the URL.
     fn candidates(&self, first: Option<Endpoint>) -> Vec<Endpoint> {
         let view = self.view();
         let mut nodes: Vec<&Node> = view.nodes().iter().filter(|node| node.is_reachable).collect();
@@ -376,7 +378,7 @@ impl Known {
     }
 
     fn target(&self, node: &Node) -> Target {
-        // Epochs of a new cluster may begin at 0, which is that of servers that nobody elects.
+        // Epochs of a new cluster may begin at 0, which is the epoch of servers without an election.
         let epoch = node.epoch.saturating_add(1);
         Target { endpoint: self.endpoint(node), epoch, view: epoch }
     }

@@ -1,4 +1,4 @@
-//! Where the server is and how it is to be used, parsed from a URL.
+//! The place of the server and its options, parsed from a URL.
 //!
 //! Parsing does no I/O: certificates and passwords in files are read when a connection is made, so that
 //! they may be renewed while a program runs. A password never leaves this file and `connection.rs`; no
@@ -71,7 +71,7 @@ pub struct RedisConfig {
     pub(crate) timeout: Duration,
     pub(crate) dialect: Dialect,
     pub(crate) key_prefix: String,
-    /// How many replicas have to confirm a grant or a renewal.
+    /// The number of replicas that have to confirm a grant or a renewal.
     pub(crate) replicas: u32,
     pub(crate) dual: bool,
 }
@@ -87,7 +87,7 @@ impl RedisConfig {
         let url = Url::parse(&url)
             .map_err(|error| invalid(format!("this is no Redis URL ({error}): write {FORMS}")))?;
         if url.fragment().is_some() {
-            // What is behind it would be left out, be it the rest of a password and the host.
+            // The rest behind it would be lost, even where it is the rest of a password and the host.
             return Err(invalid(
                 "a # has no meaning in the URL of a store: write %23 where it is part of a name or password",
             ));
@@ -122,7 +122,7 @@ impl RedisConfig {
         Ok(config)
     }
 
-    /// Whether a password would cross a network in the clear.
+    /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
         let Endpoint::Tcp { host, port } = &self.endpoint else { return false };
         let first = Host { name: host.clone(), port: *port };
@@ -218,7 +218,7 @@ impl RedisConfig {
 }
 
 impl RedisConfig {
-    /// Another server of the same deployment: reached as the first one is.
+    /// Returns the endpoint of another server of the same deployment: reached as the first one is.
     pub(crate) fn endpoint_at(&self, host: &Host) -> Endpoint {
         let (host, port) = (host.name.clone(), host.port);
         match &self.endpoint {
@@ -227,12 +227,12 @@ impl RedisConfig {
         }
     }
 
-    /// Whether connections are made by TLS.
+    /// Returns `true` if connections use TLS.
     pub(crate) fn is_secured(&self) -> bool {
         matches!(self.endpoint, Endpoint::Tls { .. })
     }
 
-    /// The servers by which a cluster is found.
+    /// Returns the servers by which a cluster is found.
     pub(crate) fn seeds(&self) -> impl Iterator<Item = Endpoint> {
         let seeds = match &self.deployment {
             Deployment::Cluster(seeds) => seeds.as_slice(),
@@ -241,7 +241,7 @@ impl RedisConfig {
         seeds.iter().map(|seed| self.endpoint_at(seed))
     }
 
-    /// How one Sentinel is talked to.
+    /// Returns the configuration for talking to one Sentinel.
     pub(crate) fn for_sentinel(&self, group: &Group, sentinel: &Host) -> RedisConfig {
         RedisConfig {
             endpoint: self.endpoint_at(sentinel),
@@ -254,7 +254,7 @@ impl RedisConfig {
 }
 
 impl fmt::Display for RedisConfig {
-    /// The URL without options, and without its password.
+    /// Writes the URL without options, and without its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.credentials.shown();
         let scheme = if let Endpoint::Tls { .. } = self.endpoint { "rediss" } else { "redis" };
@@ -273,18 +273,18 @@ impl fmt::Display for RedisConfig {
     }
 }
 
-/// How many servers there are, and who says which of them decides.
+/// The number of servers, and the authority that says which of them decides.
 #[derive(Clone, Debug)]
 pub(crate) enum Deployment {
     /// One.
     Single,
-    /// Whoever the Sentinels name.
+    /// The primary that the Sentinels name.
     Sentinel(Group),
     /// Those that serve the slots of a cluster, found by way of these.
     Cluster(Vec<Host>),
 }
 
-/// Where the server listens.
+/// The address at which the server listens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
@@ -312,7 +312,7 @@ pub(crate) struct TlsFiles {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// How a waiter learns that its turn has come.
+/// The way in which a waiter learns that its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     Pubsub,

@@ -34,17 +34,17 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// Dials whatever `source` says.
+    /// Creates a dialer to the server that `source` names.
     pub(crate) fn new(config: RedisConfig, source: Arc<dyn Source>) -> Dialer {
         Dialer { config, source }
     }
 
-    /// Who knows where to dial.
+    /// Returns the source that knows where to dial.
     pub(crate) fn source(&self) -> &dyn Source {
         &*self.source
     }
 
-    /// A connection for commands, ready to use.
+    /// Opens a connection for commands, ready to use.
     pub(crate) async fn link(&self) -> Result<Link, Failure> {
         let target = self.source.target().await?;
         self.bounded(&target.endpoint, async {
@@ -63,7 +63,7 @@ impl Dialer {
         .await
     }
 
-    /// A connection for subscriptions, ready to use, and where it leads.
+    /// Opens a connection for subscriptions, ready to use, and returns where it leads.
     pub(crate) async fn subscription(&self, reach: Reach) -> Result<(Ears, Target), Failure> {
         let target = self.source.target().await?;
         let stream = self.bounded(&target.endpoint, self.open(&target.endpoint)).await?;
@@ -90,7 +90,7 @@ impl Dialer {
         }
     }
 
-    /// A stream that is logged in and whose server has answered.
+    /// Opens a stream that is logged in and whose server has answered.
     async fn open(&self, endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         let password = self.config.credentials.password()?;
         if password.is_none() && self.config.credentials.user.is_some() {
@@ -175,23 +175,23 @@ impl Link {
         }
     }
 
-    /// Where it leads, and under which epoch.
+    /// Returns where the connection leads, and under which epoch.
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Where those meet who wait for replicas.
+    /// Returns the barrier that is shared by requests that wait for replicas.
     pub(crate) fn barrier(&self) -> &Barrier {
         &self.barrier
     }
 
-    /// A handle to send with.
+    /// Returns a handle to send with.
     pub(crate) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
-    /// Whether it is worth sending anything more. A request that is sent over a connection known to be
-    /// dead would be reported as one of unknown outcome without need.
+    /// Returns `true` if it is worth sending anything more. A request that is sent over a connection
+    /// known to be dead would be reported as one of unknown outcome without need.
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
             && !self.driver.is_finished()
@@ -236,11 +236,11 @@ impl Drop for Link {
     }
 }
 
-/// What a connection is made of.
+/// A byte stream that a connection is made of.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Duplex for S {}
 
-/// What is left to do for the client once a stream is logged in: nothing.
+/// Returns what is left to do for the client once a stream is logged in: nothing.
 fn logged_in() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_skip_set_lib_name()
 }
@@ -248,7 +248,7 @@ fn logged_in() -> RedisConnectionInfo {
 /// Requests that may wait to be written to one connection; more wait with those who send them.
 const QUEUE: usize = 1024;
 
-/// After this many unanswered requests in a row the connection is given up.
+/// The number of consecutive unanswered requests after which the connection is abandoned.
 const MAX_SILENCES: u32 = 2;
 
 fn tls_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {

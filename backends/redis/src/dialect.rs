@@ -1,8 +1,9 @@
-//! How locks are written down so that the users of other libraries contend for the same ones.
+//! The forms in which other libraries write locks down, so that their users contend for the same ones.
 //!
-//! Ground rules: the native form promises most, so nothing here lowers it. A dialect is names, scripts
-//! and a profile, in a file of its own; that it is spoken over a connection is written once, in
-//! `speaker.rs`. What stands under a name and is no lock of the dialect is told and left as it is.
+//! Ground rules: the native form promises most, so nothing here lowers it. A dialect consists of names,
+//! scripts and a profile, in a file of its own; the code that speaks it over a connection is written
+//! once, in `speaker.rs`. A key that exists under a name and is not a lock of the dialect is reported
+//! and left as it is.
 
 mod options;
 mod reading;
@@ -47,7 +48,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     })
 }
 
-/// Whose form of a lock it is.
+/// The library whose form of a lock is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// leasehold's own.
@@ -61,9 +62,9 @@ pub(crate) enum Dialect {
     PythonRedisLock,
 }
 
-/// What one dialect says.
+/// The part that differs from dialect to dialect.
 pub(crate) trait Tongue: Debug + Send + Sync + 'static {
-    /// What it promises over a connection of which the native form promises `native`.
+    /// Returns what the dialect promises over a connection of which the native form promises `native`.
     fn profile(&self, native: Profile) -> Profile;
 
     /// Refuses what it cannot write down although its profile admits it.
@@ -74,16 +75,17 @@ pub(crate) trait Tongue: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The key that is the lock of this name.
+    /// Returns the key that is the lock of this name.
     fn key(&self, name: &str) -> String;
 
-    /// The lock that has this key.
+    /// Returns the lock that has this key.
     fn resource(&self, key: &str) -> Option<Resource>;
 
-    /// What type of a key a lock is.
+    /// Returns the type of key that a lock is.
     fn kind(&self) -> &'static str;
 
-    /// Where a release of what this claim waits for is told; `None` where nothing is.
+    /// Returns the channel on which a release of what this claim waits for is announced; `None` without
+    /// one.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     /// Asks for the lock once: answers as `reading::look` reads it.
@@ -98,6 +100,6 @@ pub(crate) trait Tongue: Debug + Send + Sync + 'static {
     /// Looks at a lock: answers as `reading::snapshot` reads it.
     fn inspect(&self, resource: &Resource) -> Request;
 
-    /// What to do about a key of another type.
+    /// Returns the advice about a key of another type.
     fn foreign(&self) -> &'static str;
 }

@@ -17,10 +17,10 @@ use crate::connection::Duplex;
 use crate::timer;
 use crate::view::slot_of;
 
-/// How far a message is carried.
+/// The distance that a message is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// To every server of a cluster, and whoever listens there.
+    /// To every server of a cluster, and to every listener there.
     Everywhere,
     /// To the servers of the channel's slot.
     Slot,
@@ -47,7 +47,7 @@ pub(crate) struct Ears {
     asked: VecDeque<Question>,
 }
 
-/// What was heard.
+/// A message or an answer that was heard.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Message {
@@ -94,7 +94,7 @@ enum Kind {
 }
 
 impl Ears {
-    /// Over a stream that is logged in. An answer may take as long as `limit`.
+    /// Listens over a stream that is logged in. An answer may take as long as `limit`.
     pub(crate) fn new(stream: Box<dyn Duplex>, reach: Reach, limit: Duration) -> Ears {
         let (reader, writer) = tokio::io::split(stream);
         let (sender, answers) = mpsc::channel(BACKLOG);
@@ -117,7 +117,7 @@ impl Ears {
         self.ask(Kind::Ping, Vec::new()).await
     }
 
-    /// What comes next; `None` once the connection is of no more use.
+    /// Waits for what comes next; `None` once the connection cannot be used any more.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -130,7 +130,7 @@ impl Ears {
         }
     }
 
-    /// When the oldest question has gone unanswered for too long.
+    /// Returns when the oldest question will have gone unanswered for too long.
     pub(crate) fn overdue_at(&self) -> Option<Instant> {
         self.asked.front().map(|question| question.asked_at + self.limit)
     }
@@ -175,7 +175,7 @@ impl Ears {
                 };
                 let question = self.asked.remove(position)?;
                 match question.kind {
-                    // What is not subscribed need not be given up.
+                    // A channel that is not subscribed need not be unsubscribed.
                     Kind::Unsubscribe => None,
                     _ => Some(Heard::Refused { channels: question.channels, reason }),
                 }
@@ -235,7 +235,7 @@ impl Question {
     }
 }
 
-/// The slot that a refusal is about, where it says so: `MOVED 7 host:port`.
+/// Parses the slot that a refusal is about, where it names one: `MOVED 7 host:port`.
 fn moved_slot(reason: &str) -> Option<u16> {
     reason.strip_prefix("MOVED ")?.split(' ').next()?.parse().ok()
 }
@@ -254,7 +254,7 @@ enum Answer {
     Many(Vec<Vec<u8>>),
 }
 
-/// Reads until the connection ends, what comes is not understood, or nobody listens.
+/// Reads until the connection ends, its bytes are not understood, or the listener is dropped.
 async fn read_all(mut stream: BufReader<ReadHalf<Box<dyn Duplex>>>, answers: mpsc::Sender<Answer>) {
     while let Ok(answer) = read(&mut stream).await {
         if answers.send(answer).await.is_err() {
@@ -374,8 +374,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_slot_that_moves_in_between_refuses_its_own_channel() {
-        // The server ends "a" by itself while it is being given up, and refuses what it is asked about
-        // "a" after that.
+        // The server ends "a" by itself while it is being unsubscribed, and refuses questions about "a"
+        // after that.
         let moved = format!("-MOVED {} h:1\r\n", slot_of("a"));
         let begun = bulk(&["ssubscribe", "b"]);
         let text = [bulk(&["sunsubscribe", "a"]), moved.clone(), moved.clone(), begun].concat();

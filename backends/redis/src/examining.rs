@@ -1,4 +1,4 @@
-//! What there is to say about the servers before one relies on them.
+//! Findings about the servers before an application relies on them.
 //!
 //! Ground rules: nothing is changed, and nothing is written but a message on a channel of our own. What
 //! may not be asked, or is not answered, is unknown, never good. Asking is here, judging in `facts.rs`,
@@ -21,7 +21,7 @@ use crate::wire::Wire;
 use clocks::Offset;
 use facts::Facts;
 
-/// Everything that was found, server by server.
+/// Returns everything that was found, server by server.
 pub(crate) async fn examine(backend: &RedisBackend) -> Vec<Finding> {
     let servers = match backend.wire.each().await {
         Ok(servers) => servers,
@@ -90,7 +90,7 @@ async fn cluster(wire: &Wire, limit: Duration) -> Finding {
     }
 }
 
-/// What this login may not do. That it can lock at all is seen before, by locking.
+/// Reports what this login may not do. That it can lock at all was tested before, by locking.
 async fn rights(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Finding {
     let limit = backend.config.timeout;
     let scan = with(cmd("SCAN"), &["0", "MATCH", "leasehold-doctor", "COUNT", "1"]);
@@ -126,7 +126,7 @@ async fn rights(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
         .advice(format!("to allow it: ACL SETUSER … {}", rules.join(" ")))
 }
 
-/// Whether a word that is sent to a waiter arrives.
+/// Checks that news sent to a waiter arrives.
 async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Finding {
     if backend.config.wait == Wait::Poll {
         return Finding::new("pubsub", Severity::Notice, "not used: the URL says wait=poll")
@@ -163,7 +163,7 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
     }
 }
 
-/// Settings that `INFO` does not tell.
+/// The settings that `INFO` does not show.
 const SETTINGS: &[&str] = &[
     "appendfsync",
     "no-appendfsync-on-rewrite",
@@ -180,7 +180,7 @@ fn with(mut command: Cmd, words: &[&str]) -> Cmd {
     command
 }
 
-/// `None` where the server does not permit the question, or does not know it.
+/// Returns `None` where the server does not permit the question, or does not know it.
 fn permitted(answer: Result<Value, Failure>) -> Result<Option<Value>, Failure> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -193,7 +193,7 @@ fn text(value: Value) -> String {
     redis::from_redis_value(value).unwrap_or_default()
 }
 
-/// The fields of an answer of the form `name:value`, a line each.
+/// Parses an answer of the form `name:value`, a line each, into fields.
 fn fields(text: &str) -> HashMap<String, String> {
     let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

@@ -1,4 +1,4 @@
-//! The key that stands in for the fences that were removed from a slot.
+//! The key that replaces the fences that were removed from a slot.
 //!
 //! A fence may go only where something else keeps later ones above it, and a script reaches keys of one
 //! slot only. So each slot has a key of its own, whose tag belongs to no resource: a name never has a
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use crate::view::{SLOTS, crc16};
 
-/// The key of a slot under `prefix`.
+/// Returns the floor's key of a slot under `prefix`.
 pub(crate) fn floor_key(prefix: &str, slot: u16) -> String {
     let mut tag = format!("{prefix}: ").into_bytes();
     let head = tag.len();

@@ -1,4 +1,4 @@
-//! How a resource is written down in Redis: its keys and its channel.
+//! The form in which a resource is written down in Redis: its keys and its channel.
 //!
 //! All keys of a resource carry the same hash tag, `{prefix:name}`, so that they live in one slot. The
 //! name inside the tag is escaped: a raw `}` in a name would end the tag early and tear the keys apart.
@@ -16,14 +16,14 @@ pub(crate) const MAX_NAME: usize = 160;
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     tag: String,
-    /// How many bytes of the tag's name are the prefix.
+    /// The number of bytes of the tag's name that are the prefix.
     prefix: usize,
     /// The whole name, where the tag carries only its hash; else empty.
     pub(crate) hashed_name: String,
 }
 
 impl Keys {
-    /// The keys of `resource` under `prefix`.
+    /// Returns the keys of `resource` under `prefix`.
     pub(crate) fn of(prefix: &str, resource: &Resource) -> Keys {
         let escaped = resource.escaped(plain, MAX_NAME);
         let hashed_name =
@@ -31,7 +31,7 @@ impl Keys {
         Keys { tag: format!("{{{prefix}:{escaped}}}"), prefix: prefix.len(), hashed_name }
     }
 
-    /// The keys of the resource whose fence has this key, under `prefix`; `None` for the key of
+    /// Returns the keys of the resource whose fence has this key, under `prefix`; `None` for the key of
     /// anything else.
     pub(crate) fn of_fence(prefix: &str, fence: &str) -> Option<Keys> {
         let tag = fence.strip_suffix(":fence")?;
@@ -40,44 +40,45 @@ impl Keys {
         is_name.then(|| Keys { tag: tag.to_owned(), prefix: prefix.len(), hashed_name: String::new() })
     }
 
-    /// What is held.
+    /// Returns the key of what is held.
     pub(crate) fn held(&self) -> String {
         self.key("held")
     }
 
-    /// When those who wait are given up.
+    /// Returns the key of the times at which waiters expire.
     pub(crate) fn places(&self) -> String {
         self.key("places")
     }
 
-    /// What the claims say of themselves.
+    /// Returns the key of what the claims say of themselves.
     pub(crate) fn claims(&self) -> String {
         self.key("claims")
     }
 
-    /// Those who decide over who holds and who waits.
+    /// Returns the keys that decide which claims hold and which wait.
     pub(crate) fn line(&self) -> [String; 4] {
         [self.held(), self.key("line"), self.places(), self.claims()]
     }
 
-    /// All of them.
+    /// Returns all of the keys.
     pub(crate) fn all(&self) -> [String; 5] {
         [self.held(), self.key("line"), self.places(), self.claims(), self.key("fence")]
     }
 
-    /// All of them, and the floor of their slot.
+    /// Returns all of the keys, and the floor of their slot.
     pub(crate) fn all_and_floor(&self) -> [String; 6] {
         let [held, line, places, claims, fence] = self.all();
         [held, line, places, claims, fence, self.floor()]
     }
 
-    /// The highest fence that was removed from the slot of the resource.
+    /// Returns the key of the highest fence that was removed from the slot of the resource.
     fn floor(&self) -> String {
         let prefix = self.tag.get(1..=self.prefix).unwrap_or_default();
         floor_key(prefix, slot_of(&self.tag))
     }
 
-    /// Where releases are told. The scripts know by its end how far a channel reaches.
+    /// Returns the channel on which releases are announced. The scripts know by its end how far a
+    /// channel reaches.
     pub(crate) fn channel(&self, reach: Reach) -> String {
         self.key(match reach {
             Reach::Everywhere => "wake",
@@ -85,7 +86,7 @@ impl Keys {
         })
     }
 
-    /// The key of one part.
+    /// Returns the key of one part.
     pub(crate) fn key(&self, part: &str) -> String {
         let mut key = String::with_capacity(self.tag.len() + 1 + part.len());
         key.push_str(&self.tag);
@@ -95,7 +96,7 @@ impl Keys {
     }
 }
 
-/// Bytes of a name that stand for themselves in a key.
+/// Returns `true` for the bytes of a name that appear unchanged in a key.
 pub(crate) fn plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}')
 }

@@ -9,7 +9,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Who logs in, and where to.
+/// The user that logs in, and the server it logs in to.
 pub(crate) struct Login<'a> {
     pub(crate) user: Option<&'a str>,
     pub(crate) password: Option<&'a str>,
@@ -19,7 +19,7 @@ pub(crate) struct Login<'a> {
 /// Why a login came to nothing.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// The connection ended, or what came was no answer.
+    /// The connection ended, or its bytes were not an answer.
     Broken(io::Error),
     /// The server said why.
     Answered(String),
@@ -67,7 +67,8 @@ fn encode(words: &[&str]) -> String {
     text
 }
 
-/// Reads one line, and not a byte more: what follows belongs to whoever uses the connection.
+/// Reads one line, and not a byte more: the bytes that follow belong to the next user of the
+/// connection.
 async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {

@@ -46,7 +46,7 @@ impl RedisBackend {
                     None => std::future::pending().await,
                 }
             };
-            // Releases are heard of; grants and arrivals are not told to anybody, so that they cost nothing.
+            // Releases are announced; grants and arrivals are not, so that they cost nothing.
             tokio::select! {
                 () = news => {}
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
@@ -89,7 +89,7 @@ impl RedisBackend {
         Ok(summaries)
     }
 
-    /// How many claims hold and wait; without those resources where nobody does any more.
+    /// Counts the claims that hold and wait; resources without either are left out.
     async fn count(&self, resources: &[Resource]) -> Result<Vec<Summary>, Failure> {
         let keys: Vec<Keys> =
             resources.iter().map(|resource| Keys::of(&self.config.prefix, resource)).collect();
@@ -113,7 +113,7 @@ impl RedisBackend {
         Ok(summaries)
     }
 
-    /// The names of all resources that begin with `prefix` and have keys besides their fence.
+    /// Returns the names of all resources that begin with `prefix` and have keys besides their fence.
     async fn names(&self, prefix: &str) -> Result<BTreeSet<Resource>, Failure> {
         let root = format!("{{{}:", self.config.prefix);
         let pattern = format!("{}{}*}}:[hp]*", glob_escaped(&root), glob_escaped(&searched(prefix)));
@@ -160,7 +160,7 @@ impl RedisBackend {
         for stored in hashed {
             let mut get = cmd("GET");
             get.arg(format!("{root}{stored}}}:fence"));
-            // Whatever cannot be read is not ours.
+            // A name that cannot be read is not one of ours.
             let Ok(value) = wire.command(&get, self.config.timeout).await else { continue };
             let text: Option<String> = reply::read(value).unwrap_or_default();
             let name = text.as_deref().and_then(|text| text.split_once(' ')).map(|(_, name)| name);
@@ -215,7 +215,7 @@ const MAX_NAMES: usize = 1_000_000;
 /// As much of an escaped prefix as hashed names begin with too.
 const HASHED_HEAD: usize = 24;
 
-/// What the stored names to be found begin with.
+/// Returns the beginning of the stored names to be found.
 pub(crate) fn searched(prefix: &str) -> String {
     let Ok(prefix) = Resource::new(prefix) else { return String::new() };
     let escaped = prefix.escaped(plain, usize::MAX);
@@ -230,7 +230,7 @@ fn stored_name<'a>(key: &'a [u8], root: &str) -> Option<&'a str> {
     (matches!(part, "held" | "places") && stored.len() <= MAX_NAME).then_some(stored)
 }
 
-/// `text` in a pattern, where it stands for itself.
+/// Escapes `text` for a pattern, where it matches itself.
 pub(crate) fn glob_escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

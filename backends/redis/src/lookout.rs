@@ -1,9 +1,9 @@
 //! Keeps an eye on all waiting claims of a client, many at a glance.
 //!
-//! A waiter sleeps until it is told something. For safety somebody must look when the first of those
+//! A waiter sleeps until it receives news. For safety, some task must look when the first of those
 //! ahead may have ended, and keep the place alive; that is done here for all waiters together, so that
-//! a thousand idle waiters cost the server a request now and then. Whoever has something to find out is
-//! sent to look for itself.
+//! a thousand idle waiters cost the server a request now and then. A waiter that has something to find
+//! out is sent to look for itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,11 +31,11 @@ pub(crate) struct Lookout {
 pub(crate) struct Watched {
     pub(crate) keys: [String; 4],
     pub(crate) member: String,
-    /// How long its place is kept; zero for one without a place.
+    /// The time for which its place is kept; zero for one without a place.
     pub(crate) place: Duration,
     /// The longest time between two glances.
     pub(crate) at_least_every: Duration,
-    /// How much later than others it looks where one moment concerns several.
+    /// The delay after other waiters with which it looks, where one moment concerns several.
     pub(crate) stagger: Duration,
 }
 
@@ -115,7 +115,8 @@ impl Drop for Watch {
 }
 
 impl Watched {
-    /// When to glance next. Those who are later in the line look later, so that they seldom have to at all.
+    /// Returns when to glance next. Claims that are later in the line look later, so that they seldom
+    /// have to at all.
     fn due(&self, first_end: Duration) -> Instant {
         timer::after((first_end.max(TICK) + TICK + self.stagger).min(self.at_least_every))
     }
@@ -124,9 +125,9 @@ impl Watched {
 /// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Whoever is due this soon is glanced at together with whoever is due now. Where the one ahead lives,
-/// its lease has been extended by then, and the glance was not too early; where it does not, the next
-/// glance is in time.
+/// Waiters that are due within this time are glanced at together with those that are due now. Where the
+/// claim ahead lives, its lease has been extended by then, and the glance was not too early; where it
+/// does not, the next glance is in time.
 const TOGETHER: Duration = Duration::from_secs(2);
 
 /// Claims that are glanced at by one script: about a millisecond of the server's time.
@@ -183,7 +184,7 @@ impl Shared {
         taken
     }
 
-    /// Each server's share of them, so that a silent one keeps back no answers but its own.
+    /// Splits them by server, so that a silent server keeps back no answers but its own.
     fn apart(&self, some: Vec<(u64, Entry)>) -> Vec<Vec<(u64, Entry)>> {
         let mut parts: BTreeMap<u64, Vec<(u64, Entry)>> = BTreeMap::new();
         for (number, entry) in some {
@@ -204,7 +205,7 @@ impl Shared {
         let groups = self.wire.together(&first_keys);
         let requests: Vec<Request> = groups.iter().map(|group| glance_at(some, group)).collect();
         let answers = self.wire.run_all(&requests, self.limit).await;
-        // Whoever is not answered for looks for itself, and reports what it meets.
+        // A waiter without an answer looks for itself, and reports what it meets.
         let mut ends = vec![Duration::ZERO; some.len()];
         for (group, answer) in groups.iter().zip(answers) {
             let Ok(numbers) = answer.and_then(|answer| reply::numbers(answer, group.len())) else { continue };
@@ -240,7 +241,7 @@ fn glance_at(some: &[(u64, Entry)], group: &[usize]) -> Request {
     Request { script: &scripts::GLANCE, keys, args, confirm: None }
 }
 
-/// Glances at whoever is due, for as long as the backend lives.
+/// Glances at the waiters that are due, for as long as the backend lives.
 async fn run(shared: Arc<Shared>) {
     let mut glances = FuturesUnordered::new();
     loop {

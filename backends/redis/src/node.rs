@@ -1,7 +1,7 @@
 //! One server of a quorum.
 //!
 //! The server decides in scripts of its own, which are not those of `redis://`: a lock here is a vote,
-//! and waits for nobody. What the votes of several servers amount to is decided elsewhere.
+//! and does not wait for others. The votes of several servers are counted elsewhere.
 
 mod answers;
 mod names;
@@ -28,8 +28,8 @@ use crate::wire::{Request, Wire};
 /// One Redis or Valkey server as a member of a quorum.
 ///
 /// All clones of an `Arc` of it share two connections at most: one for commands, and one for
-/// subscriptions while anybody waits. A server that cannot be reached is asked again whenever something
-/// is to be asked.
+/// subscriptions while any claim waits. A server that cannot be reached is tried again with each new
+/// request.
 pub struct RedisNode {
     config: RedisConfig,
     wire: Arc<Wire>,
@@ -39,7 +39,7 @@ pub struct RedisNode {
 }
 
 impl RedisNode {
-    /// A server that is not connected to yet.
+    /// Creates a server that is not connected to yet.
     pub fn new(config: RedisConfig) -> RedisNode {
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let dialer = Arc::new(Dialer::new(config.clone(), source));
@@ -85,7 +85,7 @@ impl RedisNode {
         format!("{{{}:}}:unarmed", self.config.prefix)
     }
 
-    /// How long to wait for an answer about a lease: an answer that comes later is worth nothing.
+    /// Returns how long to wait for an answer about a lease: a later answer is worth nothing.
     fn limit_for(&self, ttl: Duration) -> Duration {
         self.config.timeout.min(ttl.max(MIN_TTL))
     }
@@ -247,7 +247,7 @@ impl Member for RedisNode {
     }
 }
 
-/// What the subscriptions of this crate hear, as news of a member.
+/// A subscription of this crate, as news of a member.
 struct NodeEar(subscriber::Ear);
 
 #[async_trait]

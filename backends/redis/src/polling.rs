@@ -1,7 +1,7 @@
 //! When a claim that polls asks again.
 //!
-//! The pauses grow while it waits, end with the first lease ahead, and differ from claim to claim, so
-//! that those who came together do not go on asking together.
+//! The pauses grow while a claim waits, end with the first lease ahead, and differ from claim to claim,
+//! so that claims that came together do not keep asking together.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,24 +14,24 @@ use leasehold_core::{ClaimId, SILENT_AFTER};
 pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
 
 impl Pollers {
-    /// How long the claim, which asked just now, leaves the server alone, where the first ahead ends
-    /// after `first_end`.
+    /// Returns how long the claim, which asked just now, leaves the server alone, where the first claim
+    /// ahead ends after `first_end`.
     pub(crate) fn pause(&self, id: ClaimId, first_end: Duration) -> Duration {
         let round = self.count(id);
         let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
         jittered(id, pause, round).min(first_end.saturating_add(TICK))
     }
 
-    /// The claim holds, or has ended.
+    /// Forgets a claim that holds, or has ended.
     pub(crate) fn forget(&self, id: ClaimId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// How often the claim had asked before.
+    /// Returns how often the claim had asked before.
     fn count(&self, id: ClaimId) -> u32 {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
-            // Whoever is not remembered asks as seldom as one that has waited long.
+            // A claim that is not remembered asks as seldom as one that has waited long.
             return u32::MAX;
         }
         let count = counts.entry(id).or_default();
@@ -40,14 +40,14 @@ impl Pollers {
     }
 }
 
-/// Three to four quarters of `pause`, another part for each claim and round.
+/// Returns three to four quarters of `pause`, a different part for each claim and round.
 pub(crate) fn jittered(id: ClaimId, pause: Duration, round: u32) -> Duration {
     // The id is random, so spreading it is all that there is to do.
     let mixed = (address(id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
     pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
 }
 
-/// The short name of a claim, by which it is called.
+/// Returns the short name of a claim, by which it is called.
 pub(crate) fn address(id: ClaimId) -> u32 {
     let [a, b, c, d, ..] = *id.as_bytes();
     u32::from_be_bytes([a, b, c, d])

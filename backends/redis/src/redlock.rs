@@ -47,17 +47,17 @@ impl RedlockConfig {
         Ok(config)
     }
 
-    /// The longest lease.
+    /// Returns the longest lease.
     pub fn max_ttl(&self) -> Duration {
         self.max_ttl
     }
 
-    /// The shortest lease.
+    /// Returns the shortest lease.
     pub fn min_ttl(&self) -> Duration {
         MIN_TTL
     }
 
-    /// The servers, not connected to yet.
+    /// Returns the servers, not connected to yet.
     pub fn members(&self) -> Vec<Arc<dyn Member>> {
         let member = |config: &RedisConfig| Arc::new(RedisNode::new(config.clone())) as Arc<dyn Member>;
         if self.servers.iter().any(RedisConfig::exposes_password) {
@@ -87,14 +87,14 @@ impl RedlockConfig {
 }
 
 impl fmt::Display for RedlockConfig {
-    /// The servers, without login and options.
+    /// Writes the servers, without login and options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers: Vec<String> = self.servers.iter().map(|server| server.endpoint.to_string()).collect();
         write!(f, "redlock://{}", servers.join(","))
     }
 }
 
-/// The options of each server, and what is an option of all of them together.
+/// Splits the options of each server from the option of all of them together.
 fn read_query(query: &str) -> Result<(String, Duration), Failure> {
     let mut options = Vec::new();
     let mut max_ttl = DEFAULT_MAX_TTL;

@@ -1,8 +1,8 @@
-//! What the server's and the network's refusals mean, and what a person can do about them.
+//! The meaning of the server's and the network's refusals, and advice about them.
 //!
 //! An answer is known to have changed nothing when the server refused it: scripts read before they
-//! write, what they write first is what may be refused, and a refusal to tell others at the end is
-//! passed over. What was sent and not answered is of unknown effect.
+//! write, what they write first is what may be refused, and a refusal to notify others at the end is
+//! ignored. A request that was sent and not answered is of unknown effect.
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all 
 +script|load +time +get +set +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
 +zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
 
-/// Why a socket could not be opened.
+/// Explains why a socket could not be opened.
 pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
     let advice = match error.kind() {
         io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
@@ -33,7 +33,7 @@ pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
     Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
 }
 
-/// Why TLS could not be agreed on.
+/// Explains why TLS could not be agreed on.
 pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
     let certificate =
         error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
@@ -54,7 +54,7 @@ pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
 }
 
-/// Why a connection ended before the server had answered on it.
+/// Explains why a connection ended before the server had answered on it.
 pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
     if let Endpoint::Tls { .. } = endpoint {
         return of_tls(error, &endpoint.to_string());
@@ -65,7 +65,7 @@ pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
     .because(error)
 }
 
-/// Why the server refuses a login.
+/// Explains why the server refuses a login.
 pub(crate) fn of_login(text: &str, address: &str) -> Failure {
     let (kind, advice) = if text.contains("without any password configured") {
         let advice =
@@ -81,7 +81,7 @@ pub(crate) fn of_login(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
 }
 
-/// A request that was sent, and that came to nothing.
+/// Explains why a request that was sent came to nothing.
 pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
         return Failure::unanswered(format!(
@@ -107,17 +107,17 @@ pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
     .because(error.clone())
 }
 
-/// Whether the server does not know a script (any more): it then did nothing.
+/// Returns `true` if the server does not know a script (any more): it then did nothing.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Whether the server refused because it is not, or not any more, the one to decide.
+/// Returns `true` if the server refused because it does not, or no longer does, decide.
 pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
     matches!(code_of(&text_of(error)), "READONLY" | "STALE_EPOCH" | "MASTERDOWN")
 }
 
-/// What a server of a cluster says of a request that it does not serve.
+/// The answer of a cluster's server to a request that it does not serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
     /// Another server serves the slot, as the one that was asked sees it. An empty host is its own.
@@ -126,7 +126,7 @@ pub(crate) enum Elsewhere {
     Referred { host: String, port: u16 },
     /// The slot is on its way, with some of the keys here and some there.
     Underway,
-    /// Nobody serves the slot for now.
+    /// No server serves the slot for now.
     Nobody,
     /// It is not the primary any more.
     Deposed,
@@ -134,7 +134,7 @@ pub(crate) enum Elsewhere {
     Outdated,
 }
 
-/// Whether, and where else, what was refused should be asked.
+/// Returns where else a refused request should be sent, if anywhere.
 pub(crate) fn elsewhere(error: &RedisError) -> Option<Elsewhere> {
     match code_of(&text_of(error)) {
         "READONLY" | "MASTERDOWN" => return Some(Elsewhere::Deposed),
@@ -154,12 +154,13 @@ pub(crate) fn elsewhere(error: &RedisError) -> Option<Elsewhere> {
     }
 }
 
-/// Whether a refused subscription belongs to another server of the cluster, or to this one at another time.
+/// Returns `true` if a refused subscription belongs to another server of the cluster, or to this one at
+/// another time.
 pub(crate) fn is_of_another(reason: &str) -> bool {
     ["MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| reason.starts_with(code))
 }
 
-/// A refusal that came as a text.
+/// Explains a refusal that came as a text.
 pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
     of_text(text, address)
 }
@@ -195,7 +196,7 @@ fn code_of(text: &str) -> &str {
 /// The code of what has no code of its own.
 const ANY: &str = "ERR";
 
-/// A refusal without what was asked for, which some servers repeat.
+/// Returns a refusal without the question, which some servers repeat.
 fn said(text: &str) -> &str {
     text.split("with args beginning with").next().unwrap_or(text)
 }
@@ -218,8 +219,8 @@ fn of_text(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
 }
 
-/// What a script is told that meets keys which its server has given away since the script began: it may
-/// have written.
+/// The errors in a script whose keys its server has given away since the script began: it may have
+/// written.
 const HALFWAY: [&str; 2] = ["non local key", "slot not served"];
 
 struct Known {
@@ -298,8 +299,8 @@ const KNOWN: &[Known] = &[
         FailureKind::Unavailable,
         "a script of another client blocks the server: wait, or SCRIPT KILL",
     ),
-    // Met by those who take a server of a cluster for a single one. Whoever knows the cluster deals
-    // with them.
+    // Seen by clients that take a server of a cluster for a single one. A client that knows the cluster
+    // deals with them.
     known("CROSSSLOT", FailureKind::Unsupported, OF_A_CLUSTER),
     known("MOVED", FailureKind::Unsupported, OF_A_CLUSTER),
     known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),

@@ -1,8 +1,8 @@
-//! Registers: a string each, compared and set by a script, told of on the channel of its resource.
+//! Registers: a string each, compared and set by a script, announced on the channel of its resource.
 //!
-//! Ground rules: the server decides. A stamp is drawn at random by whoever writes, so that one that
-//! comes back after a failover is still that of the same value, and a request that the network repeats
-//! is one write.
+//! Ground rules: the server decides. The writer draws a stamp at random, so that one that comes back
+//! after a failover still belongs to the same value, and a request that the network repeats is one
+//! write.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::scripts::{self, Script};
 use crate::waiting::ended;
 use crate::wire::Request;
 
-/// What a server of this profile promises of its registers.
+/// Returns what a server of this profile promises of its registers.
 pub(crate) fn promise(profile: &Profile) -> RegisterPromise {
     RegisterPromise { max_bytes: MAX_BYTES, waiting: profile.waiting, safety: profile.safety, forgets: true }
 }

@@ -1,8 +1,8 @@
 //! Waiting until replicas have what was written over a connection.
 //!
 //! `WAIT` is about what was written over the same connection, so it is sent over no other; and while it
-//! waits, that connection answers nothing else. So all who want to know at the same time share one
-//! `WAIT`: at most one is under way, and whoever comes meanwhile shares the next.
+//! waits, that connection answers nothing else. So all requests that want to know at the same time
+//! share one `WAIT`: at most one is under way, and requests that come meanwhile share the next.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use tokio::time::timeout_at;
 
 use crate::timer;
 
-/// What of a request replicas have to confirm.
+/// The part of a request that replicas have to confirm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirm {
-    /// How many.
+    /// The number of replicas.
     pub(crate) replicas: u32,
-    /// Whether an answer is one that has to be confirmed.
+    /// A test for the answers that have to be confirmed.
     pub(crate) counts: fn(&Value) -> bool,
 }
 
@@ -37,18 +37,18 @@ pub(crate) struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// The failure of whoever asked. What the script did stands.
+    /// Returns the failure for the request. The script's effect remains.
     pub(crate) fn into_failure(self) -> Failure {
         Failure::unanswered(self.to_string()).because(self)
     }
 
-    /// What `failure` is about, if it is of this kind.
+    /// Returns what `failure` is about, if it is of this kind.
     pub(crate) fn behind(failure: &Failure) -> Option<&Unconfirmed> {
         failure.source()?.downcast_ref()
     }
 }
 
-/// Who waits for the replicas on one connection.
+/// The requests that wait for the replicas on one connection.
 #[derive(Debug)]
 pub(crate) struct Barrier {
     turn: Semaphore,
@@ -58,13 +58,13 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Nobody waits yet.
+    /// Creates a barrier without waiters.
     pub(crate) fn new() -> Barrier {
         Barrier { turn: Semaphore::new(1), begun: AtomicU64::new(0), last: Mutex::default() }
     }
 
-    /// How many replicas have all that was answered over the connection before this call, within
-    /// `limit`; `ask` asks the server, which answers within the time that it is given.
+    /// Returns how many replicas have all that was answered over the connection before this call,
+    /// within `limit`; `ask` asks the server, which answers within the time that it is given.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; the next one asks for itself.
@@ -77,7 +77,7 @@ impl Barrier {
         let deadline = timer::after(limit);
         // A question that has begun already may have begun before what was written.
         let earlier = self.begun.load(Ordering::Acquire);
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let Ok(Ok(_turn)) = timeout_at(deadline, self.turn.acquire()).await else { return Ok(0) };
         let (number, had) = self.last();
         if number > earlier && had >= wanted {

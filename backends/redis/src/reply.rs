@@ -1,4 +1,4 @@
-//! What the scripts are given, and what they answer, as values.
+//! Arguments and answers of the scripts, as values.
 //!
 //! Nothing that comes over the wire is trusted: what does not parse is a failure, never a panic and
 //! never a guess.
@@ -10,7 +10,7 @@ use leasehold_core::{
 };
 use redis::Value;
 
-/// What a look saw.
+/// The result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Granted(Fence),
@@ -19,18 +19,18 @@ pub(crate) enum Look {
         first_end: Duration,
         /// When another look challenges one of those ahead, or calls more of the line.
         look_in: Option<Duration>,
-        /// How many of those ahead wait, too.
+        /// The number of those ahead that wait, too.
         behind: u32,
     },
     Full,
 }
 
-/// A claim as the sorted sets name it.
+/// Writes a claim as the sorted sets name it.
 pub(crate) fn member(claim: &Claim) -> String {
     format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
 }
 
-/// A duration in whole milliseconds, at least one.
+/// Writes a duration in whole milliseconds, at least one.
 pub(crate) fn millis(duration: Duration) -> String {
     duration.as_millis().max(1).to_string()
 }
@@ -53,17 +53,17 @@ pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
     }
 }
 
-/// Whether the script `contend` has granted.
+/// Returns `true` if the script `contend` has granted.
 pub(crate) fn is_grant(answer: &Value) -> bool {
     matches!(answer, Value::Array(parts) if parts.first() == Some(&Value::Int(1)))
 }
 
-/// Whether the script `contend` has granted what the claim held before.
+/// Returns `true` if the script `contend` has granted what the claim held before.
 pub(crate) fn was_held(answer: &Value) -> bool {
     matches!(answer, Value::Array(parts) if parts.get(3) == Some(&Value::Int(1)) && is_grant(answer))
 }
 
-/// Whether the script `renew` has extended any claim.
+/// Returns `true` if the script `renew` has extended any claim.
 pub(crate) fn has_renewed(answer: &Value) -> bool {
     matches!(answer, Value::Array(parts) if parts.contains(&Value::Int(1)))
 }
@@ -107,7 +107,7 @@ fn standings(list: Value, now: u64) -> Result<Vec<Standing>, Failure> {
     let mut standings = Vec::with_capacity(list.len() / 3);
     while let (Some(member), Some(end), Some(written)) = (list.next(), list.next(), list.next()) {
         let (member, end): (String, u64) = (read(member)?, read(end)?);
-        // A note is text of whoever wrote it; other clients may write what is not UTF-8.
+        // A note is text of its writer; other clients may write text that is not UTF-8.
         let written: Vec<u8> = read(written)?;
         standings.push(standing(&member, end, &String::from_utf8_lossy(&written), now)?);
     }
@@ -116,7 +116,7 @@ fn standings(list: Value, now: u64) -> Result<Vec<Standing>, Failure> {
 
 fn standing(member: &str, end: u64, written: &str, now: u64) -> Result<Standing, Failure> {
     let (id, share) = parse_member(member).ok_or_else(|| foreign(member))?;
-    // What is written about a claim may be gone (evicted) although the claim holds.
+    // The text about a claim may be gone (evicted) although the claim holds.
     let mut parts = written.splitn(5, ':');
     let fence = parts.next().and_then(parse_fence).filter(|fence| fence.seq > 0);
     let since = parts.next().and_then(|since| since.parse().ok());
@@ -159,7 +159,7 @@ fn foreign(member: &str) -> Failure {
     )
 }
 
-/// The failure of an answer that is none.
+/// Returns the failure for an answer that is not understood.
 pub(crate) fn not_understood() -> Failure {
     Failure::new(
         FailureKind::Unsupported,

@@ -7,7 +7,7 @@ use crate::dialect::Dialect;
 use crate::refusal::ACL_RULES;
 
 impl RedisConfig {
-    /// The rules of an ACL user of one server that suffice for these locks, to be pasted behind
+    /// Returns the rules of an ACL user of one server that suffice for these locks, to be pasted behind
     /// `ACL SETUSER name on >password`.
     ///
     /// Without `+info` and `+config|get` the profile assumes the weaker, `+scan` is for listings,
@@ -53,7 +53,7 @@ impl RedisConfig {
                     }
                 },
                 vec!["redisson_lock__channel:*".to_owned(), "redisson_rwlock:*".to_owned()],
-                // Also one that only polls tells others.
+                // A client that only polls notifies others, too.
                 format!("{HASH}{}", if told { " +subscribe +unsubscribe" } else { "" }),
             ),
         };
@@ -61,7 +61,7 @@ impl RedisConfig {
     }
 }
 
-/// What an ACL user may do.
+/// The permissions of an ACL user.
 struct Rights {
     keys: Vec<String>,
     channels: Vec<String>,
@@ -69,7 +69,7 @@ struct Rights {
 }
 
 impl Rights {
-    /// Those of leasehold's own form.
+    /// Returns those of leasehold's own form.
     fn native(prefix: &str, told: bool) -> Rights {
         let name = format!("{{{prefix}:*");
         let commands = words(ACL_RULES).into_iter().filter(|word| word.starts_with('+'));
@@ -84,7 +84,7 @@ impl Rights {
     }
 }
 
-/// What every dialect needs.
+/// The permissions that every dialect needs.
 const COMMON: &str = "+ping +eval +evalsha +get +set +del +pttl +pexpire +hdel";
 const HASH: &str = "+hgetall +hget +hset +incr +publish";
 const OPTIONAL: &str = "+select +scan +info +config|get";

@@ -14,13 +14,13 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// A script of this text.
+    /// Creates a script of this text.
     pub(crate) fn new(source: &'static str, stamp: Stamp) -> Script {
         Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp }
     }
 }
 
-/// What a request is given beside its own arguments.
+/// The values that a request is given beside its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stamp {
     /// Nothing.

@@ -58,7 +58,7 @@ struct Sentinel {
 }
 
 impl Sentinels {
-    /// The Sentinels that `config` names, none of which was asked yet.
+    /// Creates the Sentinels that `config` names, none of which was asked yet.
     pub(crate) fn new(config: RedisConfig, group: Group) -> Sentinels {
         let sentinel = |host: &Host| {
             let config = config.for_sentinel(&group, host);
@@ -105,7 +105,7 @@ impl Source for Sentinels {
         let view = self.shared.views.now();
         let named = self.shared.ask().await?;
         self.shared.believe(&named)?;
-        // Epochs of Sentinels begin at 0, which is what fences have where nobody elects.
+        // Epochs of Sentinels begin at 0, which is the epoch in fences of servers without an election.
         let epoch = named.epoch.saturating_add(1);
         Ok(Target { endpoint: self.shared.config.endpoint_at(&named.host), epoch, view })
     }
@@ -151,7 +151,7 @@ impl Source for Sentinels {
     }
 }
 
-/// How long those who have not answered are waited for once a majority has.
+/// The time to wait for Sentinels that have not answered, once a majority has.
 const GRACE: Duration = Duration::from_millis(200);
 
 impl Shared {

@@ -1,4 +1,4 @@
-//! What the server is, and what it can therefore promise.
+//! The facts about the server, and the promises that follow from them.
 //!
 //! Asked once, when the backend connects. What may not be asked is assumed to be the weaker.
 
@@ -13,7 +13,7 @@ use redis::{Cmd, Value, cmd};
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::wire::Wire;
 
-/// What is known of the server.
+/// The facts that are known of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Server {
@@ -21,20 +21,20 @@ pub struct Server {
     pub version: Option<String>,
     /// The identity of the running process; another one after a restart.
     pub run_id: Option<String>,
-    /// What it evicts when memory is full.
+    /// The policy by which it evicts when memory is full.
     pub maxmemory_policy: Option<String>,
-    /// Whether it writes an append-only file.
+    /// `true` if it writes an append-only file.
     pub appendonly: Option<bool>,
     /// When it flushes that file to disk, where `CONFIG GET` is permitted.
     pub appendfsync: Option<String>,
     /// Set if it flushes nothing while it rewrites that file or saves a snapshot, where `CONFIG GET` is
     /// permitted.
     pub no_appendfsync_on_rewrite: Option<bool>,
-    /// How many replicas follow it.
+    /// The number of replicas that follow it.
     pub replicas: Option<u32>,
-    /// Whether it is a replica itself.
+    /// `true` if it is a replica itself.
     pub is_replica: bool,
-    /// Whether it is a server of a cluster.
+    /// `true` if it is a server of a cluster.
     pub is_of_cluster: bool,
 }
 
@@ -64,7 +64,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What may be relied on of all of several servers; `None` of none.
+    /// Returns what may be relied on of all of several servers; `None` of none.
     pub(crate) fn weakest(servers: Vec<Server>) -> Option<Server> {
         servers.into_iter().reduce(|one, other| Server {
             version: match (&one.version, &other.version) {
@@ -99,12 +99,12 @@ impl Server {
         Err(Failure::new(FailureKind::Unsupported, Effect::None, advice))
     }
 
-    /// Whether it knows channels that only the servers of a slot carry.
+    /// Returns `true` if it knows channels that only the servers of a slot carry.
     pub(crate) fn has_shard_channels(&self) -> bool {
         self.version.as_deref().is_some_and(|text| version(text) >= (7, 0))
     }
 
-    /// What a connection to this server promises.
+    /// Returns what a connection to this server promises.
     pub(crate) fn profile(&self, config: &RedisConfig) -> Profile {
         Profile {
             name: "redis",
@@ -134,12 +134,12 @@ impl Server {
         }
     }
 
-    /// Whether it never throws data away to make room.
+    /// Returns `true` if it never throws data away to make room.
     fn keeps_all(&self) -> bool {
         self.maxmemory_policy.as_deref() == Some("noeviction")
     }
 
-    /// Whether nothing but the loss of its disk takes away what the server has confirmed.
+    /// Returns `true` if nothing but the loss of its disk takes away what the server has confirmed.
     fn is_durable(&self) -> bool {
         self.keeps_all()
             && self.appendonly == Some(true)
@@ -201,21 +201,21 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 /// The longest lease.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the
-/// line waits for: a dead waiter is passed over within the grace of its call once its turn comes, or
-/// once it keeps another from what is free.
+/// The time for which a place is kept for a waiter that is not heard of. It is generous, because the
+/// line does not wait for it: a dead waiter is passed over within the grace of its call once its turn
+/// comes, or once it keeps another from what is free.
 pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// The most claims that one script renews: about a millisecond of the server's time.
 pub(crate) const RENEW_BATCH_MAX: usize = 500;
 
-/// `None` where the server does not permit the question, or does not know it.
+/// Returns `None` where the server does not permit the question, or does not know it.
 async fn answered(wire: &Wire, question: &Cmd, limit: Duration) -> Result<Option<Value>, Failure> {
     match wire.command(question, limit).await {
         Ok(value) => Ok(Some(value)),
         Err(failure) if matches!(failure.kind, FailureKind::Denied | FailureKind::Unsupported) => Ok(None),
-        // Some proxies end the connection where they do not know a command. Whoever does so answers on
-        // another.
+        // Some proxies end the connection where they do not know a command. Such a proxy answers on
+        // another connection.
         Err(failure) if failure.effect == Effect::Unknown => {
             wire.command(&cmd("PING"), limit).await.map_err(|_| failure)?;
             Ok(None)
@@ -232,7 +232,7 @@ fn is_too_old(text: &str) -> bool {
     version(text) < (6, 2)
 }
 
-/// The first two numbers; what is no number counts as the newest.
+/// Parses the first two numbers; a part that is not a number counts as the newest.
 fn version(text: &str) -> (u32, u32) {
     let mut parts = text.split('.').map(|part| part.parse::<u32>().unwrap_or(u32::MAX));
     (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(u32::MAX))

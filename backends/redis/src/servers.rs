@@ -1,7 +1,7 @@
-//! Where requests go: to the one server that there is, or to those of a cluster that serve their slots.
+//! The destination of requests: the only server, or those of a cluster that serve their slots.
 //!
-//! A request is sent again only where it is known that nothing was done: by a server that refused it
-//! because another one is to be asked, or that was not reached. What was sent and not answered is told
+//! A request is sent again only where it is known that nothing was done: the server refused it because
+//! another one is to be asked, or was not reached. A request that was sent and not answered is reported
 //! as such, also where its server was replaced meanwhile.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::timer::{self, Limit};
 use crate::view::slot_of;
 use crate::wire::{As, Miss, Request, Wire};
 
-/// Where requests go.
+/// The destination of requests.
 #[derive(Debug)]
 pub(crate) enum Servers {
     One(Arc<Wire>),
@@ -51,7 +51,8 @@ impl Servers {
         }
     }
 
-    /// Which of these keys one script may have together, as positions: all, or those of a slot.
+    /// Groups these keys by those that one script may have together, as positions: all, or those of a
+    /// slot.
     pub(crate) fn together(&self, keys: &[String]) -> Vec<Vec<usize>> {
         match self {
             Servers::One(_) if keys.is_empty() => Vec::new(),
@@ -71,7 +72,7 @@ impl Servers {
         }
     }
 
-    /// Which server decides over a key: another number for each.
+    /// Returns a number for the server that decides over a key, a different one for each.
     pub(crate) fn part(&self, key: &str) -> u64 {
         match self {
             Servers::One(_) => 0,
@@ -79,7 +80,7 @@ impl Servers {
         }
     }
 
-    /// Each server that decides over anything.
+    /// Returns each server that decides over anything.
     pub(crate) async fn each(&self) -> Result<Vec<Arc<Wire>>, Failure> {
         match self {
             Servers::One(wire) => Ok(vec![wire.clone()]),
@@ -91,10 +92,10 @@ impl Servers {
     }
 }
 
-/// Who is listened to.
+/// The connections that are listened to.
 #[derive(Debug)]
 pub(crate) enum Listening {
-    /// One connection, whatever the channel.
+    /// One connection for all channels.
     One(Subscriber),
     /// The server of the channel's slot.
     BySlot(Arc<Servers>),
@@ -120,7 +121,7 @@ impl Listening {
         }
     }
 
-    /// Whether news of this channel would come to this ear, were its connection not broken.
+    /// Returns `true` if news of this channel would come to this ear, were its connection not broken.
     pub(crate) fn is_right(&self, ear: &Ear, channel: &str) -> bool {
         match self {
             Listening::One(_) => true,
@@ -153,7 +154,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 struct Open {
     position: usize,
     slot: u16,
-    /// Where the owner has sent it, for once.
+    /// The server to which the owner has sent it, for once.
     referred: Option<(String, u16)>,
     last: Option<Last>,
 }
@@ -164,7 +165,7 @@ struct Last {
     is_outdated: bool,
 }
 
-/// What a round of requests has shown.
+/// The outcome of a round of requests.
 #[derive(Default)]
 struct Shown {
     stale: bool,
@@ -227,8 +228,8 @@ impl Cluster {
                 break;
             }
             self.learn_and_wait(&shown, round, limit.end()).await;
-            // What is sent at the end could not be answered any more, and nobody would know what became
-            // of it.
+            // A request that is sent at the end could not be answered any more, and its effect would
+            // stay unknown.
             if limit.left().is_zero() {
                 break;
             }
@@ -309,7 +310,7 @@ impl Cluster {
     async fn replaced(&self, silent: &Member, slot: u16) {
         loop {
             tokio::time::sleep(SILENCE).await;
-            // That nobody tells does not say anything about the one that is waited for.
+            // The lack of an answer says nothing about the server that is waited for.
             let _ = self.refresh(None).await;
             if self.owner(slot).is_some_and(|owner| owner.id != silent.id) {
                 return;
@@ -320,7 +321,7 @@ impl Cluster {
     async fn learn_and_wait(&self, shown: &Shown, round: u32, deadline: Instant) {
         if shown.stale {
             let first = shown.first.as_ref().map(|(host, port)| self.endpoint_of(host, *port));
-            // Where nobody tells, what is known has to do.
+            // Without an answer, the view that is known has to do.
             _ = tokio::time::timeout_at(deadline, self.refresh(first)).await;
         }
         if shown.wait || round >= EAGER_ROUNDS {
@@ -331,13 +332,13 @@ impl Cluster {
 }
 
 impl Open {
-    /// Where the request goes next.
+    /// Follows the refusal to where the request goes next.
     fn follow(&mut self, elsewhere: Elsewhere, shown: &mut Shown) {
         self.referred = None;
         match elsewhere {
             Elsewhere::Moved { host, port } => {
                 shown.stale = true;
-                // Whoever serves the slot knows that best.
+                // The server that serves the slot knows that best.
                 shown.first = Some((host, port)).filter(|(host, _)| !host.is_empty());
             }
             Elsewhere::Referred { host, port } => self.referred = Some((host, port)),

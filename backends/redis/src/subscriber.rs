@@ -1,8 +1,8 @@
 //! One subscription connection for all waiters of a client.
 //!
 //! Any number of waiters share it; a channel is subscribed once, however many listen. The connection
-//! exists only while somebody listens. When it breaks, everybody is told to look for themselves, and
-//! until it is back they know that they hear nothing.
+//! exists only while it has listeners. When it breaks, all waiters are notified to look for themselves,
+//! and until it is back they know that they hear nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,19 +21,19 @@ use crate::refusal;
 use crate::target::Target;
 use crate::timer;
 
-/// Listens on channels for whoever waits.
+/// A listener on channels, on behalf of waiters.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What is told on the channel of a resource.
+/// The news on the channel of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// Anything may have changed: look.
     Everyone,
-    /// Something became free, and nobody in the line was called for it.
+    /// Something became free, and no waiter was called for it.
     Freed,
     /// These claims have to answer, and one may have answered.
     Called {
@@ -110,7 +110,7 @@ impl Subscriber {
             .for_each(|(_, entry)| entry.tell(News::Everyone));
     }
 
-    /// Whether this ear listens here.
+    /// Returns `true` if this ear listens here.
     pub(crate) fn has(&self, ear: &Ear) -> bool {
         Arc::ptr_eq(&self.shared, &ear.shared)
     }
@@ -133,7 +133,7 @@ impl Drop for Subscriber {
 }
 
 impl Ear {
-    /// The next news. Where some were missed, it is [`News::Everyone`].
+    /// Waits for the next news. Where some were missed, it is [`News::Everyone`].
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -141,12 +141,12 @@ impl Ear {
         match self.news.recv().await {
             Ok(news) => news,
             Err(broadcast::error::RecvError::Lagged(_)) => News::Everyone,
-            // Every sender lives as long as its listeners; whatever this is, looking is right.
+            // Every sender lives as long as its listeners; looking is right in any case.
             Err(broadcast::error::RecvError::Closed) => News::Everyone,
         }
     }
 
-    /// Whether news can be heard at present.
+    /// Returns `true` if news can be heard at present.
     pub(crate) fn is_hearing(&self) -> bool {
         matches!(*self.state.borrow(), State::Hearing)
     }
@@ -167,14 +167,14 @@ const MAX_CHANNELS: usize = 100_000;
 /// Channels that are subscribed by one command.
 const MAX_SUBSCRIBE: usize = 500;
 
-/// News that a slow listener may leave unread before it is told to look.
+/// The number of news that a slow listener may leave unread before it has to look.
 const BACKLOG: usize = 32;
 
-/// How long a channel without listeners stays subscribed: waits for the same resource often follow each
-/// other closely.
+/// The time for which a channel without listeners stays subscribed: waits for the same resource often
+/// follow each other closely.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The period in which channels without listeners are given up and the connection is pinged. A ping
+/// The period in which channels without listeners are unsubscribed and the connection is pinged. A ping
 /// notices a server that died silently; waiters must not miss news for much longer than the cluster
 /// takes to replace it.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -191,7 +191,7 @@ struct Shared {
     work: Notify,
 }
 
-/// Who listens where.
+/// The listeners of each channel.
 #[derive(Debug, Default)]
 struct Board {
     channels: HashMap<String, Channel>,
@@ -245,15 +245,14 @@ impl Channel {
 
     fn set(&self, state: &State) {
         let before = self.state.send_replace(state.clone());
-        // Whoever waited for its first subscription looks next anyway; everybody else may have missed
-        // something.
+        // A waiter for its first subscription looks next anyway; all others may have missed something.
         if !matches!(before, State::Wanted) {
             self.tell(News::Everyone);
         }
     }
 
     fn tell(&self, news: News) {
-        // Nobody listening is no error.
+        // A message without a listener is not an error.
         let _ = self.news.send(news);
     }
 }
@@ -267,7 +266,7 @@ impl Shared {
         self.board().channels.values().all(|entry| entry.listeners == 0)
     }
 
-    /// A new connection has subscribed nothing yet.
+    /// Wants all subscriptions again: a new connection has none yet.
     fn want_all(&self) {
         let mut board = self.board();
         board.wanted = board.channels.keys().cloned().collect();
@@ -291,7 +290,7 @@ impl Shared {
         next.into_iter().collect()
     }
 
-    /// Forgets channels that nobody has listened to for a while.
+    /// Forgets channels that had no listener for a while.
     fn forget_quiet(&self) {
         let stays = |entry: &Channel| entry.listeners > 0 || entry.quiet_since.elapsed() < LINGER;
         self.board().channels.retain(|_, entry| stays(entry));
@@ -357,7 +356,7 @@ enum Ended {
     Unheard,
 }
 
-/// Serves one connection until it breaks or nobody listens any more.
+/// Serves one connection until it breaks or has no listeners any more.
 async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
     let mut subscribed = Subscribed::new();
     let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
@@ -379,7 +378,7 @@ async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
                 Ok(())
             }
             () = shared.work.notified() => subscribe(shared, &mut ears, &mut subscribed).await,
-            // Whoever decides now tells on a connection of its own.
+            // The server that decides now sends its news on a connection of its own.
             () = source.superseded(target) => return broken,
             () = timer::at(overdue) => return broken,
             _ = sweep.tick() => tidy(shared, &mut ears, &mut subscribed).await,
@@ -440,8 +439,8 @@ async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed
     }
 }
 
-/// Unsubscribes what nobody listens to any more, and asks a silent connection for a sign of life: one
-/// that is cut off without a word would otherwise be listened to for ever.
+/// Unsubscribes channels that have no listeners any more, and pings a silent connection: one that is
+/// cut off without a word would otherwise be listened to for ever.
 async fn tidy(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed) -> io::Result<()> {
     ears.ping().await?;
     shared.forget_quiet();
@@ -501,7 +500,7 @@ mod tests {
         };
         let mut subscribed = Subscribed::new();
         assert_eq!(shared.take_wanted(&subscribed), ["c"]);
-        // It was given up and asked for again before the server had answered the first.
+        // It was unsubscribed and subscribed again before the server had answered the first.
         subscribed.insert("c".to_owned(), Stage::Asked);
         pass_on(shared, Heard::Ended { channel: "c".into(), by: End::Us }, &mut subscribed, &target);
         pass_on(shared, Heard::Subscribed("c".into()), &mut subscribed, &target);

@@ -1,8 +1,8 @@
-//! Fences of resources that nobody uses any more: found, and removed without a fence ever going back.
+//! Finds the fences of unused resources, and removes them without a fence ever decreasing.
 //!
-//! Ground rules: the key of a fence goes only in the script that has seen to it that the floor of its
-//! slot is as high, so whatever is granted afterwards is above it, whatever the clock says. What is
-//! held or waited for stays.
+//! Ground rules: the key of a fence is removed only in the script that has seen to it that the floor of
+//! its slot is as high, so each later grant is above it, independent of the clock. Claims that hold or
+//! wait stay.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::reply;
 use crate::scripts;
 use crate::wire::{Request, Wire};
 
-/// What a sweep did.
+/// The outcome of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Fences that were looked at. One that the server shows twice counts twice.
@@ -26,7 +26,7 @@ pub struct Swept {
     pub forgotten: u64,
 }
 
-/// Removes the fences of resources that nobody has used for `unused_for`, on every server that decides.
+/// Removes the fences of resources that were not used for `unused_for`, on every server that decides.
 ///
 /// # Promises
 /// Nothing that is held or waited for is touched. The next fence of each resource is greater than all
@@ -99,7 +99,8 @@ impl RedisBackend {
     }
 }
 
-/// How many resources one script looks at, and for how many slots requests are under way at once.
+/// The number of resources that one script looks at, and of slots for which requests are under way at
+/// once.
 const BATCH_MAX: usize = 100;
 const BATCHES: usize = 100;
 

@@ -16,23 +16,23 @@ use crate::config::Endpoint;
 /// One server, and the epoch in which it decides.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    /// Where it is.
+    /// The place of the server.
     pub(crate) endpoint: Endpoint,
-    /// The epoch of the fences that it grants over this connection; 0 where nobody elects. Electors
+    /// The epoch of the fences that it grants over this connection; 0 without an election. Electors
     /// whose own epochs begin at 0 are counted from 1, so that none of their fences is taken for one of
-    /// a server that nobody elects.
+    /// a server without an election.
     pub(crate) epoch: u64,
     /// Which view of its source this is. Sources count them as they like.
     pub(crate) view: u64,
 }
 
-/// Whoever knows the target.
+/// A source that knows the target.
 #[async_trait]
 pub(crate) trait Source: Debug + Send + Sync {
-    /// For a person: what connections lead to.
+    /// Describes for a person what connections lead to.
     fn describe(&self) -> String;
 
-    /// The target now. Asked before each new connection.
+    /// Returns the target now. Asked before each new connection.
     async fn target(&self) -> Result<Target, Failure>;
 
     /// Refuses a new connection that does not lead to what the target says.
@@ -40,17 +40,19 @@ pub(crate) trait Source: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Whether nothing newer is known. Nothing is sent any more to a target that is not current.
+    /// Returns `true` if nothing newer is known. Nothing is sent any more to a target that is not
+    /// current.
     fn is_current(&self, _target: &Target) -> bool {
         true
     }
 
-    /// Where views change: their count, as targets carry it.
+    /// Returns where views change: their count, as targets carry it.
     fn changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
 
-    /// A server that was reached as `target` answered that it is not, or not any more, the one to decide.
+    /// Reports that a server that was reached as `target` answered that it does not, or no longer does,
+    /// decide.
     fn doubt(&self, _target: &Target) {}
 }
 
@@ -66,12 +68,12 @@ impl dyn Source + '_ {
     }
 }
 
-/// Counts the views of a source. Each doubt ends one, and what was connected under it is given up.
+/// Counts the views of a source. Each doubt ends one, and connections under it are abandoned.
 #[derive(Debug, Default)]
 pub(crate) struct Views(watch::Sender<u64>);
 
 impl Views {
-    /// The present one.
+    /// Returns the present one.
     pub(crate) fn now(&self) -> u64 {
         *self.0.borrow()
     }
@@ -90,7 +92,7 @@ impl Views {
         });
     }
 
-    /// For those who wait for the next.
+    /// Returns a receiver for the next change.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
     use crate::{RedisBackend, RedisConfig};
 
-    /// One server, in whatever epoch the test says.
+    /// One server, in the epoch that the test sets.
     #[derive(Debug)]
     struct Elected(Endpoint, AtomicU64);
 

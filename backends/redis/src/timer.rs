@@ -1,7 +1,7 @@
 //! The clock of the timers in here: when to look again, when to dial again, what has been quiet for long.
 //!
-//! It stands still while the machine is suspended, as the timers themselves do. Nothing that decides
-//! whether a lock is held is measured by it: that is counted from
+//! It stops while the machine is suspended, as the timers themselves do. Nothing that decides whether a
+//! lock is held is measured by it: that is counted from
 //! [`Patience::now`](leasehold_core::Patience::now).
 
 use std::fmt;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
-/// The present.
+/// Returns the present.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The moment that a pause from now ends.
+/// Returns the moment at which a pause from now ends.
 pub(crate) fn after(pause: Duration) -> Instant {
     now() + pause
 }
@@ -41,7 +41,7 @@ impl Limit {
         Limit { whole, end: after(whole) }
     }
 
-    /// When it ends.
+    /// Returns when it ends.
     pub(crate) fn end(self) -> Instant {
         self.end
     }

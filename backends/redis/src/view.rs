@@ -1,17 +1,17 @@
-//! Who serves which slot of a cluster, as one of its servers sees it.
+//! The assignment of a cluster's slots to servers, as one of its servers sees it.
 //!
 //! Read from `CLUSTER NODES`, the one answer that has addresses, slots and epochs together. Answers of
 //! different servers differ while they have not heard of each other, and nothing here depends on which
-//! of them is right: whoever does not serve a slot says so.
+//! of them is right: a server that does not serve a slot says so.
 
 use std::collections::{HashMap, HashSet};
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: of what stands between its first `{` and the next `}`, where there is anything.
+/// Returns the slot of a key: of the part between its first `{` and the next `}`, if that is not empty.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -24,7 +24,7 @@ pub(crate) struct Node {
     pub(crate) id: String,
     /// Empty where the server that was asked does not know its own address.
     pub(crate) host: String,
-    /// What it calls itself, where it has a name that certificates may be made for.
+    /// The name that it gives itself, where it has one that certificates may be made for.
     pub(crate) name: Option<String>,
     pub(crate) port: u16,
     /// Since which epoch it serves its slots; a replica's is that of its primary.
@@ -34,7 +34,7 @@ pub(crate) struct Node {
     is_asked: bool,
     /// The id of the primary that a replica follows.
     follows: Option<String>,
-    /// Whether it is worth asking: not taken for dead, and not on its way in or out.
+    /// `true` if it is worth asking: not taken for dead, and not on its way in or out.
     pub(crate) is_reachable: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Node {
 pub(crate) struct View {
     nodes: Vec<Node>,
     by_id: HashMap<String, usize>,
-    /// For each slot the position of its owner in `nodes`; nothing where nobody serves it.
+    /// For each slot the position of its owner in `nodes`; `None` where no server serves it.
     owners: Vec<Option<u16>>,
 }
 
@@ -57,23 +57,23 @@ impl View {
         Ok(view)
     }
 
-    /// The owner of a slot.
+    /// Returns the owner of a slot.
     pub(crate) fn owner(&self, slot: u16) -> Option<&Node> {
         let position = (*self.owners.get(usize::from(slot))?)?;
         self.nodes.get(usize::from(position))
     }
 
-    /// One server.
+    /// Returns one server.
     pub(crate) fn node(&self, id: &str) -> Option<&Node> {
         self.nodes.get(*self.by_id.get(id)?)
     }
 
-    /// All servers, in the order of the answer.
+    /// Returns all servers, in the order of the answer.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The servers that serve at least one slot.
+    /// Returns the servers that serve at least one slot.
     pub(crate) fn primaries(&self) -> impl Iterator<Item = &Node> {
         let mut serves = vec![false; self.nodes.len()];
         for position in self.owners.iter().flatten() {
@@ -113,7 +113,7 @@ impl View {
         self
     }
 
-    /// The slots that another server serves than in `earlier`, or nobody any more.
+    /// Returns the slots that another server than in `earlier` serves, or no server any more.
     pub(crate) fn moved_since(&self, earlier: &View) -> HashSet<u16> {
         let moved = |slot: &u16| {
             let (before, now) = (earlier.owner(*slot), self.owner(*slot));
@@ -138,7 +138,7 @@ impl View {
             .find(|node| node.port == port && (node.host == host || node.name.as_deref() == Some(host)))
     }
 
-    /// The replicas of a server that can be reached.
+    /// Returns the replicas of a server that can be reached.
     pub(crate) fn replicas_of(&self, id: &str) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(move |node| node.is_reachable && node.follows.as_deref() == Some(id))
     }
@@ -167,8 +167,8 @@ impl View {
             follows: (*primary != "-").then(|| (*primary).to_owned()),
             is_reachable: !["fail", "handshake", "noaddr"].into_iter().any(has),
         });
-        // What stands in brackets is on its way, and belongs to whoever has it in its list until it has
-        // arrived.
+        // A slot in brackets is on its way, and belongs to the server that has it in its list until it
+        // has arrived.
         for word in slots.iter().filter(|word| !word.starts_with('[')) {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
             let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
@@ -187,7 +187,7 @@ fn not_understood(line: &str) -> Failure {
     )
 }
 
-/// CRC-16 as in XMODEM: the polynomial 0x1021, from zero.
+/// Computes CRC-16 as in XMODEM: the polynomial 0x1021, from zero.
 pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -252,7 +252,7 @@ mod tests {
         let owner = |slot| view.owner(slot).map(|node| (node.id.as_str(), node.epoch));
         assert_eq!((owner(5), owner(150)), (Some(("b", 9)), Some(("c", 3))));
         assert!(view.agrees_with(&heard) && view.moved_since(&heard).is_empty());
-        // What a server says of itself counts: it may have been set up anew.
+        // A server's report of itself counts: it may have been set up anew.
         let own = "a h:1@2 myself,master - 0 0 1 connected 0-99\nb h:2@2 slave a 0 0 1 connected\n";
         let view = View::read(own).unwrap().no_older_than(&heard);
         assert_eq!(view.owner(5).map(|node| (node.id.as_str(), node.epoch)), Some(("a", 9)));

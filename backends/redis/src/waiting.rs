@@ -1,4 +1,4 @@
-//! How a claim comes to be held: look, and wait for news, or look again later.
+//! The way of a claim to being held: look, and wait for news, or look again later.
 //!
 //! The server decides; a waiter only has to look at the right moments. It looks when its turn is
 //! called, when the first of those ahead may have ended, and now and then for safety, which also keeps
@@ -24,7 +24,7 @@ use crate::timer;
 use crate::wire::Request;
 
 impl RedisBackend {
-    /// One step towards holding the claim.
+    /// Takes one step towards holding the claim.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         check_ttl(claim.ttl)?;
         let asking = Asking { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
@@ -45,7 +45,7 @@ impl RedisBackend {
 /// Longest time between two looks of a waiter: a third of what its place is kept, so that two may fail.
 const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 
-/// What the server does with a claim that is not admitted.
+/// The server's treatment of a claim that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// It keeps a place in the line, or none where waiters have no order.
@@ -60,20 +60,20 @@ struct Asking<'a> {
     keys: Keys,
 }
 
-/// What one look saw.
+/// The result of one look.
 enum Seen {
     Granted(Grant),
     Busy(Line),
 }
 
-/// What is ahead of a claim that waits.
+/// The claims ahead of one that waits.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     ahead: u32,
     first_end: Duration,
     /// When another look challenges one of those ahead, or calls more of the line.
     look_in: Option<Duration>,
-    /// How many of those ahead wait, too. Those who hold do not look, so nobody leaves them time for it.
+    /// The number of those ahead that wait, too. Holders do not look, so they are left no time for it.
     behind: u32,
 }
 
@@ -209,7 +209,8 @@ impl Asking<'_> {
             Err(failure) if Unconfirmed::behind(&failure).is_some_and(|of| !reply::was_held(&of.value)) => {
                 return Err(self.give_back(failure).await);
             }
-            // What was held before is not ended for want of replicas: its client asks again, or releases it.
+            // A claim that was held before is not ended for want of replicas: its client asks again, or
+            // releases it.
             answer => answer?,
         };
         match reply::look(answer)? {
@@ -236,7 +237,8 @@ impl Asking<'_> {
                 self.claim.resource,
                 unconfirmed.detail()
             )),
-            // Where it cannot be ended, it may stand until its ttl ends, as after any failure of this effect.
+            // Where it cannot be ended, it may remain until its ttl ends, as after any failure of this
+            // effect.
             Err(_) => unconfirmed,
         }
     }
@@ -259,7 +261,7 @@ impl Asking<'_> {
         }
     }
 
-    /// What this claim is called by.
+    /// Returns the address by which this claim is called.
     fn address(&self) -> u32 {
         polling::address(self.claim.id)
     }

@@ -36,18 +36,18 @@ pub(crate) struct Request {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
-    /// What replicas have to confirm, where anything.
+    /// The replicas' confirmation that is required, if any.
     pub(crate) confirm: Option<Confirm>,
 }
 
 impl Wire {
-    /// A wire that is not connected yet.
+    /// Creates a wire that is not connected yet.
     pub(crate) fn new(dialer: Arc<Dialer>) -> Wire {
         let line = Line { dialing: None, outage: Backoff::new(FIRST_PAUSE, LAST_PAUSE), last: None };
         Wire { dialer, line: Mutex::new(line) }
     }
 
-    /// Where requests go, for a person.
+    /// Describes for a person where requests go.
     pub(crate) fn address(&self) -> String {
         self.dialer.source().describe()
     }
@@ -57,7 +57,7 @@ impl Wire {
         self.connected(Limit::of(limit)).await.map(drop)
     }
 
-    /// Ends a connection that nobody needs for now; the next request makes another.
+    /// Ends a connection that is not needed for now; the next request makes another.
     pub(crate) fn hang_up(&self) {
         let connected = self.line().dialing.clone().filter(|dialing| matches!(dialing.peek(), Some(Ok(_))));
         if let Some(dialing) = connected {
@@ -79,8 +79,8 @@ impl Wire {
     async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         let limit = Limit::of(limit);
         let mut outcomes = self.attempt(requests, As::Known, limit).await;
-        // What was refused by a server that does not decide did nothing: once more, where a new
-        // connection leads.
+        // A server that does not decide refused, and did nothing: try once more, where a new connection
+        // leads.
         let refused = |position: &usize| {
             matches!(
                 outcomes.get(*position),
@@ -122,7 +122,7 @@ impl Wire {
         match link.barrier().pass(confirm.replicas, patience, ask).await {
             Ok(had) if had >= confirm.replicas => Ok(value),
             Ok(had) => Err(Unconfirmed { value, had, wanted: confirm.replicas }.into_failure()),
-            // Whatever became of the question, the script has run.
+            // The script has run, independent of the outcome of the question.
             Err(mut failure) => {
                 failure.effect = Effect::Unknown;
                 Err(failure)
@@ -290,7 +290,7 @@ impl Wire {
         Err(Failure::unavailable(format!("{} ends every connection as soon as it is made", self.address())))
     }
 
-    /// The connection that there is, or the attempt to make one.
+    /// Returns the existing connection, or the attempt to make one.
     fn dialing(&self) -> Dialing {
         let mut line = self.line();
         // A request that comes after an attempt has failed gets another.
@@ -321,7 +321,7 @@ impl Wire {
         }
     }
 
-    /// The failure of one that could not wait for a connection any longer.
+    /// Returns the failure of a request that could not wait for a connection any longer.
     fn unreached(&self, limit: Limit) -> Failure {
         self.line().last.clone().unwrap_or_else(|| {
             Failure::unavailable(format!(
@@ -337,12 +337,12 @@ impl Wire {
 }
 
 impl Request {
-    /// By the script's name; the arguments are what most requests consist of.
+    /// Builds the command by the script's name; the arguments are what most requests consist of.
     fn short(&self, link: &Link) -> Cmd {
         self.write("EVALSHA", &self.script.sha, link)
     }
 
-    /// With the script's text, which the server then knows by name.
+    /// Builds the command with the script's text, which the server then knows by name.
     fn full(&self, link: &Link) -> Cmd {
         self.write("EVAL", self.script.source, link)
     }
@@ -418,11 +418,11 @@ impl Miss {
     }
 }
 
-/// What came instead of an answer.
+/// The trouble that came instead of an answer.
 #[derive(Clone, Debug)]
 enum Trouble {
     UnknownScript,
-    /// The server is not, or not any more, the one to decide. It changed nothing.
+    /// The server does not, or no longer does, decide. It changed nothing.
     NotTheOne(RedisError),
     Refused(RedisError),
     Failed(Failure),
@@ -461,8 +461,8 @@ fn miss(trouble: Trouble, link: &Link) -> Miss {
     }
 }
 
-/// How much later than asked for a server may answer that it has waited: an idle one looks at its
-/// timeouts ten times a second.
+/// The time after the requested limit within which a server may answer that it has waited: an idle one
+/// looks at its timeouts ten times a second.
 const ANSWER_SLACK: Duration = Duration::from_millis(500);
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead,

@@ -1,4 +1,4 @@
-//! What a URL says about the dialect, and what the dialect says about the rest of the URL.
+//! The part of a URL that concerns the dialect, and the dialect's limits on the rest of the URL.
 
 use leasehold_core::{Failure, Order};
 use url::Url;
@@ -30,22 +30,22 @@ impl Dialect {
         })
     }
 
-    /// Whether a release is told to those who wait.
+    /// Returns `true` if a release is announced to waiters.
     fn notifies(self) -> bool {
         matches!(self, Dialect::Native | Dialect::Redisson)
     }
 }
 
 impl RedisConfig {
-    /// The configurations of two backends, where the URL says `dialect=dual:…`: the one of the other
-    /// library's locks, and the native one, which are to be held together.
+    /// Returns the configurations of two backends, where the URL says `dialect=dual:…`: the one of the
+    /// other library's locks, and the native one, which are to be held together.
     pub fn dual(&self) -> Option<(RedisConfig, RedisConfig)> {
         if !self.dual {
             return None;
         }
         let (mut old, mut new) = (self.clone(), self.clone());
         (old.dual, new.dual) = (false, false);
-        // That a grant is on replicas is promised of the native lock, without which the other is not held.
+        // The native lock promises that a grant is on replicas; the other lock is not held without it.
         old.replicas = 0;
         old.lower();
         (new.dialect, new.key_prefix) = (Dialect::Native, String::new());

@@ -1,4 +1,4 @@
-//! What the scripts of the dialects answer, as values.
+//! Parses the answers of the dialects' scripts.
 //!
 //! All dialects answer alike. Nothing that comes over the wire is trusted: what does not parse is a failure.
 
@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::reply;
 
-/// What a look saw.
+/// The result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Granted(Option<Fence>),
@@ -62,17 +62,17 @@ fn standing(row: Value) -> Result<Standing, Failure> {
         fence: fence(seq),
         since_unix_ms: None,
         remaining: millis(left),
-        // A note is text of whoever wrote it; other clients may write what is not UTF-8.
+        // A note is text of its writer; other clients may write text that is not UTF-8.
         note: Note::clipped(&String::from_utf8_lossy(&note)),
     })
 }
 
-/// Zero stands for none.
+/// Converts a number to a fence; zero means none.
 fn fence(seq: i64) -> Option<Fence> {
     u64::try_from(seq).ok().filter(|seq| *seq > 0).map(|seq| Fence::new(0, seq, 0))
 }
 
-/// Less than zero stands for no end.
+/// Converts milliseconds to a duration; a negative number means no end.
 fn millis(left: i64) -> Option<Duration> {
     u64::try_from(left).ok().map(Duration::from_millis)
 }

@@ -152,7 +152,7 @@ impl Tongue for Redisson {
     }
 }
 
-/// What belongs to one lock.
+/// The names that belong to one lock.
 struct Names {
     lock: String,
     tag: String,
@@ -171,7 +171,7 @@ impl Names {
         format!("redisson_lock_token:{}", self.tag)
     }
 
-    /// What leasehold's claims say of themselves. Redisson does not know it.
+    /// Returns the key of what leasehold's claims say of themselves. Redisson does not know it.
     fn claims(&self) -> String {
         format!("leasehold_claims:{}", self.tag)
     }
@@ -186,7 +186,7 @@ const UNLOCK: &str = "0";
 /// Wakes all of them.
 const UNLOCK_READERS: &str = "1";
 
-/// The owner that a claim is.
+/// Returns the owner that a claim is.
 fn owner(id: ClaimId) -> String {
     let hex = id.to_hex();
     let part = |from, to| hex.get(from..to).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The backend of every dialect: what differs is asked from its [`Tongue`].
 //!
-//! It goes over the connections of the native backend, whatever they lead to. Each request concerns one
+//! It goes over the connections of the native backend, wherever they lead. Each request concerns one
 //! lock, so that a server of several parts finds all of its keys in one of them; batches are pipelines.
 
 use std::collections::BTreeSet;
@@ -86,7 +86,7 @@ impl<T: Tongue> Speaker<T> {
                 }
                 continue;
             };
-            // The slot may have moved: then releases are told elsewhere.
+            // The slot may have moved: then releases are announced elsewhere.
             if !self.native.listening.is_right(ear, channel) {
                 heard = None;
                 continue;
@@ -109,12 +109,12 @@ impl<T: Tongue> Speaker<T> {
             .map_err(|failure| self.explained(failure))
     }
 
-    /// The failure with what this dialect has to say about it.
+    /// Adds what this dialect has to say about the failure.
     fn explained(&self, failure: Failure) -> Failure {
         let detail = match failure.kind {
             FailureKind::Foreign => self.tongue.foreign().to_owned(),
             FailureKind::Denied => {
-                // What follows is the advice for the native form.
+                // The text that follows is the advice for the native form.
                 let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
                 format!("{refusal}; as an ACL: {}", self.rules)
             }
@@ -133,7 +133,7 @@ impl<T: Tongue> Speaker<T> {
     }
 
     async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        // A third of the shortest lease: what is asked again after that is still in time.
+        // A third of the shortest lease: a question that is repeated after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
         let requests = batch.iter().map(|renew| self.tongue.renew(renew.claim)).collect();
         let answers = self.run_each(requests, self.native.limit_for(shortest / 3)).await;
@@ -196,7 +196,7 @@ impl<T: Tongue> Backend for Speaker<T> {
         }
         match self.look(claim, patience).await? {
             Ok(grant) => Ok(Step::Granted(grant)),
-            // Nobody who waits leaves anything on the server.
+            // Waiters leave nothing on the server.
             Err(seen) if patience.is_ended() => {
                 self.native.pollers.forget(claim.id);
                 Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(seen.ahead) }))
@@ -261,7 +261,7 @@ impl<T: Tongue> Backend for Speaker<T> {
     }
 }
 
-/// Who is ahead of a claim, and until when.
+/// The claim ahead of another, and the time until which it holds.
 #[derive(Debug)]
 struct Ahead {
     ahead: u32,
@@ -269,8 +269,8 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// When this claim looks whether the lease ahead has ended: another moment for each, since nobody
-    /// keeps order.
+    /// Returns when this claim looks whether the lease ahead has ended: a different moment for each
+    /// claim, because no order is kept.
     fn end_for(&self, claim: &Claim) -> Duration {
         let spread = polling::jittered(claim.id, SPREAD, 0);
         self.left.map_or(Duration::MAX, |left| left.saturating_add(TICK + spread))

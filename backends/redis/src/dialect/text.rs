@@ -1,8 +1,8 @@
 //! A lock as one string under the name itself: `SET NX PX`, and compare before anything else.
 //!
 //! redis-py's `Lock`, redsync, npm's redlock, the crate rslock, .NET's and Spring's locks write it so,
-//! each with a value of its own; none of them can tell whose value it is, and whatever stands there
-//! excludes them. python-redis-lock adds a list on which its waiters block.
+//! each with a value of its own; none of them can know whose value it is, and any value there excludes
+//! them. python-redis-lock adds a list on which its waiters block.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::wire::Request;
 #[derive(Debug)]
 pub(crate) struct Text {
     name: &'static str,
-    /// What every lock's key begins with.
+    /// The beginning of every lock's key.
     lock: String,
-    /// What the key of the list begins with on which waiters block.
+    /// The beginning of the key of the list on which waiters block.
     signal: Option<String>,
 }
 
 impl Text {
-    /// The name itself is the key.
+    /// Creates the dialect in which the name itself is the key.
     pub(crate) fn plain(key_prefix: String) -> Text {
         Text { name: "redis?dialect=plain", lock: key_prefix, signal: None }
     }

@@ -1,11 +1,11 @@
-//! How far the clocks of servers are from each other. Pure: it asks nobody.
+//! The difference between the clocks of servers. Pure: it sends nothing.
 
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::{Finding, Severity};
 
-/// How far a server's clock is ahead of this machine's, in microseconds: at least and at most, by how
-/// long its answer took.
+/// The lead of a server's clock over this machine's, in microseconds: at least and at most, by how long
+/// its answer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offset {
     least: i64,

@@ -1,4 +1,4 @@
-//! What one server told, and what it means for locks. Pure: it asks nobody.
+//! The facts that one server reported, and their meaning for locks. Pure: it sends nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use super::clocks::Offset;
 use super::fields;
 use crate::config::Deployment;
 
-/// What one server told of itself.
+/// The facts that one server reported of itself.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     info: HashMap<String, String>,
-    /// What `CONFIG GET` told.
+    /// The settings that `CONFIG GET` showed.
     pub(super) settings: HashMap<String, String>,
     /// The user of this login.
     pub(super) user: Option<String>,
-    /// How far its clock is from this machine's.
+    /// The difference between its clock and this machine's.
     pub(super) clock_offset: Option<Offset>,
 }
 
@@ -244,7 +244,7 @@ impl Facts {
     }
 }
 
-/// How a cluster stands, from `CLUSTER INFO`.
+/// Judges the state of a cluster, from `CLUSTER INFO`.
 pub(super) fn judge_cluster(text: &str) -> Finding {
     let info = fields(text);
     let field = |name: &str| info.get(name).map_or("?", String::as_str);
@@ -262,7 +262,8 @@ pub(super) fn judge_cluster(text: &str) -> Finding {
     Finding::new("cluster", Severity::Good, found)
 }
 
-/// The seconds since a replica was heard of, out of `ip=…,port=…,state=online,offset=…,lag=1`.
+/// Returns the seconds since a replica was last heard of, from
+/// `ip=…,port=…,state=online,offset=…,lag=1`.
 fn lag(line: &str) -> Option<u64> {
     line.split(',').find_map(|field| field.strip_prefix("lag="))?.parse().ok()
 }

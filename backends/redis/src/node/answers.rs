@@ -1,4 +1,4 @@
-//! What the scripts of a member answer, as values.
+//! Parses the answers of a member's scripts.
 //!
 //! Nothing that comes over the wire is trusted: what does not parse is a failure, never a panic and
 //! never a guess.
@@ -21,17 +21,17 @@ pub(super) fn answer(answer: Value) -> Result<Answer, Failure> {
     parse_answer(&texts(answer)?).ok_or_else(not_understood)
 }
 
-/// Reads what is there of a resource.
+/// Reads the state of a resource.
 pub(super) fn sight(answer: Value) -> Result<Sight, Failure> {
     parse_sight(&texts(answer)?).ok_or_else(not_understood)
 }
 
-/// Epoch and number, as a member stores them.
+/// Writes epoch and number as a member stores them.
 pub(super) fn fence_text(fence: Fence) -> String {
     format!("{} {}", fence.epoch, fence.seq)
 }
 
-/// The answer's texts. A note is text of whoever wrote it, and need not be UTF-8.
+/// Reads the answer's texts. A note is text of its writer, and need not be UTF-8.
 pub(super) fn texts(answer: Value) -> Result<Vec<String>, Failure> {
     let bytes: Vec<Vec<u8>> = read(answer)?;
     Ok(bytes.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())

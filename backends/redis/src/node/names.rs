@@ -10,7 +10,7 @@ use crate::keys::MAX_NAME;
 use crate::looking::{each_key, glob_escaped, searched};
 use crate::wire::{Request, Wire};
 
-/// The locked resources whose names begin with `prefix`, and who has their locks.
+/// Lists the locked resources whose names begin with `prefix`, and the holders of their locks.
 pub(super) async fn list(
     wire: &Wire,
     config: &RedisConfig,
@@ -27,7 +27,7 @@ pub(super) async fn list(
             let stored = stored_name(key, &root).unwrap_or_default();
             let named = || Resource::new(&told[1]).ok();
             let resource = if Resource::is_hashed(stored) { named() } else { Resource::from_escaped(stored) };
-            // What ended meanwhile, or cannot be read, is not there.
+            // A lock that ended meanwhile, or cannot be read, is left out.
             let (Some(resource), Some(id)) = (resource, ClaimId::from_hex(&told[0])) else { continue };
             if resource.as_str().starts_with(prefix) {
                 found.push((resource, id));
@@ -37,7 +37,7 @@ pub(super) async fn list(
     Ok(found)
 }
 
-/// The keys of all locks whose names may begin with `prefix`.
+/// Returns the keys of all locks whose names may begin with `prefix`.
 async fn keys(wire: &Wire, config: &RedisConfig, prefix: &str) -> Result<BTreeSet<String>, Failure> {
     let root = format!("{{{}:", config.prefix);
     let pattern = format!("{}{}*}}:{LOCK}", glob_escaped(&root), glob_escaped(&searched(prefix)));

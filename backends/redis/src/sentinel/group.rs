@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) sentinels: Vec<Host>,
-    /// What they call the primary.
+    /// The name that they give to the primary.
     pub(crate) name: String,
     pub(crate) credentials: Credentials,
 }
@@ -39,7 +39,7 @@ impl Group {
     }
 }
 
-/// Where Sentinels listen unless told otherwise.
+/// The port on which Sentinels listen by default.
 pub(crate) const SENTINEL_PORT: u16 = 26379;
 
 /// All are asked at once and listened to, so there is a limit.

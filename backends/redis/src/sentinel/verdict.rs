@@ -1,4 +1,4 @@
-//! What the Sentinels say, and whom to believe.
+//! The answers of the Sentinels, and the one to believe.
 //!
 //! Answers come in, a primary or an explanation comes out. Nothing here asks anybody but for the
 //! address behind a name.
@@ -31,7 +31,7 @@ impl Named {
     }
 }
 
-/// What one Sentinel says of the primary.
+/// The answer of one Sentinel about the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     named: Named,
@@ -58,7 +58,7 @@ impl Answer {
 }
 
 impl Answer {
-    /// With the addresses of the primary, where its name has any.
+    /// Adds the addresses of the primary, where its name has any.
     pub(super) async fn resolved(mut self) -> Answer {
         let Host { name, port } = &self.named.host;
         if let Ok(Ok(found)) = timeout(RESOLVE, lookup_host((name.as_str(), *port))).await {
@@ -67,7 +67,7 @@ impl Answer {
         self
     }
 
-    /// The primary, where its address and its epoch belong together.
+    /// Returns the primary, where its address and its epoch belong together.
     pub(super) fn settled(&self) -> Option<&Named> {
         (!self.is_failing_over).then_some(&self.named)
     }
@@ -85,23 +85,23 @@ pub(super) struct Verdict<'a> {
 }
 
 impl<'a> Verdict<'a> {
-    /// Nobody of so many has answered yet.
+    /// Begins a verdict: none of so many has answered yet.
     pub(super) fn new(name: &'a str, asked: usize) -> Verdict<'a> {
         Verdict { name, asked, answers: Vec::new() }
     }
 
-    /// One has answered, or failed to.
+    /// Adds a Sentinel that has answered, or failed to.
     pub(super) fn add(&mut self, host: Host, answer: Result<Answer, Failure>) {
         self.answers.push((host, answer));
     }
 
-    /// Whether a majority of those in the URL names a primary. A client that is cut off together with a
-    /// minority must not take their old view for the present one.
+    /// Returns `true` if a majority of those in the URL names a primary. A client that is cut off
+    /// together with a minority must not take their old view for the present one.
     pub(super) fn has_majority(&self) -> bool {
         self.named().count() > self.asked / 2
     }
 
-    /// The primary of the newest epoch that anybody has seen.
+    /// Returns the primary of the newest epoch that any Sentinel has seen.
     pub(super) fn reach(self) -> Result<Named, Failure> {
         if !self.has_majority() {
             return Err(self.failure(format!("fewer than {} name it", self.asked / 2 + 1)));
@@ -122,7 +122,7 @@ impl<'a> Verdict<'a> {
         self.answers.iter().filter_map(|(_, answer)| answer.as_ref().ok())
     }
 
-    /// What is wrong, and what everybody said.
+    /// Describes what is wrong, and what each Sentinel said.
     fn failure(&self, wrong: String) -> Failure {
         let said: Vec<String> = self
             .answers
@@ -139,7 +139,7 @@ impl<'a> Verdict<'a> {
             .chain((self.answers.len() < self.asked).then(|| "others did not answer in time".to_owned()))
             .collect();
         let text = format!("no primary of {} is known, since {wrong}: {}", self.name, said.join("; "));
-        // What all refuse alike will not pass; else whoever is missing may come back.
+        // A refusal that all of them share will not pass; else a missing Sentinel may come back.
         let failures: Vec<_> = self.answers.iter().filter_map(|(_, answer)| answer.as_ref().err()).collect();
         let kind = match failures.first() {
             Some(first)
@@ -207,13 +207,13 @@ mod tests {
 
     #[test]
     fn who_leads_a_failover_shows_the_new_epoch_with_the_old_address() {
-        // It is not used; but it tells that the others are behind.
+        // It is not used; but it shows that the others are behind.
         assert!(wrong(vec![leading("old", 2), named("old", 1), named("old", 1)]).contains("under way"));
         assert_eq!(
             verdict(vec![leading("old", 2), named("new", 2), named("old", 1)]).unwrap(),
             ("new".into(), 2)
         );
-        // Before the promotion there is no new epoch to be seen.
+        // Before the promotion no new epoch can be seen.
         assert_eq!(
             verdict(vec![leading("old", 1), named("old", 1), named("old", 1)]).unwrap(),
             ("old".into(), 1)

@@ -1,4 +1,4 @@
-//! Listening to one Sentinel: whoever tells first of a new primary ends the old view.
+//! Listens to one Sentinel: the first one that announces a new primary ends the old view.
 //!
 //! A message is a hint only. It has an address and no epoch, and may be late; so it makes the view
 //! doubtful, and nothing more.
@@ -30,12 +30,12 @@ pub(super) async fn run(shared: Arc<Shared>, number: usize) {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a silent connection is asked for a sign of life.
+/// The interval at which a silent connection is pinged.
 const PING: Duration = Duration::from_secs(10);
 
 const SWITCHED: &str = "+switch-master";
 
-/// Listens until the connection breaks. An error where it never stood.
+/// Listens until the connection breaks. Returns an error where it was never established.
 async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     let Some(sentinel) = shared.sentinels.get(number) else { return std::future::pending().await };
     let limit = shared.config.timeout;
@@ -47,7 +47,7 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
         Ok(Some(Heard::Refused { reason, .. })) => return Err(failed(reason)),
         _ => return Err(failed("it did not let anybody listen".to_owned())),
     }
-    // What it said while nobody listened would go unheard.
+    // Messages that it sent without a listener would go unheard.
     if let Ok(answer) = shared.ask_one(sentinel, limit).await
         && let Some(named) = answer.settled()
         && shared.named().as_ref().is_some_and(|newest| newest.epoch < named.epoch)
@@ -77,7 +77,8 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     }
 }
 
-/// The new primary of `name`, where the message is about that: `name old-host old-port new-host new-port`.
+/// Parses the new primary of `name`, where the message is about that: `name old-host old-port new-host
+/// new-port`.
 fn switched_to(payload: &[u8], name: &str) -> Option<Host> {
     let text = std::str::from_utf8(payload).ok()?;
     // Names may hold spaces, addresses do not.
