@@ -29,7 +29,7 @@ use crate::{contending, ending, examining, looking, registers, renewing, roster,
 pub struct EtcdBackend {
     profile: Profile,
     pub(crate) registers: RegisterPromise,
-    /// Others' locks are theirs to write down; what stands beside them is not.
+    /// The form in which locks are written down; the locks of other libraries keep their own.
     dialect: Dialect,
     pub(crate) core: Arc<Core>,
 }

@@ -36,7 +36,7 @@ pub(crate) struct Cluster {
     outage: Outage,
 }
 
-/// One login. Whoever needs the token while it is fetched waits for the same answer.
+/// One login. Requests that need the token while it is fetched wait for the same answer.
 type Login = OnceCell<Option<MetadataValue<Ascii>>>;
 
 /// An answer, and whether the same request may also have been carried out once before, or may still be later.
@@ -46,7 +46,7 @@ pub(crate) struct Answer<T> {
     pub(crate) doubt: bool,
 }
 
-/// How often a request asks while no server answers.
+/// The pace at which a request asks while no server answers.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     /// When it is its turn among all.
@@ -55,7 +55,7 @@ enum Pace {
     Fixed(Duration),
 }
 
-/// A server with its number, for going on to the next.
+/// A server with its number, for continuing with the next.
 pub(crate) struct Chosen<'a> {
     number: usize,
     member: &'a Member,
@@ -75,7 +75,7 @@ impl Cluster {
         Ok(Cluster { config, members, preferred, login: Mutex::default(), outage: Outage::default() })
     }
 
-    /// How long one request may take.
+    /// Returns how long one request may take.
     pub(crate) fn limit(&self) -> Duration {
         self.config.timeout
     }
@@ -118,8 +118,8 @@ impl Cluster {
             let chosen = self.choose();
             let asking = timeout(part.min(limit), self.ask_one(&chosen, &ask));
             let asked = match (tries, logins) {
-                // A part of the time cannot outlast the whole, and nearly always there is no other: one
-                // timer is enough.
+                // A part of the time cannot outlast the whole, and nearly always it is the only one:
+                // one timer is enough.
                 (0, 0) => asking.await.ok(),
                 _ => tokio::select! {
                     asked = asking => asked.ok(),
@@ -190,12 +190,12 @@ impl Cluster {
         }
     }
 
-    /// What is known about a cluster that does not answer.
+    /// Returns what is known about a cluster that does not answer.
     pub(crate) fn outage(&self) -> &Outage {
         &self.outage
     }
 
-    /// The state of each server that tells it soon, in order; `None` for the others.
+    /// Returns the state of each server that reports it soon, in order; `None` for the others.
     ///
     /// # Errors
     /// `Foreign` where they do not belong to one cluster.
@@ -220,22 +220,22 @@ impl Cluster {
         join_all(asking).await.into_iter().collect()
     }
 
-    /// The names of the servers, in the order of the URL.
+    /// Returns the names of the servers, in the order of the URL.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(Member::name)
     }
 
-    /// Who logs in.
+    /// Returns the user that logs in.
     pub(crate) fn user(&self) -> Option<&str> {
         self.config.user()
     }
 
-    /// Whether the servers ask for a certificate, as far as this client knows.
+    /// Returns `true` if the servers ask for a certificate, as far as this client knows.
     pub(crate) fn shows_certificate(&self) -> bool {
         self.config.tls.as_ref().is_some_and(|files| files.cert.is_some())
     }
 
-    /// The server that is asked first now.
+    /// Returns the server that is asked first now.
     pub(crate) fn choose(&self) -> Chosen<'_> {
         self.chosen(self.preferred.load(Ordering::Relaxed) % self.members.len())
     }
@@ -246,7 +246,7 @@ impl Cluster {
         Chosen { number, member, connection: member.connection_number(), login }
     }
 
-    /// A connection to a chosen server, logged in.
+    /// Returns a connection to a chosen server, logged in.
     pub(crate) async fn line(&self, chosen: &Chosen<'_>) -> Result<Line, Advice> {
         let token = chosen.login.get_or_try_init(|| self.log_in(chosen.member)).await?;
         Ok(chosen.member.line(token.clone()))
@@ -299,7 +299,8 @@ impl Cluster {
     }
 }
 
-/// A request that an earlier try may have brought about did perhaps happen, whatever the last try says.
+/// Marks the effect as unknown where an earlier try may have carried the request out, independent of
+/// what the last try says.
 fn given_up(refusal: Refusal, doubt: bool) -> Refusal {
     match refusal {
         Refusal::Failed(mut failure) if doubt => {
@@ -319,7 +320,7 @@ impl Chosen<'_> {
         self.member.name()
     }
 
-    /// Ends when the connection to this server was given up because requests on it were not answered.
+    /// Ends when the connection to this server was abandoned because requests on it were not answered.
     pub(crate) async fn replaced(&self) {
         self.member.replaced(self.connection).await;
     }
@@ -333,5 +334,5 @@ const LOGINS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(50);
 /// A request that keeps leases asks about so often within its time limit while no server answers.
 const KEPT_PACE: u32 = 10;
-/// How long a server that is down may delay the opening of a client.
+/// The time by which a server that is down may delay the opening of a client.
 const STATE_LIMIT: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Where the servers are and how they are to be used, parsed from a URL.
+//! The places of the servers and their options, parsed from a URL.
 //!
 //! Parsing does no I/O: certificates and passwords in files are read when a connection is made. A
 //! password leaves this file only on the way into a login; no error repeats the URL.
@@ -94,7 +94,7 @@ impl EtcdConfig {
         Ok(config)
     }
 
-    /// The beginning of every key.
+    /// Returns the beginning of every key.
     pub(crate) fn prefix(&self) -> &str {
         match (&self.prefix, self.dialect) {
             (Some(prefix), _) => prefix,
@@ -105,17 +105,17 @@ impl EtcdConfig {
         }
     }
 
-    /// Who logs in.
+    /// Returns the user that logs in.
     pub(crate) fn user(&self) -> Option<&str> {
         self.credentials.user.as_deref()
     }
 
-    /// The user and the password to log in with now; `None` where no user is named.
+    /// Returns the user and the password to log in with now; `None` where no user is named.
     pub(crate) fn login(&self) -> Result<Option<(String, SecretString)>, Failure> {
         let Some(user) = self.user() else { return Ok(None) };
         match self.credentials.password()? {
             Some(password) => Ok(Some((user.to_owned(), password))),
-            // A client certificate may stand for the user, who then needs none.
+            // A client certificate may replace the user, which then needs no password.
             None if self.tls.as_ref().is_some_and(|files| files.cert.is_some()) => Ok(None),
             None => Err(invalid(format!(
                 "the user {user} has no password: write it into the URL, password-file or {PASSWORD_VARIABLE}"
@@ -123,7 +123,7 @@ impl EtcdConfig {
         }
     }
 
-    /// Whether a password would cross a network in the clear.
+    /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
         self.tls.is_none() && self.user().is_some() && !self.hosts.iter().all(Host::is_loopback)
     }
@@ -184,7 +184,7 @@ impl EtcdConfig {
 }
 
 impl fmt::Display for EtcdConfig {
-    /// The URL without options, and without its password.
+    /// Writes the URL without options, and without its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.tls.is_some() { "etcds://" } else { "etcd://" })?;
         f.write_str(&self.credentials.shown())?;

@@ -1,4 +1,5 @@
-//! How a claim comes to hold: stand in line, look who is ahead, wait for the nearest of those who block.
+//! The way of a claim to holding: join the line, look at the claims ahead, wait for the nearest of
+//! those that block.
 //!
 //! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter
 //! whose key or lease went away never believes that it holds. One that had to wait is granted by a
@@ -35,7 +36,7 @@ struct Seen {
     line: Vec<Entry>,
     /// There were more than can be judged.
     endless: bool,
-    /// Where the claim itself stands in it.
+    /// The claim's own position in it.
     own: Option<usize>,
     revision: i64,
     asked_at: Moment,
@@ -44,7 +45,7 @@ struct Seen {
     firm: bool,
 }
 
-/// One call of `contend`.
+/// Carries out one call of `contend`.
 pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
     core.adopt(patience.clock());
     end_leftover(core, claim).await?;
@@ -69,7 +70,8 @@ pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> 
     })
 }
 
-/// What the same claim held until its ttl ended, and nobody took away yet, is not granted once more.
+/// Ends what the same claim held until its ttl ended, and what was not removed yet: it is not granted
+/// once more.
 async fn end_leftover(core: &Core, claim: &Claim) -> Result<(), Failure> {
     let view = core.roster().view(claim, core.now());
     if let Some(view) = view.filter(|view| view.expired) {
@@ -88,7 +90,7 @@ struct Call<'a> {
 impl Call<'_> {
     /// Stands in line until the claim is admitted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
-        // Where the claim stood when it was seen last.
+        // The place of the claim when it was seen last.
         let mut at: Option<Entry> = None;
         let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
@@ -97,8 +99,8 @@ impl Call<'_> {
                 Some(entry) => self.look(entry).await?,
             };
             let Some(own) = seen.own else {
-                // Its key is gone: the lease ended, or somebody took it out of the line. It stands at
-                // the end again.
+                // Its key is gone: the lease ended, or another client took it out of the line. It joins
+                // the line again, at the end.
                 if patience.is_ended() {
                     return self.leave(0).await;
                 }
@@ -153,7 +155,7 @@ impl Call<'_> {
     /// Takes what an answer showed as free. `None` where the claim's key was changed meanwhile.
     async fn take(&self, seen: &Seen, entry: &Entry) -> Result<Option<Step>, Failure> {
         let core = self.core;
-        // What this client was granted before, it moved then, and has not moved since.
+        // A claim that this client was granted before was moved then, and not since.
         let is_held = {
             let roster = core.roster();
             let on_its_lease = roster.lease_of(self.claim.id).is_some_and(|lease| lease.id == entry.lease);
@@ -172,7 +174,7 @@ impl Call<'_> {
         moved.map(|(lease, asked_at)| self.granted(&Entry { lease, ..entry.clone() }, asked_at)).transpose()
     }
 
-    /// Waits until nobody has the one key of the lock, and puts it. Whoever is quickest gets it.
+    /// Waits until the one key of the lock is free, and puts it. The quickest client gets it.
     async fn wait_for_the_key(&self, patience: &Patience) -> Result<Step, Failure> {
         let mut doubt = Doubt::of(self.core);
         for _ in 0..STANDS {
@@ -185,7 +187,7 @@ impl Call<'_> {
             if patience.is_ended() {
                 return self.leave(1).await;
             }
-            // Where nobody had it, the lease had ended, or a mark had moved: it is tried again.
+            // If the key was free, the lease had ended, or a mark had moved: it is tried again.
             let Some(holder) = seen.line.first() else { continue };
             let watch = self.core.watcher.watch([Target::Gone(holder.key.clone())], seen.revision + 1);
             self.core.roster().hang(self.claim.id, watch.bell());
@@ -217,7 +219,7 @@ impl Call<'_> {
     /// Takes what is free at once, or nothing.
     async fn glance(&self) -> Result<Step, Failure> {
         let line = self.core.layout.line(&self.claim.resource);
-        // At first nobody at all may be there; later, nobody may have come since the line was seen.
+        // At first the line may be empty; later, no claim may have come since the line was seen.
         let mut since = 1;
         for _ in 0..ATTEMPTS {
             let seen = self.place(Some(nothing_since(&line, since))).await?;
@@ -236,7 +238,7 @@ impl Call<'_> {
             }
             since = seen.revision + 1;
         }
-        // So many come and go that no look is up to date: to stand in line for a moment is certain.
+        // So many come and go that no look is up to date: joining the line for a moment is certain.
         let seen = self.stand().await?;
         if let Some(own) = seen.own
             && admits(&seen.line[..own], seen.line[own].share)
@@ -288,7 +290,7 @@ impl Call<'_> {
         let request = TxnRequest {
             compare: condition.into_iter().chain([absent, version_is(&mark, lease.mark)]).collect(),
             success: [op(Request::Put(put))].into_iter().chain(looks.clone()).collect(),
-            // Whose turn it is at the key tells its value.
+            // The value of the key shows whose turn it is.
             failure: [look_up(&mark), RangeRequest { keys_only: false, ..look_up(&key) }]
                 .into_iter()
                 .map(|look| op(Request::Range(look)))
@@ -341,8 +343,8 @@ impl Call<'_> {
         }
     }
 
-    /// Looks at those ahead of a claim that stands in line, and at itself. Takes what it waited for in
-    /// the same transaction where nobody is ahead any more.
+    /// Looks at those ahead of a claim that is in line, and at itself. Takes what it waited for in the
+    /// same transaction where no claim is ahead any more.
     async fn look(&self, mut entry: Entry) -> Result<Seen, Failure> {
         let layout = &self.core.layout;
         let line = layout.line(&self.claim.resource);
@@ -356,7 +358,8 @@ impl Call<'_> {
             return Ok(Seen { line, endless: false, own: Some(0), revision, asked_at, firm: true });
         }
         let mut seen = self.read_answer(answer, asked_at)?;
-        // Whatever is its id: another place than the one that was waited at is another claim's history.
+        // The id does not matter: another place than the one that was waited at is another claim's
+        // history.
         let key = self.core.spot(self.claim).erase.key;
         seen.own = seen.line.iter().position(|seen| seen.place == entry.place && seen.key == key);
         Ok(seen)
@@ -423,14 +426,14 @@ impl Call<'_> {
             crate::ending::end(core, &[self.claim.id], &[erase]).await?;
             seen.line.retain(|entry| entry.key != mine);
         }
-        // That client may use its key again: it is taken away only as long as it is this claim's.
+        // The other client may use its key again: it is removed only as long as it is this claim's.
         let (key, place) = (seen.line[first].key.clone(), seen.line[first].place);
         let erase = Erase { only_if: vec![created_at(&key, place)], key };
         core.roster().move_to(self.claim, Spot { slot: Slot::Own, erase, whose: Whose::Others });
         Ok(())
     }
 
-    /// Looks for a claim that stood where another client had put it. If it is gone, the next try is
+    /// Looks for a claim under the key where another client had put it. If it is gone, the next try is
     /// under a key of its own.
     async fn look_for_it(&self) -> Result<Seen, Failure> {
         let all = self.core.layout.look_at_all(&self.core.layout.line(&self.claim.resource));
@@ -518,7 +521,7 @@ const CROWDED: &str =
 const TRUSTED: Duration = Duration::from_secs(3);
 const TRUSTED_MORE: u32 = 8;
 const TRUSTED_MOST: Duration = Duration::from_secs(300);
-/// How often one call looks before it comes back all the same.
+/// The number of looks that one call takes before it returns all the same.
 const STANDS: u32 = 1_000;
-/// How often a condition that others made untrue is tried again.
+/// The number of attempts at a condition that others made untrue.
 const ATTEMPTS: u32 = 4;

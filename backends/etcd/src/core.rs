@@ -1,8 +1,8 @@
-//! What all calls of one client share, and the steps that more than one of them takes.
+//! The state that all calls of one client share, and the steps that more than one of them takes.
 //!
-//! Ground rules: whatever extends a lease is counted from before it was asked, and only when the raft
-//! term proves that the leader that extended it was the leader (see [`Core::round`]). No lock is held
-//! while anything is asked.
+//! Ground rules: each extension of a lease is counted from before it was asked for, and only when the
+//! raft term proves that the leader that extended it was the leader (see [`Core::round`]). No lock is
+//! held during a request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,24 +46,24 @@ pub(crate) struct Core {
     clock: OnceLock<Arc<dyn Clock>>,
     /// A lease was opened, or was not.
     opened: Notify,
-    /// Where renewals wait, the one whose claims end first in front.
+    /// The queue of renewals, the one whose claims end first in front.
     pub(crate) renewals: Gate,
-    /// Where those who want a lock wait, so that however many there are, the server has little to do
-    /// before it comes to a renewal.
+    /// The queue of claims that want a lock, so that for any number of them, the server has little to
+    /// do before it comes to a renewal.
     pub(crate) entries: Gate,
-    /// Where releases wait.
+    /// The queue of releases.
     exits: Gate,
     operations_max: AtomicUsize,
 }
 
-/// What one round of keeping and looking found.
+/// The findings of one round of keeping and looking.
 #[derive(Debug)]
 pub(crate) struct Round {
     /// The leases that do not exist any more.
     pub(crate) ended: Vec<i64>,
-    /// What each check answered, in order.
+    /// The answer of each check, in order.
     pub(crate) found: Vec<RangeResponse>,
-    /// Whether the leases that do exist are extended for certain.
+    /// `true` if the leases that do exist are extended for certain.
     pub(crate) confirmed: bool,
 }
 
@@ -98,14 +98,15 @@ impl Core {
         self.clock.get().map_or(Moment::START, |clock| clock.now())
     }
 
-    /// Something is due at that moment. Whoever tends to it is woken only where he would come by too late.
+    /// Notes that something is due at that moment. The task that tends to it is woken only where it
+    /// would look too late.
     fn nudge_before(&self, due: Option<Moment>) {
         if due.is_some_and(|due| due < self.now().after(tending::LONGEST)) {
             self.nudge.notify_one();
         }
     }
 
-    /// A lease for a claim of this ttl.
+    /// Returns a lease for a claim of this ttl.
     pub(crate) async fn lease_for(&self, ttl: Duration) -> Result<Lease, Refusal> {
         self.lease_of(Purpose::Hold(length_for(ttl))).await
     }
@@ -127,7 +128,7 @@ impl Core {
     }
 
     async fn open_lease(&self, purpose: Purpose) -> Result<Lease, Refusal> {
-        // Given back in whatever way this ends, after the lease is known to others.
+        // Released on every way out, after the lease is known to others.
         let _reservation = Reservation { core: self, purpose };
         let seconds = purpose.seconds();
         let mut last = Refusal::LeaseExists;
@@ -154,7 +155,7 @@ impl Core {
         Err(last)
     }
 
-    /// One transaction of one claim on its lease, which is kept alive beside it where it would not
+    /// Runs one transaction of one claim on its lease, which is kept alive beside it where it would not
     /// cover the claim.
     ///
     /// Answers when it was asked, too.
@@ -242,7 +243,7 @@ impl Core {
         true
     }
 
-    /// Where a claim stands; under its own key where this client knows nothing of it.
+    /// Returns where a claim is; under its own key where this client knows nothing of it.
     pub(crate) fn spot(&self, claim: &Claim) -> Spot {
         let known = self.roster().spot(claim);
         known.unwrap_or_else(|| self.spot_in(claim, Slot::Own))
@@ -256,8 +257,8 @@ impl Core {
     /// Takes a claim out of a line in which this client has no seat for it: an operator's word, or a
     /// second release.
     ///
-    /// It may stand in a slot of another client, which only the value under that tells. Answers whether
-    /// it was there.
+    /// It may be in a slot of another client, which only the value under that shows. Returns whether it
+    /// was there.
     pub(crate) async fn delete_from_slot(&self, claim: &Claim) -> Result<Answer<bool>, Refusal> {
         let Some(entry) = self.line(&claim.resource).await?.into_iter().find(|entry| entry.id == claim.id)
         else {
@@ -268,7 +269,7 @@ impl Core {
         self.delete(&[erase]).await.pop().unwrap_or(Ok(Answer { value: false, doubt: false }))
     }
 
-    /// All that stand in a line, with their ids.
+    /// Returns all claims in a line, with their ids.
     async fn line(&self, resource: &Resource) -> Result<Vec<Entry>, Refusal> {
         let request = self.layout.look_at_all(&self.layout.line(resource));
         let asked = self.cluster.ask(|line| {
@@ -340,7 +341,7 @@ impl Core {
                     Some(Response::Delete(deleted)) => deleted.deleted > 0,
                     _ => false,
                 };
-                // Where the condition was not met, there are no responses.
+                // If the condition was not met, there are no responses.
                 let responses = answer.value.responses.into_iter().map(was_there);
                 let found = responses.chain(std::iter::repeat(false)).take(keys.len());
                 found.map(|value| Ok(Answer { value, doubt: answer.doubt })).collect()
@@ -352,13 +353,13 @@ impl Core {
         }
     }
 
-    /// How many operations go into one transaction.
+    /// Returns how many operations go into one transaction.
     pub(crate) fn operations_max(&self) -> usize {
         self.operations_max.load(Ordering::Relaxed)
     }
 
-    /// Halves the size of transactions, for servers that were told to allow less than etcd does by
-    /// itself. Answers `false` where that does not help any more.
+    /// Halves the size of transactions, for servers that are configured to allow less than etcd's
+    /// default. Returns `false` where that does not help any more.
     fn fewer_operations(&self, most: usize) -> bool {
         let fewer = most / 2;
         self.operations_max.fetch_min(fewer.max(1), Ordering::Relaxed);
@@ -403,7 +404,7 @@ impl<'a> Visit<'a> {
         Ok(Visit { core, claim: claim.id })
     }
 
-    /// The lease of the claim; another one where it ended.
+    /// Returns the lease of the claim; another one where it ended.
     pub(crate) async fn lease(&self, claim: &Claim) -> Result<Lease, Refusal> {
         if let Some(lease) = self.core.roster().lease_of(claim.id) {
             return Ok(lease);
@@ -422,14 +423,14 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// A new id for a slot, as random as those of claims.
+/// Draws a new id for a slot, as random as those of claims.
 fn fresh() -> Option<ClaimId> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
     Some(ClaimId::from_bytes(bytes))
 }
 
-/// One server's part of a round.
+/// Carries out one server's part of a round.
 fn round_on(
     line: Line,
     leases: &[i64],
@@ -460,7 +461,7 @@ fn round_on(
     }
 }
 
-/// What etcd allows in one transaction unless it is told otherwise.
+/// The number of operations that etcd allows in one transaction by default.
 const OPERATIONS_MAX: usize = 128;
 /// The most transactions of renewals that are under way together. Each looks at as many keys as one
 /// may. A hundred thousand claims of 30 s are 79 of them in a second, and where each has to wait for a
@@ -473,6 +474,6 @@ const EXITS_AT_ONCE: usize = 32;
 /// The most leases on one keep-alive stream: a server takes them one after the other.
 const KEPT_TOGETHER: usize = 64;
 const OPENINGS: usize = 4;
-/// How often a round is repeated because the term changed.
+/// The number of times that a round is repeated because the term changed.
 const ROUNDS: u32 = 3;
 const GLANCE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! How claims end: keys are deleted, and requests that may still be under way are made void first.
+//! Ends claims: keys are deleted, and requests that may still be under way are made void first.
 
 use futures_util::future::join_all;
 use leasehold_core::{Claim, ClaimId, Effect, Failure, Release};
@@ -72,7 +72,8 @@ pub(crate) async fn end(core: &Core, claims: &[ClaimId], keys: &[Erase]) -> Resu
     Ok(())
 }
 
-/// Deletes the keys of claims. Those that have a seat are told, before it is sent and when it is answered.
+/// Deletes the keys of claims. Seats of those that have one are updated before the request is sent and
+/// when it is answered.
 async fn delete(
     core: &Core,
     seated: &[Option<ClaimId>],
@@ -101,7 +102,7 @@ async fn settle(core: &Core, doubtful: impl Iterator<Item = i64>) -> Result<(), 
     core.move_marks(leases).await
 }
 
-/// Whatever kept the end from happening, the claim is still there.
+/// Returns the failure for an end that did not happen: the claim still exists.
 fn unsettled(refusal: Refusal) -> Failure {
     let mut failure = refusal.into_failure();
     failure.effect = Effect::Unknown;

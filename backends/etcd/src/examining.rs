@@ -1,4 +1,4 @@
-//! What there is to say about a cluster before one relies on it.
+//! Findings about a cluster before an application relies on it.
 //!
 //! Ground rules: nothing is changed but a lease that is ended again. What may not be asked, or is not
 //! answered, is unknown, never good.
@@ -23,7 +23,7 @@ pub(crate) async fn examine(core: &Core, ttl: Duration) -> Vec<Finding> {
     let took = core.now().since(began);
     let known: Vec<&StatusResponse> = states.iter().flatten().collect();
     let mut findings = vec![servers(core, &states).await, quorum(&known)];
-    // Before the first claim there is no clock.
+    // Before the first claim no clock exists.
     findings.extend((!took.is_zero()).then(|| speed(took, ttl)));
     findings.extend(versions(&known));
     findings.push(alarms(core).await);
@@ -38,7 +38,7 @@ pub(crate) async fn examine(core: &Core, ttl: Duration) -> Vec<Finding> {
     findings
 }
 
-/// How many there are, and how many of them this client knows and reaches.
+/// Reports how many servers there are, and how many of them this client knows and reaches.
 async fn servers(core: &Core, states: &[Option<StatusResponse>]) -> Finding {
     let silent: Vec<&str> =
         core.cluster.names().zip(states).filter(|(_, state)| state.is_none()).map(|(name, _)| name).collect();
@@ -161,7 +161,7 @@ fn space(states: &[&StatusResponse]) -> Finding {
     Finding::new("space", Severity::Good, found)
 }
 
-/// Whether the cluster forgets old revisions.
+/// Reports whether the cluster forgets old revisions.
 async fn history(core: &Core) -> Finding {
     let probe = look_up(&core.layout.probe());
     let ask = |revision| {
@@ -197,7 +197,8 @@ fn long_history(present: i64) -> Finding {
         .advice("let etcd compact by itself: --auto-compaction-retention=5m, for instance")
 }
 
-/// The server makes short leases longer, which is how late it frees the locks of a process that died.
+/// Reports by how much the server makes short leases longer: that is how late it frees the locks of a
+/// process that died.
 async fn shortest_lease(core: &Core) -> Finding {
     // The server chooses the number.
     let request = LeaseGrantRequest { ttl: 1, id: 0 };
@@ -209,7 +210,7 @@ async fn shortest_lease(core: &Core) -> Finding {
         Ok(answer) => answer.value,
         Err(refusal) => return unknown("shortest-lease", refusal),
     };
-    // Where this fails it ends by itself.
+    // A lease that is left by a failure here ends by itself.
     let _ = core.cluster.ask(|line| async move { line.revoke(lease.id).await }).await;
     let found = format!("the shortest lease of this cluster is {} s", lease.ttl);
     if lease.ttl <= 2 {
@@ -220,7 +221,7 @@ async fn shortest_lease(core: &Core) -> Finding {
         .advice("shorten --election-timeout where that is too long")
 }
 
-/// Who else could end the locks.
+/// Reports which other users could end the locks.
 async fn access(core: &Core) -> Finding {
     let Some(user) = core.cluster.user().map(str::to_owned) else {
         if core.cluster.shows_certificate() {
@@ -281,5 +282,5 @@ fn unknown(topic: &'static str, refusal: Refusal) -> Finding {
 /// A lock with so many claims since the last compaction takes its server about half a millisecond more
 /// for each.
 const LONG_HISTORY: i64 = 10_000;
-/// What etcd keeps at most unless it is told otherwise.
+/// The size that etcd keeps at most by default.
 const USUAL_QUOTA: i64 = 2 << 30;

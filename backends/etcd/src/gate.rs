@@ -1,11 +1,13 @@
-//! How many requests of one kind are under way at once, and who goes next.
+//! The number of requests of one kind that are under way at once, and the order of the others.
 //!
-//! A server that was sent more than it can do answers everybody too late, and whoever asks again makes
-//! it worse. So what would only stand in the server's queue waits here: its time limit does not run
-//! yet, the most urgent goes first, and what has become needless meanwhile is never sent.
+//! A server that was sent more than it can do answers all clients too late, and clients that ask again
+//! make it worse. So a request that would only wait in the server's queue waits here: its time limit
+//! does not run yet, the most urgent goes first, and a request that has become needless meanwhile is
+//! never sent.
 //!
-//! Ground rules: a pass is given back in whatever way its request ends, and so is one that was given to
-//! somebody who left the line in the same moment. What waits is bounded by the calls of the seam.
+//! Ground rules: a pass is returned on every way out of its request, and so is one that was handed to a
+//! waiter that left the line in the same moment. The number of waiters is bounded by the calls of the
+//! seam.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +22,7 @@ pub(crate) struct Gate(Mutex<State>);
 #[derive(Debug)]
 struct State {
     free: usize,
-    /// Who waits, the most urgent first; of those that are equally urgent, whoever came first.
+    /// The waiters, the most urgent first; of equally urgent ones, the earliest first.
     line: BTreeMap<(Moment, u64), oneshot::Sender<()>>,
     arrivals: u64,
 }
@@ -37,12 +39,12 @@ impl Gate {
     /// Waits for a pass. The earlier `by` is, the sooner it comes.
     ///
     /// # Cancel safety
-    /// Who is dropped while he waits leaves the line, and takes no pass along.
+    /// A waiter that is dropped leaves the line, and takes no pass along.
     pub(crate) async fn pass(&self, by: Moment) -> Pass<'_> {
         let (number, turn) = {
             let mut state = self.state();
             if state.free > 0 {
-                // Invariant: nobody waits while a pass is free.
+                // Invariant: the line is empty while a pass is free.
                 debug_assert!(state.line.is_empty(), "{} wait at a free gate", state.line.len());
                 state.free -= 1;
                 return Pass(self);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::Moment;
 
-/// What a lease is for. Leases of one purpose are interchangeable.
+/// The purpose of a lease. Leases of one purpose are interchangeable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// To hold claims: so many seconds.
@@ -14,7 +14,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// What is asked for, in seconds.
+    /// Returns the ttl that is asked for, in seconds.
     pub(crate) fn seconds(self) -> u64 {
         match self {
             Purpose::Hold(seconds) => seconds,
@@ -22,7 +22,7 @@ impl Purpose {
         }
     }
 
-    /// The most leases of this purpose, beyond a few that are opened at the same moment.
+    /// Returns the most leases of this purpose, beyond a few that are opened at the same moment.
     pub(crate) fn most(self) -> usize {
         match self {
             Purpose::Hold(_) => HOLDING_MOST,
@@ -30,7 +30,7 @@ impl Purpose {
         }
     }
 
-    /// Whether a lease is long enough to put a claim on it.
+    /// Returns `true` if a lease is long enough to put a claim on it.
     pub(crate) fn suits(self, lease: &Lease, now: Moment) -> bool {
         let slack = match self {
             Purpose::Hold(_) => Duration::ZERO,
@@ -46,7 +46,7 @@ impl Purpose {
 pub(crate) struct Lease {
     pub(crate) id: i64,
     pub(crate) purpose: Purpose,
-    /// What the server gave, at least as long.
+    /// The ttl that the server gave, at least as long.
     pub(crate) ttl: Duration,
     pub(crate) kept_at: Moment,
     /// The version of its mark: late requests carry an older one.
@@ -57,36 +57,37 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Up to when it surely runs.
+    /// Returns the moment up to which it surely runs.
     pub(crate) fn covers(&self) -> Moment {
         self.kept_at.after(self.ttl)
     }
 
-    /// By when it has to be kept alive for those that wait on it.
+    /// Returns the moment by which it has to be kept alive for the claims that wait on it.
     pub(crate) fn due(&self) -> Moment {
         self.kept_at.after(self.ttl / 3).max(self.keep_again_at)
     }
 
-    /// Whether a claim that is granted now would outlive it.
+    /// Returns `true` if a claim that is granted now would outlive it.
     pub(crate) fn is_short_of(&self, ttl: Duration, now: Moment) -> bool {
         self.covers() < now.after(ttl)
     }
 
-    /// The latest moment from which it covers a whole ttl, not after `asked_at`.
+    /// Returns the latest moment from which it covers a whole ttl, not after `asked_at`.
     pub(crate) fn covers_from(&self, ttl: Duration, asked_at: Moment) -> Moment {
         self.covers().before(ttl).min(asked_at)
     }
 }
 
-/// Whether a claim that waits is better off on a lease for waiting than on one of this length, in seconds.
+/// Returns `true` if a claim that waits is better off on a lease for waiting than on one of this
+/// length, in seconds.
 pub(crate) fn is_worth_parking(length: u64) -> bool {
     length > WAIT_SECONDS
 }
 
-/// The length of the lease for claims of this ttl, in seconds.
+/// Returns the length of the lease for claims of this ttl, in seconds.
 ///
 /// At least one second longer, so that a lease that is kept alive once a second covers every new claim;
-/// and one of a few lengths, so that the number of leases is bounded whatever ttls are used.
+/// and one of a few lengths, so that the number of leases is bounded for any ttls.
 pub(crate) fn length_for(ttl: Duration) -> u64 {
     let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0) + 1;
     if seconds < EXACT_BELOW {

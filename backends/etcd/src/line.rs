@@ -1,8 +1,8 @@
 //! The line of claims on one resource, and what it means for one of them. Pure code.
 //!
 //! A claim is admitted iff the weights of all claims ahead of it plus its own fit the smallest capacity
-//! among them. Ahead is whoever's key was created earlier. Claims ahead only leave, so standing in line
-//! is the grant: no server has to write down who holds.
+//! among them. A claim is ahead if its key was created earlier. Claims ahead only leave, so the place
+//! in line is the grant: no server has to write down which claims hold.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub(crate) struct Entry {
     pub(crate) changed: i64,
 }
 
-/// Whether a claim whose turn is behind `ahead` is admitted.
+/// Returns `true` if a claim whose turn is behind `ahead` is admitted.
 pub(crate) fn admits(ahead: &[Entry], share: Share) -> bool {
     let load: u64 = ahead.iter().map(|entry| u64::from(entry.share.weight())).sum();
     let capacity = ahead.iter().map(|entry| entry.share.capacity()).min().unwrap_or(u32::MAX);
     load + u64::from(share.weight()) <= u64::from(capacity.min(share.capacity()))
 }
 
-/// How many of a line, from its head, hold.
+/// Returns how many of a line, from its head, hold.
 pub(crate) fn holders(line: &[Entry]) -> usize {
     let (mut load, mut capacity) = (0, u32::MAX);
     let blocked = line.iter().position(|entry| {
@@ -40,8 +40,8 @@ pub(crate) fn holders(line: &[Entry]) -> usize {
     blocked.unwrap_or(line.len())
 }
 
-/// Of those ahead, a smallest set that blocks this share by itself: while all of it stands, the claim
-/// cannot be admitted.
+/// Returns, of those ahead, a smallest set that blocks this share by itself: while all of it remains,
+/// the claim cannot be admitted.
 ///
 /// It is as near to the claim as possible, so that few wait for the same one: in a line of mutexes each
 /// waits for its predecessor alone, readers wait for the last writer before them, and of n permits each
@@ -115,7 +115,7 @@ mod tests {
         let one = Share::permits(1, 3).unwrap();
         assert_eq!(places(&line(&[one; 50]), one), [48, 49, 50]);
         assert_eq!(places(&line(&[one; 2]), one), [0i64; 0]);
-        // Who names the smallest capacity is waited for, however far ahead it stands.
+        // The claim with the smallest capacity is waited for, however far ahead it is.
         let five = Share::permits(1, 5).unwrap();
         let two = Share::permits(1, 2).unwrap();
         assert_eq!(places(&line(&[two, five]), five), [1, 2]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// The ledger is the oracle: stood in line one after the other, the same claims hold.
+        /// Compares with the ledger, the oracle: queued one after the other, the same claims hold.
         #[test]
         fn who_holds_is_what_the_ledger_says(shares in proptest::collection::vec(share(), 1..12)) {
             let mut ledger = Ledger::default();
@@ -155,7 +155,8 @@ mod tests {
             prop_assert_eq!(holders(&line), granted.iter().filter(|granted| **granted).count());
         }
 
-        /// Whatever leaves, nobody is admitted before one of those that it waits for has left.
+        /// Checks that, in any order of leaving, no claim is admitted before one of those that it waits
+        /// for has left.
         #[test]
         fn no_wake_up_is_missed(
             shares in proptest::collection::vec(share(), 1..10),

@@ -90,7 +90,8 @@ fn fence(entry: &Entry) -> Fence {
     Fence { epoch: 0, seq: entry.place.unsigned_abs(), sub: 0 }
 }
 
-/// How long leases still run. What cannot be learned is left out: it is shown, and nothing is decided by it.
+/// Returns how long leases still run. A time that cannot be learned is left out: it is shown, and
+/// nothing is decided by it.
 async fn time_to_live(core: &Core, entries: &[Entry]) -> HashMap<i64, Duration> {
     let mut leases: Vec<i64> = entries.iter().map(|entry| entry.lease).collect();
     leases.sort_unstable();
@@ -115,7 +116,7 @@ pub(crate) async fn list(
     let mut span = core.layout.listing(prefix, after);
     let mut found: BTreeMap<Resource, Vec<Entry>> = BTreeMap::new();
     let in_order = core.layout.lists_in_order();
-    // One more than asked for, because the last one may go on in the next page.
+    // One more than asked for, because the last one may continue in the next page.
     while limit > 0 && !(in_order && found.len() > limit) && (span.start < span.end || span.end == [0]) {
         let request = RangeRequest {
             key: span.start.clone(),
@@ -136,7 +137,7 @@ pub(crate) async fn list(
             {
                 found.entry(resource).or_default().push(entry);
             }
-            // Where keys do not sort as names do, all pages are read, and the lowest names are kept.
+            // If keys do not sort as names do, all pages are read, and the lowest names are kept.
             while found.len() > limit + 1 {
                 found.pop_last();
             }

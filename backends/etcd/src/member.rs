@@ -48,7 +48,7 @@ struct Connection {
 /// Which cluster this client talks to: that of the first answer.
 ///
 /// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of
-/// the one exclude nobody on the other, so an answer from another cluster than the first is none.
+/// one exclude no claims on the other, so an answer from another cluster than the first does not count.
 #[derive(Debug, Default)]
 pub(crate) struct FirstAnswer(AtomicU64);
 
@@ -65,7 +65,7 @@ impl FirstAnswer {
 }
 
 impl Member {
-    /// All servers of a cluster. Nothing is sent before the first call.
+    /// Returns all servers of a cluster. Nothing is sent before the first call.
     pub(crate) fn all(config: &EtcdConfig) -> Result<Vec<Member>, Failure> {
         let tls = tls(config)?;
         let first = Arc::<FirstAnswer>::default();
@@ -94,18 +94,18 @@ impl Member {
         Ok(Member { name: host.to_string(), endpoint, connection, first })
     }
 
-    /// The server as the URL names it.
+    /// Returns the server as the URL names it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The connection as it is now.
+    /// Returns the connection as it is now.
     pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
         let channel = self.connection.borrow().channel.clone();
         Line { channel, token, first: self.first.clone() }
     }
 
-    /// Which connection it is now, for [`Member::reconnect`].
+    /// Returns which connection it is now, for [`Member::reconnect`].
     pub(crate) fn connection_number(&self) -> u64 {
         self.connection.borrow().number
     }
@@ -138,8 +138,8 @@ pub(crate) struct Line {
     first: Arc<FirstAnswer>,
 }
 
-/// What a keep-alive answered: the term of the server that passed it on, and the ttl of each lease, 0
-/// where there is none.
+/// The answer to a keep-alive: the term of the server that passed it on, and the ttl of each lease, 0
+/// for one that does not exist.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) term: u64,
@@ -172,7 +172,7 @@ impl Line {
         self.unary("/etcdserverpb.Lease/LeaseTimeToLive", request).await
     }
 
-    /// The state of the server itself.
+    /// Asks for the state of the server itself.
     pub(crate) async fn status(&self) -> Result<StatusResponse, Status> {
         let answer: StatusResponse = self.unary("/etcdserverpb.Maintenance/Status", StatusRequest {}).await?;
         self.first.check(answer.header)?;
@@ -191,12 +191,12 @@ impl Line {
         self.unary("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest { id }).await
     }
 
-    /// The roles of a user.
+    /// Asks for the roles of a user.
     pub(crate) async fn user(&self, name: String) -> Result<UserResponse, Status> {
         self.unary("/etcdserverpb.Auth/UserGet", UserRequest { name }).await
     }
 
-    /// What a role may.
+    /// Asks for the permissions of a role.
     pub(crate) async fn role(&self, role: String) -> Result<RoleResponse, Status> {
         self.unary("/etcdserverpb.Auth/RoleGet", RoleRequest { role }).await
     }
@@ -239,7 +239,7 @@ impl Line {
         self.streaming("/etcdserverpb.Watch/Watch", orders).await
     }
 
-    /// Whether an answer is of the cluster that this client talks to.
+    /// Checks that an answer is of the cluster that this client talks to.
     pub(crate) fn check(&self, header: Option<Header>) -> Result<(), Status> {
         self.first.check(header)
     }
@@ -288,7 +288,7 @@ impl Line {
     }
 }
 
-/// The term of an answer; one that has none agrees with no other.
+/// Returns the term of an answer; one that has none agrees with no other.
 pub(crate) fn term(header: Option<Header>) -> u64 {
     header.map_or(0, |header| header.raft_term)
 }
@@ -306,7 +306,7 @@ fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
     Ok(Some(tls))
 }
 
-/// How the answer of another cluster is told from errors of servers.
+/// The text that distinguishes the answer of another cluster from errors of servers.
 pub(crate) const OTHER_CLUSTER: &str = "a server of another cluster answered";
 /// Servers refuse clients that ping more often than every five seconds.
 const PING: Duration = Duration::from_secs(10);

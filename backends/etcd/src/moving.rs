@@ -1,11 +1,11 @@
-//! How the key of a claim is moved from lease to lease: to a short one while it waits, to that of its
-//! ttl when it is granted.
+//! Moves of a claim's key from lease to lease: to a short one while it waits, to that of its ttl when
+//! it is granted.
 //!
 //! Ground rules: a move takes effect only if the key was not changed since it was seen, and a move is
 //! itself a change. So of two moves that were made by one look at most one takes effect, whenever they
 //! arrive. **A claim that was ever seen waiting is granted only by a transaction that moves its key**:
-//! afterwards nothing that was sent before can take the key to a lease that nobody keeps for the
-//! holder, and if the key went with its short lease, there is no grant.
+//! afterwards nothing that was sent before can take the key to a lease that is not kept alive for the
+//! holder, and if the key went with its short lease, the claim is not granted.
 
 use std::time::Duration;
 
@@ -61,8 +61,8 @@ pub(crate) async fn hold(
     }
 }
 
-/// Moves the key of a claim that waits to the client's lease for waiting, and tries until it is there.
-/// Answers at which revision the key was changed last, as far as that is known.
+/// Moves the key of a claim that waits to the client's lease for waiting, and tries until it is on it.
+/// Returns at which revision the key was changed last, as far as that is known.
 ///
 /// # Cancel safety
 /// A move that was sent may take effect later, unless the key is changed before.
@@ -101,7 +101,7 @@ async fn try_to_park(core: &Core, claim: &Claim, entry: &Entry) -> Result<Option
         async move { line.txn(request).await }
     });
     match asked.await {
-        // Where the key was changed meanwhile, the waiter learns of it by the next look.
+        // If the key was changed meanwhile, the waiter learns of it by the next look.
         Ok(answer) => {
             let revision = answer.value.header.map(|header| header.revision);
             Ok(revision.filter(|_| answer.value.succeeded))

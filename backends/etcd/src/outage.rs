@@ -1,4 +1,4 @@
-//! What the requests of one client know together about a cluster that does not answer.
+//! The knowledge that the requests of one client share about a cluster that does not answer.
 //!
 //! Ground rules: a request that every server failed to answer, while no other request was answered
 //! either, begins an outage. From then on one request at a time asks, after pauses that double and are
@@ -19,21 +19,21 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// The state of the cluster as this client knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// How many requests were answered so far.
+    /// The number of requests that were answered so far.
     answers: AtomicU64,
     down: Mutex<Option<Down>>,
-    /// The outage ended, or nobody asks any more.
+    /// Notified when the outage has ended, or no request is asking any more.
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Down {
     backoff: Backoff,
-    /// How long the next one pauses before it asks.
+    /// The pause that the next request takes before it asks.
     pause: Duration,
-    /// Whose turn it is, by number.
+    /// The number of the request whose turn it is.
     turn: u64,
-    /// Whether that one pauses or asks.
+    /// `true` if that request pauses or asks.
     is_taken: bool,
     /// When a request that keeps leases last began to ask.
     hurried_at: Option<Instant>,
@@ -44,7 +44,7 @@ struct Down {
 #[derive(Debug)]
 pub(crate) struct Probe<'a>(Option<(&'a Outage, u64)>);
 
-/// What a request has to do during an outage.
+/// The part of a request during an outage.
 enum Role {
     /// Pause for so long, and ask.
     Ask(u64, Duration),
@@ -57,12 +57,12 @@ enum Role {
 pub(crate) struct Backoff(u32);
 
 impl Outage {
-    /// How many requests were answered so far, for [`Outage::failed`].
+    /// Returns how many requests were answered so far, for [`Outage::failed`].
     pub(crate) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Acquire)
     }
 
-    /// A server answered.
+    /// Notes that a server answered.
     pub(crate) fn answered(&self) {
         self.answers.fetch_add(1, Ordering::AcqRel);
         if self.down().take().is_some() {
@@ -70,8 +70,8 @@ impl Outage {
         }
     }
 
-    /// All servers failed to answer a request that began when `since` requests had been answered. Only
-    /// the one whose turn it was makes the next pause longer.
+    /// Notes that all servers failed to answer a request that began when `since` requests had been
+    /// answered. Only the one whose turn it was makes the next pause longer.
     pub(crate) fn failed(&self, since: u64, failure: &Failure, probe: Option<&Probe<'_>>) {
         let mut down = self.down();
         // An answer takes the lock after it is counted, so none is overlooked here.
@@ -87,14 +87,14 @@ impl Outage {
                 return;
             }
             Some(present) => (present.backoff, present.turn, present.is_taken, present.hurried_at),
-            // What failed has just asked.
+            // A request that failed has just asked.
             None => (Backoff::default(), 0, false, Some(Instant::now())),
         };
         let pause = backoff.next(FIRST_PAUSE);
         *down = Some(Down { backoff, pause, turn, is_taken, hurried_at, failure });
     }
 
-    /// Why the cluster counts as down; `None` while it does not.
+    /// Returns why the cluster counts as down; `None` while it does not.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.down().as_ref().map(|down| down.failure.clone())
     }
@@ -112,7 +112,7 @@ impl Outage {
             match self.role(overdue.take()) {
                 None => return Probe(None),
                 Some(Role::Ask(turn, pause)) => {
-                    // It is given back in whatever way this ends.
+                    // It is released on every way out.
                     let probe = Probe(Some((self, turn)));
                     tokio::select! {
                         () = self.end() => {}
@@ -144,8 +144,8 @@ impl Outage {
         Probe(None)
     }
 
-    /// Notes that a request that keeps leases asks now, or returns when one may. `None` also where
-    /// there is no outage.
+    /// Notes that a request that keeps leases asks now, or returns when one may. Returns `None` also
+    /// without an outage.
     fn hurry(&self, pace: Duration) -> Option<Instant> {
         let mut down = self.down();
         let down = down.as_mut()?;
@@ -157,8 +157,8 @@ impl Outage {
         opens_at
     }
 
-    /// Takes the turn where nobody has it, or where the one that is `overdue` still has it. `None`
-    /// where there is no outage.
+    /// Takes the turn where it is free, or where the request that is `overdue` still has it. Returns
+    /// `None` without an outage.
     fn role(&self, overdue: Option<u64>) -> Option<Role> {
         let mut down = self.down();
         let down = down.as_mut()?;
@@ -167,7 +167,7 @@ impl Outage {
             return Some(Role::Wait(down.turn));
         }
         (down.turn, down.is_taken) = (down.turn + 1, true);
-        // Who waited for one that hangs has paused long enough.
+        // A request that waited for one that hangs has paused long enough.
         let pause = if hangs { Duration::ZERO } else { down.pause };
         Some(Role::Ask(down.turn, pause))
     }
@@ -201,7 +201,7 @@ impl Drop for Probe<'_> {
 }
 
 impl Backoff {
-    /// The next pause, the first one at most `first` long.
+    /// Returns the next pause, the first one at most `first` long.
     pub(crate) fn next(&mut self, first: Duration) -> Duration {
         let whole = first.saturating_mul(1 << self.0.min(16)).min(MOST);
         self.0 += 1;
@@ -284,7 +284,7 @@ mod tests {
         drop(hangs);
     }
 
-    /// The one whose turn it is hangs, and renewals ask beside it, as often whatever their number.
+    /// Lets the request whose turn it is hang: renewals ask beside it, as often for any number of them.
     #[tokio::test(start_paused = true)]
     async fn renewals_ask_at_a_fixed_pace_beside_one_that_hangs() {
         let outage = down();

@@ -1,4 +1,4 @@
-//! What a grant leaves with its holder: enough to guard his own transactions.
+//! The proof that a grant leaves with its holder: enough to guard the holder's own transactions.
 
 use std::fmt;
 
@@ -51,17 +51,17 @@ impl fmt::Debug for EtcdProof {
 }
 
 impl EtcdProof {
-    /// The claim's key.
+    /// Returns the claim's key.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The revision that created the key.
+    /// Returns the revision that created the key.
     pub fn create_revision(&self) -> i64 {
         self.create_revision
     }
 
-    /// The whole condition as etcd reads it: an encoded message `etcdserverpb.Compare`.
+    /// Returns the whole condition as etcd reads it: an encoded message `etcdserverpb.Compare`.
     pub fn compare(&self) -> Vec<u8> {
         created_at(&self.key, self.create_revision).encode_to_vec()
     }
@@ -82,7 +82,7 @@ mod tests {
     fn the_condition_is_written_as_etcd_reads_it() {
         let proof = EtcdProof { key: b"k".to_vec(), create_revision: 7 };
         // Field 2 is the target (1: the create revision), 3 the key, 5 the revision; what is zero is
-        // left out: «equal».
+        // left out: "equal".
         assert_eq!(proof.compare(), [0x10, 1, 0x1a, 1, b'k', 0x28, 7]);
         let read = Compare::decode(proof.compare().as_slice()).unwrap();
         assert_eq!((read.result, read.operand), (compare::EQUAL, Some(Operand::CreateRevision(7))));

@@ -59,7 +59,7 @@ pub(crate) struct RangeRequest {
     pub(crate) max_create_revision: i64,
 }
 
-/// How a range is sorted.
+/// The sort order of a range.
 pub(crate) mod order {
     pub(crate) const ASCENDING: i32 = 1;
     pub(crate) const BY_CREATION: i32 = 2;
@@ -167,7 +167,7 @@ pub(crate) enum Operand {
     Lease(i64),
 }
 
-/// What is compared, and how.
+/// The target and the operator of a comparison.
 pub(crate) mod compare {
     pub(crate) const EQUAL: i32 = 0;
     pub(crate) const GREATER: i32 = 1;
@@ -298,7 +298,7 @@ pub(crate) struct WatchResponse {
     pub(crate) events: Vec<Event>,
 }
 
-/// That there is one is all that matters: whoever is woken looks for himself.
+/// Only the existence of an event matters: the waiter that is woken looks for itself.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Event {}
 
@@ -331,7 +331,7 @@ pub(crate) struct StatusResponse {
     pub(crate) leader: u64,
     #[prost(uint64, tag = "6")]
     pub(crate) raft_term: u64,
-    /// 0 from servers before 3.6, which do not tell it.
+    /// 0 from servers before 3.6, which do not report it.
     #[prost(int64, tag = "12")]
     pub(crate) db_size_quota: i64,
 }
@@ -355,7 +355,7 @@ pub(crate) struct Alarm {
     pub(crate) kind: i32,
 }
 
-/// What an alarm is about.
+/// The subject of an alarm.
 pub(crate) mod alarm {
     pub(crate) const NO_SPACE: i32 = 1;
     pub(crate) const CORRUPT: i32 = 2;

@@ -1,8 +1,8 @@
-//! What a server's error means: try another server, log in again, or tell the caller.
+//! The meaning of a server's error: try another server, log in again, or report it to the caller.
 //!
 //! Ground rules: a request that may have reached a server that could have carried it out is
-//! `Effect::Unknown`, unless the server says that it did not. etcd tells its errors apart by text only,
-//! so the texts are matched here and nowhere else.
+//! `Effect::Unknown`, unless the server says that it did not. etcd's errors differ by text only, so the
+//! texts are matched here and nowhere else.
 
 use std::error::Error;
 
@@ -25,7 +25,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The failure that the caller of the seam is told.
+    /// Returns the failure that the caller of the seam sees.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::Failed(failure) => failure,
@@ -39,7 +39,7 @@ impl Refusal {
         }
     }
 
-    /// The same for a request that changes nothing, whatever became of it.
+    /// Returns the same for a request that changes nothing, independent of its outcome.
     pub(crate) fn of_a_look(self) -> Failure {
         let mut failure = self.into_failure();
         failure.effect = Effect::None;
@@ -47,12 +47,12 @@ impl Refusal {
     }
 }
 
-/// What to do about one answer of one server.
+/// The advice about one answer of one server.
 #[derive(Clone, Debug)]
 pub(crate) enum Advice {
     /// Another server, or the same one later, may do better.
     TryElsewhere(Failure),
-    /// The token is no longer good.
+    /// The token is not valid any more.
     LogInAgain(Failure),
     /// The same request will be refused by every server.
     GiveUp(Refusal),
@@ -87,7 +87,7 @@ pub(crate) fn judge(status: &Status) -> Advice {
             Effect::None,
             "the cluster has no quorum",
         )),
-        // What was carried out, was carried out by the other one.
+        // If the request was carried out, it was carried out by the other one.
         Code::DataLoss if has(OTHER_CLUSTER) => {
             let advice =
                 "name the servers of one cluster only, and open the store anew where it was replaced";
@@ -103,7 +103,8 @@ pub(crate) fn judge(status: &Status) -> Advice {
         | Code::InvalidArgument
         | Code::FailedPrecondition
         | Code::OutOfRange => Advice::GiveUp(Refusal::Failed(refused(status))),
-        // What did not come from a server: the connection broke, or something else listens there.
+        // An error that did not come from a server: the connection broke, or something else listens
+        // there.
         _ if status.source().is_some() => {
             let detail = format!(
                 "the connection to an etcd server broke ({}): does it speak etcd, and TLS where the URL says etcds://?",
@@ -115,7 +116,7 @@ pub(crate) fn judge(status: &Status) -> Advice {
     }
 }
 
-/// What every server refuses, without any effect.
+/// Returns the failure for a refusal that every server makes, without any effect.
 fn refused(status: &Status) -> Failure {
     let has = |part: &str| status.message().contains(part);
     match status.code() {
@@ -144,7 +145,7 @@ fn told(status: &Status, kind: FailureKind, effect: Effect, advice: &str) -> Fai
     Failure::new(kind, effect, detail)
 }
 
-/// Whether there was no connection that the request could have left on.
+/// Returns `true` if no connection existed that the request could have left on.
 fn never_left(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {

@@ -1,11 +1,12 @@
 //! Registers: a key each, changed by a transaction on the revision at which it was created and on its
 //! version.
 //!
-//! Ground rules: a request is asked again elsewhere when a server does not answer, so a value begins
+//! Ground rules: a request is sent again elsewhere when a server does not answer, so a value begins
 //! with a number that was drawn for this write; by it a write that took place is known from one that
-//! others were first at. No state ever returns, so what arrives late does nothing: each removal changes
-//! a second key, and a value that is put where there is none is put only if that key was not changed.
-//! What is to be forgotten hangs on a lease of its own, whose time begins anew once the value stands.
+//! others were first at. No state ever returns, so a request that arrives late does nothing: each
+//! removal changes a second key, and a value that is put where none exists is put only if that key was
+//! not changed. A value that is to be forgotten hangs on a lease of its own, whose time begins anew
+//! once the value is stored.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::txn::{changed_at, created_at, into_range, op, version_is};
 use crate::watcher::Target;
 use crate::wire::{Span, look_up};
 
-/// What a cluster of this safety promises of its registers.
+/// Returns what a cluster of this safety promises of its registers.
 pub(crate) fn promise(safety: Safety) -> RegisterPromise {
     RegisterPromise { max_bytes: MAX_BYTES, waiting: Waiting::Notifies, safety, forgets: true }
 }
@@ -72,7 +73,7 @@ impl Registers for EtcdBackend {
     }
 }
 
-/// Where a register is.
+/// The place of a register.
 #[derive(Debug)]
 struct Place {
     key: Vec<u8>,
@@ -85,7 +86,7 @@ impl Place {
         Place { key: core.layout.register(at), removals: core.layout.removals(at) }
     }
 
-    /// Looks at the key, and at what tells one absence from the next.
+    /// Looks at the key, and at the key that distinguishes one absence from the next.
     fn looks(&self) -> Vec<RequestOp> {
         vec![op(Request::Range(whole(&self.key))), op(Request::Range(look_up(&self.removals)))]
     }
@@ -96,7 +97,7 @@ impl Place {
 struct State {
     /// The revision that created it; 0 where it is not there.
     created: i64,
-    /// How often it was put since then; where it is not there, the revision of the last removal of its share.
+    /// The number of puts since then; without a value, the revision of the last removal of its share.
     version: i64,
 }
 
@@ -114,12 +115,12 @@ impl State {
         Stamp(format!("{}.{}", self.created, self.version))
     }
 
-    /// That there is no value since this removal.
+    /// Returns the state without a value since this removal.
     fn absent(removed: Option<&KeyValue>) -> State {
         State { created: 0, version: removed.map_or(0, |kv| kv.mod_revision) }
     }
 
-    /// That the register is in this state.
+    /// Returns the condition that the register is in this state.
     fn holds(self, place: &Place) -> Vec<Compare> {
         let same = match self.created {
             0 => changed_at(&place.removals, self.version),
@@ -129,7 +130,7 @@ impl State {
     }
 }
 
-/// What stands there, and the revision at which it was looked at.
+/// Returns the present value, and the revision at which it was looked at.
 async fn look(core: &Core, place: &Place) -> Result<(Registered, i64), Failure> {
     let request = TxnRequest { success: place.looks(), ..TxnRequest::default() };
     let asked = core.cluster.ask(|line| {
@@ -197,7 +198,7 @@ async fn write(
 async fn remove(core: &Core, place: &Place, seen: State) -> Result<Option<Stamp>, Failure> {
     let delete = op(Request::Delete(DeleteRangeRequest { key: place.key.clone() }));
     let note = PutRequest { key: place.removals.clone(), ..PutRequest::default() };
-    // What is not there stays as it is.
+    // A register without a value stays as it is.
     let then = if seen.created == 0 { Vec::new() } else { vec![delete, op(Request::Put(note))] };
     let Answer { value: answer, doubt } = ask(core, place, seen, then).await?;
     match (answer.succeeded, doubt) {
@@ -226,23 +227,23 @@ async fn ask(
     asked.await.map_err(Refusal::into_failure)
 }
 
-/// A new lease that is longer than a value is to be kept.
+/// Opens a new lease that is longer than a value is to be kept.
 async fn lease_for(core: &Core, keep: Duration) -> Result<i64, Failure> {
     let ttl = i64::try_from(length_for(keep.min(MAX_KEEP))).unwrap_or(i64::MAX);
     let id = (draw()? >> 1).max(1).cast_signed();
     let asked = core.cluster.ask(|line| async move { line.grant(LeaseGrantRequest { ttl, id }).await });
     match asked.await {
-        // Nobody else draws this number: it exists by this request, sent before.
+        // No other writer draws this number: the value exists by this request, sent before.
         Ok(_) | Err(Refusal::LeaseExists) => Ok(id),
         Err(refusal) => Err(refusal.of_a_look()),
     }
 }
 
-/// Lets the time of a lease begin anew once its value stands, so that it is not forgotten too early;
+/// Lets the time of a lease begin anew once its value is stored, so that it is not forgotten too early;
 /// ends the lease of a value that was not written.
 async fn settle(core: &Core, lease: i64, is_written: bool) -> Result<(), Failure> {
     if !is_written {
-        // What is not ended now ends by itself: nothing hangs on it.
+        // A lease that is not ended now ends by itself: nothing hangs on it.
         let ended = core.cluster.ask(|line| async move { line.revoke(lease).await });
         _ = ended.await;
         return Ok(());
@@ -259,7 +260,7 @@ fn whole(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), ..RangeRequest::default() }
 }
 
-/// A value as it is stored: the number of the write, and behind it what was written.
+/// Writes a value as it is stored: the number of the write, and behind it the value itself.
 fn framed(mark: Mark, value: &[u8]) -> Vec<u8> {
     [&mark, value].concat()
 }
@@ -285,9 +286,9 @@ fn draw() -> Result<u64, Failure> {
 
 type Mark = [u8; 8];
 
-/// Well below the 1.5 MiB that a server accepts unless told otherwise.
+/// Well below the 1.5 MiB that a server accepts by default.
 const MAX_BYTES: usize = 512 * 1024;
-/// What is kept for longer is kept for this long: a hundred years.
+/// The longest time that a value is kept, instead of longer ones: a hundred years.
 const MAX_KEEP: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[cfg(test)]

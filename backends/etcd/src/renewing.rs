@@ -1,14 +1,14 @@
-//! How leases are renewed: each lease once, however many claims are on it, and each claim's key looked
-//! at beside it.
+//! Renewals of leases: each lease once, for any number of claims on it, and each claim's key looked at
+//! beside it.
 //!
 //! Ground rules: `Renewed` says that the claim's own key was there, created when it was granted, and
 //! that the lease it is attached to runs for another ttl from before the question. The look at the keys
 //! is also the quorum that makes the keep-alive count, so it costs nothing extra, and a claim that
 //! somebody broke is found out by its next renewal.
 //!
-//! However many claims are renewed at once, each transaction has a time limit of its own, what it
-//! answered counts whatever becomes of the others, and few are under way together: a server that is
-//! slow renews fewer claims then, and not none.
+//! However many claims are renewed at once, each transaction has a time limit of its own, its answer
+//! counts independent of the others, and few are under way together: a server that is slow renews fewer
+//! claims then, instead of none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Item<'a, 'b> {
     place: i64,
     /// The lease that its key is believed to be on; 0 where that has to be seen first.
     lease: i64,
-    /// Whether this client keeps a seat for it.
+    /// `true` if this client keeps a seat for it.
     seated: bool,
     answer: Option<Renewal>,
 }
@@ -59,7 +59,7 @@ pub(crate) async fn renew(core: &Core, batch: &[Renew<'_>]) -> Vec<Renewal> {
 
 /// Renews as many claims as one transaction can look at, when it is their turn.
 async fn renew_part(core: &Core, part: &[Renew<'_>], asked_at: Moment) -> Vec<Renewal> {
-    // A later answer would help nobody.
+    // A later answer would be useless.
     let shortest = part.iter().map(|renew| renew.claim.ttl).min().unwrap_or_default();
     let end = asked_at.after(shortest);
     // All answers of a batch come together: one part that waits for long would hold back what the
@@ -96,7 +96,7 @@ fn item<'a, 'b>(core: &Core, renew: &'a Renew<'b>, asked_at: Moment) -> Item<'a,
     };
     let (mut place, mut lease, mut answer) = (0, 0, None);
     let seated = view.is_some();
-    // Whoever asks again while his question waits for its turn is answered by one look.
+    // A claim that asks again while its question waits for its turn is answered by one look.
     let seen = view.as_ref().is_some_and(|view| view.seen_at >= asked_at);
     match (view, proven) {
         (Some(view), proven) => match view.place {
@@ -141,8 +141,8 @@ async fn turn(core: &Core, items: &mut [Item<'_, '_>], asked_at: Moment, limit: 
     }
 }
 
-/// Whether the lease has to be extended for any of these; one that was extended a moment ago covers
-/// them already.
+/// Returns `true` if the lease has to be extended for any of these; one that was extended a moment ago
+/// covers them already.
 fn is_short(core: &Core, lease: i64, open: &[&mut Item<'_, '_>], asked_at: Moment) -> bool {
     let roster = core.roster();
     let Some(lease) = roster.lease(lease) else { return true };
@@ -194,7 +194,7 @@ fn renewed(core: &Core, claim: &Claim, asked_at: Moment) -> Renewal {
     }
 }
 
-/// How often a batch is looked at in one call.
+/// The number of looks at a batch in one call.
 const TURNS: u32 = 3;
 /// The part of the time for a request that the first look of a batch is ahead of the others.
 const HEAD_START: u32 = 8;

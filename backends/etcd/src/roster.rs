@@ -4,8 +4,8 @@
 //! the client that shares the lease out also ends it: each claim has a seat with its end. Ground rules:
 //! what a lease covers is counted from before the request that last extended it; a seat on a lease that
 //! ended is gone; a request that may still be under way is remembered with the mark of its lease, until
-//! the mark was moved on. Losses are collected here and are reported by [`Access`] once nobody has the
-//! roster any more, since a listener may need it.
+//! the mark was advanced. Losses are collected here and are reported by [`Access`] once the roster is
+//! unlocked, since a listener may need it.
 
 mod access;
 mod parking;
@@ -28,12 +28,12 @@ use crate::watcher::Bell;
 pub(crate) struct Roster {
     leases: HashMap<i64, Lease>,
     seats: HashMap<ClaimId, Seat>,
-    /// When seats that nobody visits end, the earliest first.
+    /// The ends of seats without a visitor, the earliest first.
     ends: BTreeSet<(Moment, ClaimId)>,
     /// Leases that are being opened.
     opening: HashMap<Purpose, usize>,
     slots: Slots,
-    /// What is lost and was not reported yet.
+    /// The losses that were not reported yet.
     losses: Vec<(LossTrigger, LossCause)>,
 }
 
@@ -50,7 +50,8 @@ struct Seat {
     /// The revision that created its key, where it is granted.
     place: Option<i64>,
     until: Moment,
-    /// How much later than that its key is taken away: from before it was asked for until it was granted.
+    /// The time after that at which its key is removed: from before it was asked for until it was
+    /// granted.
     padding: Duration,
     /// When the last look was sent that found it held.
     seen_at: Moment,
@@ -61,14 +62,14 @@ struct Seat {
     loss: Option<(LossTrigger, LossSignal)>,
     /// Nothing of it is on the server, and nothing is under way.
     clear: bool,
-    /// Whether its key was not there by the last answer, and no request has gone out since that could
-    /// have put it there.
+    /// `true` if its key did not exist by the last answer, and no request has gone out since that could
+    /// have put it.
     keyless: bool,
-    /// How many requests to take its key away may still be under way.
+    /// The number of requests to remove its key that may still be under way.
     erasing: usize,
 }
 
-/// What a seat looks like to those who renew and release.
+/// The state of a seat, for renewing and releasing.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct View {
     pub(crate) erase: Erase,
@@ -79,7 +80,7 @@ pub(crate) struct View {
     pub(crate) doubt: bool,
 }
 
-/// Where a claim can be seated.
+/// The room in which a claim can be seated.
 #[derive(Clone, Debug)]
 pub(crate) enum Room {
     /// On this lease.
@@ -90,7 +91,7 @@ pub(crate) enum Room {
     Soon,
 }
 
-/// What is to be done now, and when to look again at the latest.
+/// The work that is due now, and the moment to look again at the latest.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Chores {
     pub(crate) keep: Vec<i64>,
@@ -101,19 +102,19 @@ pub(crate) struct Chores {
 }
 
 impl Seat {
-    /// Whether nothing that was ever sent for this claim can still touch its key: then another one may
-    /// use it.
+    /// Returns `true` if nothing that was ever sent for this claim can still touch its key: then
+    /// another one may use it.
     fn is_spotless(&self) -> bool {
         self.keyless && self.erasing == 0 && self.doubt.is_none() && self.spot.whose == Whose::Ours
     }
 
-    /// When its key is taken away, unless somebody comes for it.
+    /// Returns when its key is removed, unless it is visited before.
     fn end(&self) -> Moment {
         self.until.after(self.padding)
     }
 
-    /// Whether a late request could still create the key: it was sent under the present mark of a lease
-    /// that lives.
+    /// Returns `true` if a late request could still create the key: it was sent under the present mark
+    /// of a lease that lives.
     fn is_unsettled(&self, mark: Option<i64>) -> bool {
         self.doubt.is_some() && self.doubt == mark
     }
@@ -164,13 +165,14 @@ impl Roster {
         self.leases.get(&id)
     }
 
-    /// The lease that a claim is seated on, while it is known to the server.
+    /// Returns the lease that a claim is seated on, while it is known to the server.
     pub(crate) fn lease_of(&self, claim: ClaimId) -> Option<Lease> {
         let seat = self.seats.get(&claim)?;
         self.leases.get(&seat.lease).cloned()
     }
 
-    /// Somebody contends for the claim. Its seat does not end meanwhile. Answers `false` where it has none.
+    /// Begins a visit: a caller contends for the claim. Its seat does not end meanwhile. Returns
+    /// `false` where it has none.
     pub(crate) fn visit(&mut self, claim: ClaimId) -> bool {
         let Some(seat) = self.seats.get_mut(&claim) else { return false };
         self.ends.remove(&(seat.end(), claim));
@@ -183,7 +185,8 @@ impl Roster {
         true
     }
 
-    /// The slot for a claim that has no seat; `fresh` is a new id for one. [`Roster::seat`] has to follow.
+    /// Returns the slot for a claim that has no seat; `fresh` is a new id for one. [`Roster::seat`] has
+    /// to follow.
     pub(crate) fn slot(&mut self, claim: &Claim, fresh: Option<ClaimId>) -> Slot {
         self.slots.take(&claim.resource, claim.share, fresh)
     }
@@ -216,12 +219,12 @@ impl Roster {
         self.seats.insert(claim.id, seat);
     }
 
-    /// Where a claim stands; `None` where it has no seat, or one on another resource.
+    /// Returns where a claim is; `None` where it has no seat, or one on another resource.
     pub(crate) fn spot(&self, claim: &Claim) -> Option<Spot> {
         self.seat_of(claim).map(|seat| seat.spot.clone())
     }
 
-    /// The claim turned out to stand under another key.
+    /// Notes that the claim turned out to be under another key.
     pub(crate) fn move_to(&mut self, claim: &Claim, spot: Spot) {
         if let Some(seat) = self.seats.get_mut(&claim.id) {
             // It may be on the server, however little of this client's is.
@@ -229,7 +232,8 @@ impl Roster {
         }
     }
 
-    /// A visit ends. A claim that was not granted and that nobody comes back for ends soon: answers when.
+    /// Ends a visit. A claim that was not granted and that is not visited again ends soon: returns
+    /// when.
     pub(crate) fn leave(&mut self, claim: ClaimId, now: Moment) -> Option<Moment> {
         let seat = self.seats.get_mut(&claim)?;
         seat.visitors = seat.visitors.saturating_sub(1);
@@ -252,7 +256,7 @@ impl Roster {
         Some(end)
     }
 
-    /// By when the lease of a claim has to be kept alive for those that wait on it.
+    /// Returns the moment by which the lease of a claim has to be kept alive for those that wait on it.
     pub(crate) fn kept_by(&self, claim: ClaimId) -> Option<Moment> {
         let seat = self.seats.get(&claim)?;
         self.leases.get(&seat.lease).map(Lease::due)
@@ -271,22 +275,23 @@ impl Roster {
         }
     }
 
-    /// A request that creates the key is about to be sent. Answers what [`Roster::answered`] is to be told.
+    /// Notes that a request that creates the key is about to be sent. Returns the argument for
+    /// [`Roster::answered`].
     pub(crate) fn sending(&mut self, claim: ClaimId, mark: i64) -> Option<i64> {
         let seat = self.seats.get_mut(&claim)?;
         (seat.clear, seat.keyless) = (false, false);
         seat.doubt.replace(mark)
     }
 
-    /// The request was answered and was sent once only.
+    /// Notes that the request was answered and was sent once only.
     pub(crate) fn answered(&mut self, claim: ClaimId, before: Option<i64>) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             (seat.doubt, seat.keyless) = (before, false);
         }
     }
 
-    /// The claim holds, up to `until` unless it is renewed. Its key goes `padding` later, so that on
-    /// the server nobody follows before a whole ttl is over.
+    /// Notes that the claim holds, up to `until` unless it is renewed. Its key is removed `padding`
+    /// later, so that on the server no claim follows before a whole ttl is over.
     pub(crate) fn granted(
         &mut self,
         claim: ClaimId,
@@ -298,13 +303,13 @@ impl Roster {
         let seat = self.seats.get_mut(&claim)?;
         seat.place = Some(place);
         (seat.until, seat.padding) = (seat.until.max(until), seat.padding.max(padding));
-        // This client goes on with it itself.
+        // This client continues with it itself.
         seat.spot.erase.only_if.retain(|condition| !is_about_a_lease(condition));
         Some(seat.loss.get_or_insert_with(LossTrigger::new).1.clone())
     }
 
-    /// Another client may go on with the claim, on a lease of its own: it ends here only as long as
-    /// none does, and its key is not used again.
+    /// Notes that another client may continue with the claim, on a lease of its own: it ends here only
+    /// as long as none does, and its key is not used again.
     pub(crate) fn forgo(&mut self, claim: ClaimId) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             let erase = &mut seat.spot.erase;
@@ -316,7 +321,7 @@ impl Roster {
         }
     }
 
-    /// What rings while its visitor waits.
+    /// Hangs the bell that rings while the claim's visitor waits.
     pub(crate) fn hang(&mut self, claim: ClaimId, bell: &Arc<Bell>) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             seat.bell = Some(bell.clone());
@@ -327,7 +332,7 @@ impl Roster {
         self.seat_of(claim).map(|seat| self.view_of(seat, now))
     }
 
-    /// Whether a late request could still put the key of this claim.
+    /// Returns the mark under which a late request could still put the key of this claim, if any.
     pub(crate) fn is_unsettled(&self, claim: ClaimId) -> Option<i64> {
         let seat = self.seats.get(&claim)?;
         let mark = self.leases.get(&seat.lease).map(|lease| lease.mark);
@@ -351,8 +356,8 @@ impl Roster {
         }
     }
 
-    /// The claim was renewed: its seat lasts for another ttl from when that was asked. Answers `false`
-    /// where its end came first.
+    /// Notes that the claim was renewed: its seat lasts for another ttl from when that was asked.
+    /// Returns `false` where its end came first.
     pub(crate) fn renewed(&mut self, claim: &Claim, asked_at: Moment) -> bool {
         let Some(seat) = self.seats.get_mut(&claim.id) else { return false };
         if seat.until <= asked_at {
@@ -366,39 +371,40 @@ impl Roster {
         true
     }
 
-    /// A look that was sent at that moment found the claim held.
+    /// Notes that a look that was sent at that moment found the claim held.
     pub(crate) fn seen(&mut self, claim: ClaimId, sent_at: Moment) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             seat.seen_at = seat.seen_at.max(sent_at);
         }
     }
 
-    /// Whether the lease of the claim is known to run for a whole ttl from then on.
+    /// Returns `true` if the lease of the claim is known to run for a whole ttl from then on.
     pub(crate) fn is_covered(&self, claim: &Claim, from: Moment) -> bool {
         let seat = self.seats.get(&claim.id);
         let lease = seat.and_then(|seat| self.leases.get(&seat.lease));
         lease.is_some_and(|lease| !lease.is_short_of(claim.ttl, from))
     }
 
-    /// A request to take the key away is about to be sent.
+    /// Notes that a request to remove the key is about to be sent.
     pub(crate) fn erasing(&mut self, claim: ClaimId) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             seat.erasing += 1;
         }
     }
 
-    /// That request was answered: the key is not there. `repeated` where it was sent more than once.
+    /// Notes that the request was answered: the key does not exist. `repeated` where it was sent more
+    /// than once.
     pub(crate) fn erased(&mut self, claim: ClaimId, repeated: bool, now: Moment) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             seat.keyless = true;
-            // What was sent before may arrive later, so it is counted for good.
+            // A request that was sent before may arrive later, so it is counted for good.
             seat.erasing = seat.erasing.saturating_sub(usize::from(!repeated));
         }
         self.ended(claim, now);
     }
 
-    /// The key of the claim is gone. What may still be under way for it is not: then the claim is ended
-    /// once more.
+    /// Notes that the key of the claim is gone. Requests for it may still be under way: then the claim
+    /// is ended once more.
     fn ended(&mut self, claim: ClaimId, now: Moment) {
         let Some(seat) = self.seats.get_mut(&claim) else { return };
         (seat.place, seat.loss, seat.seen_at) = (None, None, Moment::START);
@@ -407,12 +413,12 @@ impl Roster {
         match (seat.visitors, seat.clear) {
             (0, true) => self.remove(claim),
             (0, false) => self.end_later(claim, now),
-            // Whoever contends for it sees to the rest.
+            // The visitor that contends for it does the rest.
             _ => {}
         }
     }
 
-    /// The claim was found gone.
+    /// Notes that the claim was found gone.
     pub(crate) fn lost(&mut self, claim: ClaimId, cause: LossCause, now: Moment) {
         if let Some((trigger, _)) = self.seats.get_mut(&claim).and_then(|seat| seat.loss.take()) {
             self.losses.push((trigger, cause));
@@ -420,7 +426,7 @@ impl Roster {
         self.ended(claim, now);
     }
 
-    /// A look found that nothing of the claim is in the line, and put nothing there.
+    /// Notes that a look found that nothing of the claim is in the line, and put nothing there.
     pub(crate) fn absent(&mut self, claim: ClaimId, now: Moment) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             seat.keyless = true;
@@ -428,12 +434,12 @@ impl Roster {
         self.lost(claim, LossCause::Gone, now);
     }
 
-    /// Whether nothing of the claim is on the server or under way.
+    /// Returns `true` if nothing of the claim is on the server or under way.
     pub(crate) fn is_clear(&self, claim: ClaimId) -> bool {
         self.seats.get(&claim).is_none_or(|seat| seat.clear)
     }
 
-    /// An attempt to end the claim failed; it is tried again.
+    /// Notes that an attempt to end the claim failed; it is tried again.
     pub(crate) fn end_later(&mut self, claim: ClaimId, at: Moment) {
         if let Some(seat) = self.seats.get_mut(&claim)
             && seat.visitors == 0
@@ -444,7 +450,7 @@ impl Roster {
         }
     }
 
-    /// The lease runs from `asked_at` for `ttl`.
+    /// Notes that the lease runs from `asked_at` for `ttl`.
     pub(crate) fn kept(&mut self, id: i64, asked_at: Moment, ttl: Duration) {
         if let Some(lease) = self.leases.get_mut(&id)
             && asked_at.after(ttl) >= lease.covers()
@@ -453,15 +459,15 @@ impl Roster {
         }
     }
 
-    /// The mark of the lease was moved on.
+    /// Notes that the mark of the lease was advanced.
     pub(crate) fn marked(&mut self, id: i64, mark: i64) {
         if let Some(lease) = self.leases.get_mut(&id) {
             lease.mark = lease.mark.max(mark);
         }
     }
 
-    /// The server does not know the lease any more: whoever holds on it has lost, whoever waits has to
-    /// stand again.
+    /// Notes that the server does not know the lease any more: a claim that holds on it has lost, a
+    /// claim that waits has to join the line again.
     pub(crate) fn lease_ended(&mut self, id: i64, now: Moment) {
         if self.leases.remove(&id).is_none() {
             return;
@@ -483,8 +489,8 @@ impl Roster {
         self.parking_ended(id);
     }
 
-    /// What is to be done now. Leases are kept for those that wait; for those that hold, their renewals
-    /// do it.
+    /// Returns the work that is due now. Leases are kept alive for those that wait; for those that
+    /// hold, their renewals do it.
     pub(crate) fn chores(&mut self, now: Moment, max_ends: usize) -> Chores {
         let mut chores = Chores::default();
         for lease in self.leases.values_mut().filter(|lease| lease.waiters > 0) {
@@ -514,7 +520,8 @@ impl Roster {
         chores
     }
 
-    /// Leases that waiters depend on and that may have ended by now: those waiters have to be told.
+    /// Rings for leases that waiters depend on and that may have ended by now: those waiters have to be
+    /// notified.
     pub(crate) fn ring_lapsed(&self, now: Moment) {
         for seat in self.seats.values() {
             let on = self.leases.get(&seat.parked.unwrap_or(seat.lease));
@@ -539,7 +546,7 @@ impl Roster {
     }
 }
 
-/// How long a place in line is kept for a claim whose last call failed.
+/// The time for which a place in line is kept for a claim whose last call failed.
 pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -583,7 +590,7 @@ mod tests {
         roster
     }
 
-    /// What [`Access`] does when it is dropped.
+    /// Reports losses as [`Access`] does when it is dropped.
     fn report(roster: &mut Roster) {
         roster.losses.drain(..).for_each(|(trigger, cause)| trigger.fire(cause));
     }
@@ -694,7 +701,7 @@ mod tests {
         assert!(roster.is_clear(id(1)));
     }
 
-    /// Whether the next claim on the same name gets the slot of this one.
+    /// Returns `true` if the next claim on the same name gets the slot of this one.
     fn is_used_again(end: impl Fn(&mut Roster)) -> bool {
         let mut roster = roster();
         let slot = Slot::Shared(id(9));

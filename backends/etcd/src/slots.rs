@@ -1,9 +1,9 @@
 //! Keys that are used again: the claims of one client on one resource take turns on few of them.
 //!
 //! A deleted key stays in the servers' index until the history is compacted, and every look at a line
-//! passes over all that was ever in it since. So a client that comes back to a lock does not write a
-//! new key for each claim, but takes one that a former claim of its own has left. Whose it is now is
-//! told by its value, and which claim's turn by the revision that created it.
+//! passes over every key that was in it since. So a client that comes back to a lock does not write a
+//! new key for each claim, but takes one that a former claim of its own has left. The value shows whose
+//! key it is now, and the revision that created it which claim's turn.
 //!
 //! Ground rules: a slot is taken out for each use, so it belongs to one claim at a time; and it is put
 //! back only by a claim of which nothing can be under way any more (the roster knows), so what arrives
@@ -16,11 +16,11 @@ use leasehold_core::{ClaimId, Resource, Share};
 
 use crate::txn::Erase;
 
-/// The slots of one client that nobody stands in.
+/// The slots of one client that are free.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(HashMap<(Resource, Share), Vec<ClaimId>>);
 
-/// What the key of a claim is called after.
+/// The id that the key of a claim is named after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// The claim itself.
@@ -29,37 +29,37 @@ pub(crate) enum Slot {
     Shared(ClaimId),
 }
 
-/// Where the key of a claim is.
+/// The place of a claim's key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spot {
     pub(crate) slot: Slot,
-    /// How the key is taken away.
+    /// The way in which the key is removed.
     pub(crate) erase: Erase,
     pub(crate) whose: Whose,
 }
 
-/// Who may use the key of a claim after it.
+/// The claims that may use the key of a claim after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     /// Another claim of this client.
     Ours,
-    /// Nobody.
+    /// No claim.
     Nobodys,
     /// Another claim of the client that has put it: this one came to the same claim later.
     Others,
 }
 
 impl Slots {
-    /// Where the next claim stands; `fresh` is a new id, in case there is no slot yet.
+    /// Returns where the next claim is put; `fresh` is a new id, in case there is no slot yet.
     pub(crate) fn take(&mut self, resource: &Resource, share: Share, fresh: Option<ClaimId>) -> Slot {
-        // An entry is there from the first claim on, and stays while its slots are out.
+        // An entry exists from the first claim on, and stays while its slots are out.
         match self.0.get_mut(&(resource.clone(), share)) {
             Some(free) => free.pop().or(fresh).map_or(Slot::Own, Slot::Shared),
             None => Slot::Own,
         }
     }
 
-    /// A claim ended, and nothing of it is under way.
+    /// Puts back a slot whose claim ended, with nothing of it under way.
     pub(crate) fn put_back(&mut self, resource: &Resource, share: Share, slot: Slot) {
         let name = (resource.clone(), share);
         if self.0.len() >= NAMES_MAX && !self.0.contains_key(&name) {
@@ -77,7 +77,8 @@ impl Slots {
 
 /// The most names that are remembered.
 const NAMES_MAX: usize = 256;
-/// The most slots that are kept of one name: as many of its claims can stand at once without a new key.
+/// The most slots that are kept of one name: as many of its claims can be in line at once without a new
+/// key.
 const FREE_MAX: usize = 16;
 
 #[cfg(test)]

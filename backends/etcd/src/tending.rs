@@ -1,5 +1,5 @@
-//! The task that sees to what is due: leases that waiters need, claims whose own ttl has ended, places
-//! nobody came back for.
+//! The task that does what is due: leases that waiters need, claims whose own ttl has ended, places
+//! that were abandoned.
 //!
 //! Ground rules: it decides nothing, the roster does. What it asks of the server runs in tasks of their
 //! own, so that a server that hangs delays neither the next look nor another chore.
@@ -47,7 +47,7 @@ async fn keep(core: Arc<Core>, leases: Vec<i64>) {
     let round = core.round(&leases, &[], core.cluster.limit()).await;
     if !matches!(round, Ok(ref round) if round.confirmed) {
         tracing::debug!(?round, "leases of waiting claims were not confirmed");
-        // Who waits on a lease that may have ended must not sleep on.
+        // A waiter on a lease that may have ended must not sleep on.
         let now = core.now();
         core.roster().ring_lapsed(now);
     }
@@ -96,6 +96,6 @@ const ENDS_TOGETHER: usize = 1_024;
 /// when it was due.
 const WAIT_LIMIT: Duration = Duration::from_millis(1_200);
 const SHORTEST: Duration = Duration::from_millis(5);
-/// How often it looks at least.
+/// The longest pause between its looks.
 pub(crate) const LONGEST: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(1);

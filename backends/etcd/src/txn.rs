@@ -11,12 +11,12 @@ pub(crate) struct Erase {
     pub(crate) only_if: Vec<Compare>,
 }
 
-/// One operation of a transaction.
+/// Builds one operation of a transaction.
 pub(crate) fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// The keys that an operation found.
+/// Returns the keys that an operation found.
 pub(crate) fn into_range(response: ResponseOp) -> Option<RangeResponse> {
     match response.response {
         Some(Response::Range(found)) => Some(found),
@@ -24,7 +24,7 @@ pub(crate) fn into_range(response: ResponseOp) -> Option<RangeResponse> {
     }
 }
 
-/// That a key was created at this revision; 0 where there must be none.
+/// Returns the condition that a key was created at this revision; 0 where none may exist.
 pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: compare::EQUAL,
@@ -35,8 +35,8 @@ pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// That a key was changed last at this revision: a change that was sent before and arrives later does
-/// nothing.
+/// Returns the condition that a key was changed last at this revision: a change that was sent before
+/// and arrives later does nothing.
 pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: compare::EQUAL,
@@ -47,7 +47,7 @@ pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// That everything in a line was created at or after this revision.
+/// Returns the condition that everything in a line was created at or after this revision.
 pub(crate) fn nothing_before(line: &Span, revision: i64) -> Compare {
     Compare {
         result: compare::GREATER,
@@ -58,7 +58,7 @@ pub(crate) fn nothing_before(line: &Span, revision: i64) -> Compare {
     }
 }
 
-/// That nothing in a line was created at or after this revision.
+/// Returns the condition that nothing in a line was created at or after this revision.
 pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
     Compare {
         result: compare::LESS,
@@ -69,7 +69,7 @@ pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
     }
 }
 
-/// That a key has this version; 0 where there must be none.
+/// Returns the condition that a key has this version; 0 where none may exist.
 pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
     Compare {
         result: compare::EQUAL,
@@ -80,7 +80,7 @@ pub(crate) fn version_is(key: &[u8], version: i64) -> Compare {
     }
 }
 
-/// That a key is attached to this lease.
+/// Returns the condition that a key is attached to this lease.
 pub(crate) fn lease_is(key: &[u8], lease: i64) -> Compare {
     Compare {
         result: compare::EQUAL,
@@ -91,12 +91,12 @@ pub(crate) fn lease_is(key: &[u8], lease: i64) -> Compare {
     }
 }
 
-/// Whether it is what [`lease_is`] makes.
+/// Returns `true` if it is what [`lease_is`] makes.
 pub(crate) fn is_about_a_lease(condition: &Compare) -> bool {
     condition.target == compare::LEASE
 }
 
-/// That a key's value begins so, and then has a space.
+/// Returns the conditions that a key's value begins with `head` and a space.
 pub(crate) fn value_begins(key: &[u8], head: &str) -> [Compare; 2] {
     // The character behind the space is the first that cannot follow.
     [(compare::GREATER, ' '), (compare::LESS, '!')].map(|(result, end)| Compare {

@@ -1,4 +1,4 @@
-//! What a server's version says about its promises.
+//! The meaning of a server's version for its promises.
 //!
 //! Ground rules: the weakest server decides, since any of them may lead. One that does not say its
 //! version decides nothing: it is most likely down, and of the version of the others.
@@ -10,16 +10,16 @@ use leasehold_core::{Grade, Safety, Severity};
 /// Lines above the last that is named never had it.
 #[derive(Debug)]
 pub(crate) struct Flaw {
-    /// What happens.
+    /// The effect of the fault.
     pub(crate) what: &'static str,
-    /// What that means for a lock.
+    /// Its meaning for a lock.
     pub(crate) meaning: &'static str,
     pub(crate) severity: Severity,
     /// As minor and patch of version 3, the oldest line first.
     mended_in: &'static [(u32, u32)],
 }
 
-/// A leader that was paused for longer than a lease revokes it when it goes on, although its successor
+/// A leader that was paused for longer than a lease revokes it when it resumes, although its successor
 /// extended it: a claim can be taken from a holder that did everything right.
 pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
     what: "a leader that was paused for longer than a lease can revoke it when it goes on",
@@ -28,7 +28,7 @@ pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
     mended_in: &[(4, 31), (5, 13)],
 };
 
-/// Where the last revision deleted something and is compacted away, a crash before the compaction is
+/// If the last revision deleted something and is compacted away, a crash before the compaction is
 /// finished makes the server begin again at a lower revision.
 pub(crate) const REVISIONS_FALL: Flaw = Flaw {
     what: "a crash within a compaction can take the revision back",
@@ -45,7 +45,7 @@ pub(crate) const DELETES_UNSEEN: Flaw = Flaw {
     mended_in: &[(4, 36), (5, 18)],
 };
 
-/// What was applied while a server crashed may be missing on that server only.
+/// Changes that were applied while a server crashed may be missing on that server only.
 pub(crate) const DATA_DIVERGE: Flaw = Flaw {
     what: "a server that crashed under load can go on with other data than the rest of the cluster",
     meaning: "two servers can answer differently who holds a lock",
@@ -75,7 +75,8 @@ pub(crate) const FLAWS: [&Flaw; 6] =
     [&DATA_DIVERGE, &REVISIONS_FALL, &REVOKES_WRONGLY, &READS_STALE, &RENEWS_REVOKED, &DELETES_UNSEEN];
 
 impl Flaw {
-    /// Whether a server of this version has it. One whose version cannot be read has every fault.
+    /// Returns `true` if a server of this version has it. One whose version cannot be read has every
+    /// fault.
     pub(crate) fn is_in(&self, version: &str) -> bool {
         let mut parts = version.split(['.', '-', '+']).map(|part| part.parse::<u32>().ok());
         let (major, minor, patch) = (parts.next().flatten(), parts.next().flatten(), parts.next().flatten());
@@ -90,32 +91,32 @@ impl Flaw {
         }
     }
 
-    /// The first versions without it, for a person.
+    /// Returns the first versions without it, for a person.
     pub(crate) fn mended(&self) -> String {
         // A line that never had it needs no version to be named.
         let versions = self.mended_in.iter().filter(|(_, patch)| *patch > 0);
         versions.map(|(minor, patch)| format!("3.{minor}.{patch}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether any of these servers has it, or none says its version.
+    /// Returns `true` if any of these servers has it, or none says its version.
     fn is_among(&self, versions: &[Option<String>]) -> bool {
         let mut known = versions.iter().flatten().peekable();
         known.peek().is_none() || known.any(|version| self.is_in(version))
     }
 }
 
-/// What can take a claim away on these servers; `None` stands for one that did not say its version.
+/// Returns what can take a claim away on these servers; `None` means one that did not say its version.
 pub(crate) fn safety(versions: &[Option<String>]) -> Safety {
     let weak = [&REVOKES_WRONGLY, &DATA_DIVERGE, &READS_STALE].iter().any(|flaw| flaw.is_among(versions));
     if weak { Safety::LostOnFailover } else { Safety::Strict }
 }
 
-/// Whether a watch tells everything.
+/// The completeness of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watches {
     Whole,
-    /// A delete at the revision of a compaction may be left out: whoever waits has to look again now
-    /// and then.
+    /// A delete at the revision of a compaction may be left out: waiters have to look again now and
+    /// then.
     MayMiss,
 }
 
@@ -123,7 +124,7 @@ pub(crate) fn watches(versions: &[Option<String>]) -> Watches {
     if DELETES_UNSEEN.is_among(versions) { Watches::MayMiss } else { Watches::Whole }
 }
 
-/// How far their fences, which are revisions, can be trusted.
+/// Returns how far their fences, which are revisions, can be trusted.
 pub(crate) fn fencing(versions: &[Option<String>]) -> Grade {
     let weak = REVISIONS_FALL.is_among(versions) || DATA_DIVERGE.is_among(versions);
     if weak { Grade::BestEffort } else { Grade::Strict }

@@ -1,8 +1,8 @@
 //! The one stream of watches of a client.
 //!
-//! Ground rules: a watch says that something may have changed, once, and never what: whoever is woken
-//! looks for himself. So whatever goes wrong with a watch (compacted, cancelled) is answered by waking.
-//! A watch begins at the revision behind the look that it follows, also on a new stream, so nothing is
+//! Ground rules: a watch says that something may have changed, once, and never what: the waiter that is
+//! woken looks for itself. So every failure of a watch (compacted, cancelled) is answered by waking. A
+//! watch begins at the revision behind the look that it follows, also on a new stream, so nothing is
 //! missed in between. Thousands of watches share the stream.
 //!
 //! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a
@@ -35,7 +35,7 @@ pub(crate) struct Watcher {
     last: AtomicI64,
 }
 
-/// What is to be watched.
+/// The keys that are to be watched.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     /// The end of one key.
@@ -52,7 +52,7 @@ pub(crate) struct Watch {
     orders: mpsc::UnboundedSender<Order>,
 }
 
-/// What wakes one waiter.
+/// The bell that wakes one waiter.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     notify: Notify,
@@ -115,7 +115,7 @@ impl Watch {
         }
     }
 
-    /// Something else that may ring it.
+    /// Returns the bell, for other events that may ring it.
     pub(crate) fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }
@@ -157,7 +157,7 @@ struct Stream<'a> {
 
 /// Why a stream was left.
 enum Left {
-    /// Nobody can order a watch any more.
+    /// No watch can be ordered any more.
     Unwanted,
     /// It is to be opened anew.
     Broken,
@@ -241,7 +241,7 @@ impl Watchman {
         let Stream { server, line, mut answers, sender, mut outbox } = stream;
         let mut replaced = std::pin::pin!(server.replaced());
         let mut silence = std::pin::pin!(tokio::time::sleep(SILENCE));
-        // Whether a sign of life was asked for, and is still awaited.
+        // `true` if a sign of life was asked for, and is still awaited.
         let (mut is_doubted, mut is_awaited) = (false, false);
         loop {
             tokio::select! {
@@ -280,7 +280,7 @@ impl Watchman {
         }
     }
 
-    /// All watches, for a server that knows none of them.
+    /// Returns all watches, for a server that knows none of them.
     fn all(&mut self) -> VecDeque<WatchRequest> {
         let create = |(number, watched): (&i64, &mut Watched)| {
             watched.created = false;
@@ -289,7 +289,7 @@ impl Watchman {
         self.watches.iter_mut().map(create).collect()
     }
 
-    /// What the server is to be told.
+    /// Carries out an order; returns the requests for the server.
     fn obey(&mut self, order: Order) -> Vec<WatchRequest> {
         match order {
             Order::Watch(number, watched) => {
@@ -353,7 +353,7 @@ impl Watchman {
     }
 }
 
-/// How a stream ended.
+/// The way in which a stream ended.
 enum Ended {
     Unwanted,
     Failed(Advice),
@@ -374,8 +374,8 @@ fn create(number: i64, watched: &Watched) -> WatchRequest {
     }))
 }
 
-/// A watch that hears neither of puts nor of deletes, of a key that this client may watch. It is
-/// answered as any other.
+/// Returns a watch that hears neither of puts nor of deletes, of a key that this client may watch. It
+/// is answered as any other.
 fn sign_of_life(watched: &Watched) -> WatchRequest {
     let key = match &watched.target {
         Target::Gone(key) => key.clone(),
@@ -404,7 +404,7 @@ const NO_DELETES: i32 = 1;
 const SIGN_OF_LIFE: i64 = i64::MAX;
 /// Orders that are handed to the connection before it takes them.
 const AHEAD: usize = 64;
-/// How long a server may take to open a stream, or to give a sign of life.
+/// The time within which a server has to open a stream, or to give a sign of life.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The first pause before a stream is opened anew.
 const REOPEN: Duration = Duration::from_millis(40);

@@ -1,4 +1,4 @@
-//! How claims are written down as keys, and read back, in each dialect.
+//! The form of claims as keys, written and read, in each dialect.
 //!
 //! Natively a claim is the key `<prefix><name>!<id>.<weight>.<capacity>`. The share is part of the key,
 //! so that a line can be judged from its keys alone, however long the notes are. Names are escaped so
@@ -6,14 +6,14 @@
 //! turn, the id in it is the slot's, and the value begins with that of the claim.
 //!
 //! In the dialect of etcd's own clients it is `<prefix><name>/<id>`, where theirs is `<name>/<lease>`.
-//! They look for whoever came first below `<name>/`, and so does this one; what has another `/` in it
+//! They look for the first key below `<name>/`, and so does this one; a key with another `/` in it
 //! belongs to a longer name.
 //!
 //! The value is `<ttl in ms> <note>` in both, in a slot `<id> <ttl in ms> <note>`.
 //!
-//! In the dialect of the Python clients the key is `<prefix><name>` alone, whoever holds, and the value
-//! begins with the id. There is no line: the key is put where it is not there. Nothing is hashed, so
-//! nothing collides.
+//! In the dialect of the Python clients the key is `<prefix><name>` alone, independent of the holder,
+//! and the value begins with the id. No line exists: the key is put only while it does not exist.
+//! Nothing is hashed, so nothing collides.
 
 use std::time::Duration;
 
@@ -24,21 +24,22 @@ use crate::proto::{KeyValue, RangeRequest, order};
 use crate::slots::Slot;
 use crate::txn::{Erase, created_at, value_begins};
 
-/// Where the keys are, and how they are written.
+/// The place of the keys, and the way in which they are written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
     prefix: String,
     dialect: Dialect,
 }
 
-/// Whose way of writing a lock down is used.
+/// The library whose way of writing a lock down is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// This library's own, with all shares.
     Native,
-    /// That of Go's `concurrency` package, `etcdctl lock` and the server's own lock service: mutexes only.
+    /// The form of Go's `concurrency` package, `etcdctl lock` and the server's own lock service:
+    /// mutexes only.
     Concurrency,
-    /// That of Python's `etcd3` and `etcd3gw`: one key for a lock, and no line. Mutexes only.
+    /// The form of Python's `etcd3` and `etcd3gw`: one key for a lock, and no line. Mutexes only.
     Etcd3,
 }
 
@@ -61,7 +62,7 @@ impl Layout {
         Layout { prefix: prefix.to_owned(), dialect }
     }
 
-    /// The key of a claim in a slot.
+    /// Returns the key of a claim in a slot.
     pub(crate) fn key(&self, claim: &Claim, slot: Slot) -> Vec<u8> {
         let (weight, capacity) = (claim.share.weight(), claim.share.capacity());
         let id = match slot {
@@ -77,7 +78,7 @@ impl Layout {
         [self.head(&claim.resource).as_bytes(), leaf.as_bytes()].concat()
     }
 
-    /// What is kept under it.
+    /// Returns the value that is stored under it.
     pub(crate) fn value(&self, claim: &Claim, slot: Slot) -> Vec<u8> {
         let value = format!("{} {}", claim.ttl.as_millis(), claim.note.as_str());
         match (self.dialect, slot) {
@@ -88,12 +89,13 @@ impl Layout {
         }
     }
 
-    /// Whether keys are used again. Others' names for theirs mean something to them.
+    /// Returns `true` if keys are used again. In other dialects the names of keys have a meaning of
+    /// their own.
     pub(crate) fn has_slots(&self) -> bool {
         self.dialect == Dialect::Native
     }
 
-    /// How a claim ends: where the key is not its own alone, only as long as it is its own.
+    /// Returns how a claim ends: where the key is not its own alone, only as long as it is its own.
     pub(crate) fn erase(&self, claim: &Claim, slot: Slot) -> Erase {
         let key = self.key(claim, slot);
         let only_if = match (self.dialect, foreign_place(claim.id)) {
@@ -104,12 +106,12 @@ impl Layout {
         Erase { key, only_if }
     }
 
-    /// Whether claims stand in line.
+    /// Returns `true` if claims wait in line.
     pub(crate) fn has_lines(&self) -> bool {
         self.dialect != Dialect::Etcd3
     }
 
-    /// The keys of all claims on a resource.
+    /// Returns the keys of all claims on a resource.
     pub(crate) fn line(&self, resource: &Resource) -> Span {
         let start = self.head(resource).into_bytes();
         let end = match self.dialect {
@@ -120,8 +122,9 @@ impl Layout {
         Span { start, end }
     }
 
-    /// A line in the order of creation, without those that came after `last` unless that is 0, and
-    /// without its values unless there is but one key. So it does not tell whose turn it is in a slot.
+    /// Looks along a line in the order of creation, without those that came after `last` unless that is
+    /// 0, and without its values unless it has but one key. So it does not show whose turn it is in a
+    /// slot.
     pub(crate) fn look_along(&self, line: &Span, last: i64) -> RangeRequest {
         RangeRequest {
             key: line.start.clone(),
@@ -135,15 +138,15 @@ impl Layout {
         }
     }
 
-    /// The whole line in the order of creation, with whatever tells whose each key is.
+    /// Looks at the whole line in the order of creation, with the values that say whose each key is.
     pub(crate) fn look_at_all(&self, line: &Span) -> RangeRequest {
         RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.look_along(line, 0) }
     }
 
-    /// The looks by which a claim of this share learns who is in line, and where it is itself: the keys
-    /// of the whole line, and the values of those that may hold with its share. Only what holds is gone
-    /// on with by another client, and for a slot only the value tells which claim that is. Where many
-    /// may hold, it is one look at everything.
+    /// Returns the looks by which a claim of this share learns which claims are in line, and where it
+    /// is itself: the keys of the whole line, and the values of those that may hold with its share.
+    /// Another client continues only with a claim that holds, and for a slot only the value shows which
+    /// claim that is. Where many may hold, it is one look at everything.
     pub(crate) fn looks_for(&self, line: &Span, share: Share) -> Vec<RangeRequest> {
         // Those ahead of one that holds leave room for it, and each weighs one at least.
         let holders_most = share.capacity() - share.weight() + 1;
@@ -154,8 +157,8 @@ impl Layout {
         vec![self.look_along(line, 0), holders]
     }
 
-    /// The keys of all claims on resources whose names begin with `prefix` and, where keys sort as
-    /// names do, come behind `after`.
+    /// Returns the keys of all claims on resources whose names begin with `prefix` and, where keys sort
+    /// as names do, come behind `after`.
     pub(crate) fn listing(&self, prefix: &str, after: Option<&Resource>) -> Span {
         if self.dialect != Dialect::Native {
             let start = format!("{}{prefix}", self.prefix).into_bytes();
@@ -172,27 +175,28 @@ impl Layout {
         Span { start: start.max(lowest).max(behind), end }
     }
 
-    /// Whether the keys of a listing sort as the names do.
+    /// Returns `true` if the keys of a listing sort as the names do.
     pub(crate) fn lists_in_order(&self) -> bool {
         self.dialect != Dialect::Concurrency
     }
 
-    /// The key whose version tells late requests of one lease from present ones. It is in no line.
+    /// Returns the key whose version distinguishes late requests of one lease from present ones. It is
+    /// in no line.
     pub(crate) fn mark(&self, lease: i64) -> Vec<u8> {
         match self.dialect {
             Dialect::Native => format!("{}{}{lease:016x}", self.prefix, char::from(SEPARATOR)).into_bytes(),
-            // Without a `/` it can be below no name, whatever prefix others use.
+            // Without a `/` it can be below no name, for any prefix of other clients.
             Dialect::Concurrency | Dialect::Etcd3 => format!("leasehold-mark-{lease:016x}").into_bytes(),
         }
     }
 
-    /// The key of a register. It is in no line and no listing, and no mark: those go on in hexadecimal
-    /// digits.
+    /// Returns the key of a register. It is in no line and no listing, and is not a mark: those
+    /// continue in hexadecimal digits.
     pub(crate) fn register(&self, at: &Resource) -> Vec<u8> {
         format!("{}{}r{}", self.prefix, char::from(SEPARATOR), escaped(at.as_str())).into_bytes()
     }
 
-    /// The key that is changed whenever a register is removed; few of them serve all registers.
+    /// Returns the key that is changed whenever a register is removed; few of them serve all registers.
     pub(crate) fn removals(&self, at: &Resource) -> Vec<u8> {
         // FNV-1a: the same for all clients of all versions.
         let hash = at.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -201,14 +205,14 @@ impl Layout {
         format!("{}{}x{:03x}", self.prefix, char::from(SEPARATOR), hash % REMOVALS).into_bytes()
     }
 
-    /// All keys that can be ours.
+    /// Returns all keys that can be ours.
     pub(crate) fn everything(&self) -> Span {
         let start = self.prefix.clone().into_bytes();
         let end = successor(&start);
         Span { start, end }
     }
 
-    /// Any key of ours, to see whether this client may read there.
+    /// Returns any key of ours, to see whether this client may read there.
     pub(crate) fn probe(&self) -> Vec<u8> {
         format!("{}{}", self.prefix, char::from(SEPARATOR)).into_bytes()
     }
@@ -232,7 +236,7 @@ impl Layout {
         Ok(line)
     }
 
-    /// The resource and the claim that a key of a listing stands for.
+    /// Reads the resource and the claim that a key of a listing represents.
     pub(crate) fn read_entry(&self, kv: &KeyValue) -> Option<(Resource, Entry)> {
         let rest = kv.key.strip_prefix(self.prefix.as_bytes())?;
         let (name, leaf) = match self.dialect {
@@ -255,7 +259,7 @@ impl Layout {
         Some((name, entry(kv, id, share)))
     }
 
-    /// The ttl and the note of a claim; what somebody else wrote there is shown as a note.
+    /// Reads the ttl and the note of a claim; a value of another client is shown as a note.
     pub(crate) fn read_value(&self, id: ClaimId, value: &[u8]) -> (Option<Duration>, Note) {
         let text = String::from_utf8_lossy(value);
         let text = text.strip_prefix(&format!("{} ", id.to_hex())).unwrap_or(&text);
@@ -269,7 +273,7 @@ impl Layout {
     fn read_leaf(&self, leaf: &[u8], kv: &KeyValue) -> Option<(ClaimId, Share)> {
         let text = std::str::from_utf8(leaf).ok();
         if self.dialect == Dialect::Etcd3 {
-            // What others write is a UUID, with dashes or in sixteen bytes.
+            // The ids of other clients are UUIDs, with dashes or in sixteen bytes.
             let id = id_in(&kv.value).unwrap_or_else(|| id_of_place(kv.create_revision));
             return leaf.is_empty().then_some((id, Share::MUTEX));
         }
@@ -282,7 +286,7 @@ impl Layout {
         }
         let own = text.and_then(ClaimId::from_hex);
         let lease = text.filter(|text| *text == format!("{:x}", kv.lease)).map(|_| kv.lease);
-        // Whatever lies directly below the name is ahead for the others, so it is for us.
+        // Every key directly below the name is ahead for the others, so it is for us.
         let id = own.or(lease.map(id_of_lease)).unwrap_or_else(|| id_of_place(kv.create_revision));
         Some((id, Share::MUTEX))
     }
@@ -298,7 +302,7 @@ impl Layout {
     }
 }
 
-/// The id that a value begins with. A ttl is never as long.
+/// Reads the id that a value begins with. A ttl is never as long.
 fn id_in(value: &[u8]) -> Option<ClaimId> {
     let id = value.get(..ID_LENGTH).filter(|_| value.get(ID_LENGTH) == Some(&b' '))?;
     ClaimId::from_hex(std::str::from_utf8(id).ok()?)
@@ -315,48 +319,48 @@ fn entry(kv: &KeyValue, id: ClaimId, share: Share) -> Entry {
     }
 }
 
-/// The id under which somebody else's key `<name>/<lease>` is shown, and can be ended.
+/// Returns the id under which another client's key `<name>/<lease>` is shown, and can be ended.
 fn id_of_lease(lease: i64) -> ClaimId {
     ClaimId::from_bytes(u128::from(lease.cast_unsigned()).to_be_bytes())
 }
 
-/// The id under which a key is shown that is nobody's claim. It ends nothing.
+/// Returns the id under which a key is shown that does not belong to a claim. It ends nothing.
 fn id_of_place(place: i64) -> ClaimId {
     ClaimId::from_bytes((FOREIGN | u128::from(place.cast_unsigned())).to_be_bytes())
 }
 
-/// The lease that an id stands for. Random ids do not begin with eight bytes of zero.
+/// Returns the lease that an id represents. Random ids do not begin with eight bytes of zero.
 fn foreign_lease(id: ClaimId) -> Option<i64> {
     u64::try_from(u128::from_be_bytes(*id.as_bytes())).ok().map(u64::cast_signed)
 }
 
-/// The place of the key that an id was made up for.
+/// Returns the place of the key that an id was made up for.
 fn foreign_place(id: ClaimId) -> Option<i64> {
     let bits = u128::from_be_bytes(*id.as_bytes());
     (bits & FOREIGN == FOREIGN).then_some((bits as u64).cast_signed())
 }
 
-/// Whether an id was made up for somebody else's key.
+/// Returns `true` if an id was made up for another client's key.
 fn is_foreign(id: ClaimId) -> bool {
     let upper = u128::from_be_bytes(*id.as_bytes()) & FOREIGN;
     upper == 0 || upper == FOREIGN
 }
 
-/// What the upper half of an id is when it stands for a key that is nobody's claim.
+/// The upper half of an id that represents a key without a claim.
 const FOREIGN: u128 = (u64::MAX as u128) << 64;
 
-/// How an id is written: two characters a byte.
+/// The length of a written id: two characters a byte.
 const ID_LENGTH: usize = 32;
 
-/// One key, without its value.
+/// Looks up one key, without its value.
 pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }
 }
 
-/// How many keys stand for what was removed: a register is created anew only where nothing of its share
+/// The number of keys that record removals: a register is created anew only where nothing of its share
 /// was removed meanwhile.
 const REMOVALS: u64 = 1_024;
-/// Where more may hold at once, their values are not looked at one by one.
+/// The most holders for which only their values are looked at; where more may hold, everything is.
 const VALUES_MOST: u32 = 32;
 /// Sorts below every byte of an escaped name, so that `a` with its claims comes before `a/b` with its own.
 const SEPARATOR: u8 = b'!';
@@ -365,7 +369,8 @@ const LOW: u8 = b'%';
 /// Begins an escaped byte above the plain ones.
 const HIGH: u8 = b'~';
 
-/// The name, byte by byte in an order-preserving form: plain from `&` to `}`, `%XX` below, `~XX` above.
+/// Writes the name, byte by byte in an order-preserving form: plain from `&` to `}`, `%XX` below, `~XX`
+/// above.
 fn escaped(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -389,7 +394,7 @@ fn unescaped(escaped: &[u8]) -> Option<Resource> {
         }
         let (pair, tail) = tail.split_at_checked(2)?;
         let value = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-        // Only what `escaped` writes is read: two keys never stand for one name.
+        // Only names that `escaped` writes are read: two keys never have the same name.
         let is_right_mark = if byte == LOW { value <= LOW } else { value >= HIGH };
         if format!("{value:02X}").as_bytes() != pair || !is_right_mark {
             return None;
@@ -411,7 +416,7 @@ fn read_native_leaf(leaf: &str) -> Option<(ClaimId, Share)> {
     Some((id, Share::permits(weight, capacity).ok()?))
 }
 
-/// The first key that does not begin with `prefix`.
+/// Returns the first key that does not begin with `prefix`.
 fn successor(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

@@ -1,4 +1,5 @@
-//! How a client comes to its roster: one at a time, and what is found lost is reported afterwards.
+//! A client's access to its roster: one call at a time, and losses that are found are reported
+//! afterwards.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ pub(crate) struct Access<'a> {
     losses: Losses,
 }
 
-/// What is reported when it is dropped.
+/// The losses that are reported when it is dropped.
 #[derive(Debug, Default)]
 struct Losses(Vec<(LossTrigger, LossCause)>);
 

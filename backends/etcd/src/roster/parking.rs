@@ -5,8 +5,8 @@ use leasehold_core::ClaimId;
 use super::Roster;
 
 impl Roster {
-    /// The key of a claim that waits is about to be moved to this lease, which is kept alive from now
-    /// on for as long as the claim waits.
+    /// Notes that the key of a claim that waits is about to be moved to this lease, which is kept alive
+    /// from now on for as long as the claim waits.
     pub(crate) fn park(&mut self, claim: ClaimId, lease: i64) {
         if self.parked_on(claim) == Some(lease) {
             return;
@@ -18,19 +18,19 @@ impl Roster {
         }
     }
 
-    /// The claim does not wait any more.
+    /// Notes that the claim does not wait any more.
     pub(super) fn unpark(&mut self, claim: ClaimId) {
         if let Some(lease) = self.seats.get_mut(&claim).and_then(|seat| seat.parked.take()) {
             self.count_parked(lease, -1);
         }
     }
 
-    /// The lease that a claim was sent to for as long as it waits.
+    /// Returns the lease that a claim was sent to for as long as it waits.
     pub(crate) fn parked_on(&self, claim: ClaimId) -> Option<i64> {
         self.seats.get(&claim)?.parked
     }
 
-    /// A lease ended: each claim that waited on it is woken to look at the line.
+    /// Notes that a lease ended: each claim that waited on it is woken to look at the line.
     pub(super) fn parking_ended(&mut self, lease: i64) {
         for seat in self.seats.values_mut().filter(|seat| seat.parked == Some(lease)) {
             seat.parked = None;
