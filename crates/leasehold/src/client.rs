@@ -1,4 +1,4 @@
-//! The client: one connection to one store, and everything that is locked through it.
+//! The client: one connection to one store, and the factory of all locks on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,31 +18,36 @@ use crate::lock::{Lock, Mutex, RwLock, Semaphore, ask_back, kind};
 use crate::open::open_backend;
 use crate::witness::{Telling, Witness};
 
-/// A client of one lock store. Clones share one engine: one connection, one watchdog, one line per resource.
+/// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per
+/// resource.
 ///
 /// # Promises
-/// However many tasks of this client wait for a resource, one claim stands on the server. All leases are renewed
-/// by one watchdog, in batches.
+/// However many tasks of this client wait for a resource, the server sees one claim. One watchdog
+/// renews all leases, in batches.
 ///
 /// # Runtime
-/// The client belongs to the tokio runtime that it is opened in, which needs its timers enabled: there it renews leases, asks the
-/// store and gives locks back. Its futures may be polled by any executor, for as long as that runtime is driven. Where the runtime
-/// ends, the client is closed: every call fails with `Closed`, and what is held is lost. A `current_thread` runtime is driven
-/// only inside of `block_on`: between two of them nothing is renewed, and no call of the client goes on. [`Guard::check`],
-/// [`Guard::lost`] and [`Guard::run`](crate::Guard::run) tell of a loss by the clock all the same.
+/// The client belongs to the tokio runtime in which it is opened, which needs its timers enabled: there
+/// the client renews leases, sends requests to the store and releases locks. Its futures may be polled
+/// by any executor, for as long as that runtime is driven. When the runtime ends, the client is closed:
+/// every call fails with `Closed`, and everything held is lost. A `current_thread` runtime is driven
+/// only inside `block_on`: between two of them nothing is renewed, and no call of the client makes
+/// progress. [`Guard::check`], [`Guard::lost`] and [`Guard::run`](crate::Guard::run) report a loss by
+/// the clock all the same.
 ///
-/// A panic of a witness, of a `tracing` subscriber, of the clock or of the backend ends that one call. If the task that renews
-/// leases ends all the same, everything held is lost, with [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the
-/// client is closed.
+/// A panic of a witness, of a `tracing` subscriber, of the clock or of the backend ends only the call
+/// in which it happens. If the task that renews leases ends all the same, everything held is lost, with
+/// [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the client is closed.
 ///
-/// A process that is forked off holds nothing of its parent's: there the client is closed, and neither renews nor releases, and
-/// what it has of the store is left as it was copied, also where it is dropped. Use it in one of the two only: their connections are
-/// the same. A child that drives its copy of the runtime takes events of sockets from its parent, whose locks may then be lost by
-/// time. Where a store watches a process or a connection, what a dead parent held stays until its child has ended, too.
+/// A forked process holds none of the locks of its parent. In the child the client is closed and
+/// neither renews nor releases; what it has of the store stays as it was copied, even when it is
+/// dropped. Use the client in one of the two processes only: both share the same connections. A child
+/// that drives its copy of the runtime takes socket events from its parent, whose locks may then be
+/// lost by time. Where a store watches a process or a connection, the locks of a dead parent stay until
+/// its child has ended, too.
 ///
 /// # Does not promise
-/// Dropping the client does not wait for anything. What is still being given back goes on in the background as
-/// long as the runtime lives; use [`Leasehold::close`] to wait for it.
+/// Dropping the client does not wait for anything. Pending releases continue in the background as long
+/// as the runtime lives; use [`Leasehold::close`] to wait for them.
 ///
 /// [`Guard::check`]: crate::Guard::check
 /// [`Guard::lost`]: crate::Guard::lost
@@ -68,7 +73,7 @@ pub struct Leasehold {
     flights: Arc<Flights>,
 }
 
-/// Settings of a client, before it is opened.
+/// The settings of a client, before it is opened.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -109,28 +114,28 @@ impl Leasehold {
     /// | `memcached://host:11211`, `memcacheds://…` (feature `memcached`) | memcached servers |
     ///
     /// # Errors
-    /// `Invalid` where the URL cannot be understood, `Unavailable` where the server does not answer, `Denied`
-    /// where it refuses the credentials. Passwords are never part of the text.
+    /// `Invalid` if the URL cannot be parsed, `Unavailable` if the server does not answer, `Denied` if
+    /// it refuses the credentials. Passwords are never part of the text.
     pub async fn open(url: &str) -> Result<Leasehold> {
         Leasehold::builder().open(url).await
     }
 
-    /// Settings for a client that is opened afterwards.
+    /// Returns the default settings of a client, to be changed before it is opened.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// What this connection promises.
+    /// Returns the promises of this connection.
     pub fn profile(&self) -> &Profile {
         self.engine.profile()
     }
 
-    /// The backend, for those who know which it is.
+    /// Returns the backend, for callers that know its type.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         self.engine.backend()
     }
 
-    /// Everything that the backend has to say of its server.
+    /// Returns everything that the backend reports about its server.
     pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
         let backend = self.backend().clone();
         let found = self.engine.peek(async move { Ok(backend.examine(ttl).await) }).await;
@@ -146,67 +151,67 @@ impl Leasehold {
         self.engine.clock()
     }
 
-    /// A lock for one holder at a time.
+    /// Returns a lock for one holder at a time.
     pub fn mutex(&self, name: &str) -> Mutex {
         self.lock(name, kind::Exclusive)
     }
 
-    /// A lock for many readers or one writer.
+    /// Returns a lock for many readers or one writer.
     pub fn rwlock(&self, name: &str) -> RwLock {
         self.lock(name, kind::Shared)
     }
 
-    /// A lock for up to `permits` holders at a time.
+    /// Returns a lock for up to `permits` holders at a time.
     ///
-    /// All who use one name should say the same number; where they differ, the smallest among those that
-    /// hold or wait counts.
+    /// All users of one name should give the same number. If the numbers differ, the smallest among
+    /// current holders and waiters counts.
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         self.lock(name, kind::Counted { permits })
     }
 
-    /// Several mutexes as one: all of them, or none. Locks of other kinds, and of other stores, are added by
-    /// [`MultiLock::and`].
+    /// Combines several mutexes into one: all of them are acquired, or none. [`MultiLock::and`] adds
+    /// locks of other kinds and of other stores.
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
         names.into_iter().fold(MultiLock::new(), |all, name| all.and(self.mutex(name.as_ref())))
     }
 
-    /// A lock cut into `count` segments, 1 to 65,536.
+    /// Returns a lock that is divided into `count` segments, 1 to 65,536.
     pub fn segmented(&self, name: &str, count: u32) -> Segmented {
         Segmented::new(name, count, |segment| self.mutex(segment))
     }
 
-    /// An election: one of many leads, and all know who.
+    /// Returns an election: one of many candidates leads, and all can see which one.
     pub fn election(&self, name: &str) -> Election {
         Election::new(self.mutex(name), self.rwlock(&Election::board_of(name)))
     }
 
-    /// A value that whoever saw it last may change.
+    /// Returns a compare-and-set value.
     pub fn versioned(&self, name: &str) -> Versioned {
         Versioned::new(self.engine.clone(), name, self.mutex(&Versioned::gate_of(name)))
     }
 
-    /// A place to wait under a lock until somebody notifies.
+    /// Returns a condition: tasks wait for it under a lock until another task notifies.
     pub fn condition(&self, name: &str) -> Condition {
         Condition::new(self.engine.clone(), name, self.rwlock(&Condition::signs_of(name)))
     }
 
-    /// What opens, for all and for good, when it was counted down `count` times.
+    /// Returns a one-shot latch that opens for good after `count` count-downs.
     pub fn latch(&self, name: &str, count: u32) -> Latch {
         Latch::new(self.engine.clone(), name, count)
     }
 
-    /// Where `parties` wait for each other, again and again.
+    /// Returns a reusable barrier for `parties` participants.
     pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
         Barrier::new(self.engine.clone(), name, parties, self.rwlock(&Barrier::signs_of(name)))
     }
 
-    /// Up to `count` permits in any `period`.
+    /// Returns a rate limit of up to `count` permits in any `period`.
     pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
         let permits = self.semaphore(&RateLimit::permits_of(name), count);
         RateLimit::new(self.engine.clone(), permits, period, count)
     }
 
-    /// A value that one loads for all who want it.
+    /// Returns a value that one caller loads for all callers that want it.
     pub fn single_flight(&self, key: &str) -> SingleFlight {
         let turn = self.mutex(&SingleFlight::turn_of(key));
         SingleFlight::new(self.engine.clone(), self.flights.clone(), key, turn)
@@ -216,16 +221,17 @@ impl Leasehold {
         Lock::new(self.engine.clone(), name, kind, self.note.clone())
     }
 
-    /// Who holds a resource, and who waits for it.
+    /// Returns the holders of a resource and its waiters.
     ///
     /// # Errors
-    /// `Invalid` for a name that no resource can have; else as the server failed.
+    /// `Invalid` if no resource can have this name; otherwise the failure of the server.
     pub async fn inspect(&self, name: &str) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
         self.engine.look(&resource, None, Duration::ZERO).await
     }
 
-    /// Waits up to `limit` until a resource is in another state than `seen`, and tells how it stands then.
+    /// Waits up to `limit` until a resource is in another state than `seen`, and returns its state at
+    /// that time.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -237,11 +243,11 @@ impl Leasehold {
         self.engine.look(&resource, Some(seen), limit).await
     }
 
-    /// Up to `limit` resources that are held or waited for and whose names begin with `prefix`, in the order of
-    /// their names, beginning behind `after`.
+    /// Lists up to `limit` resources that are held or waited for and whose names begin with `prefix`,
+    /// ordered by name, starting after `after`.
     ///
     /// # Errors
-    /// As the server failed.
+    /// The failure of the server.
     pub async fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
         let (backend, prefix, after) = (self.backend().clone(), prefix.to_owned(), after.cloned());
         let listed =
@@ -249,35 +255,38 @@ impl Leasehold {
         listed.map_err(|failure| Error::failed("list", failure))
     }
 
-    /// Who waits for each other so that none of them can ever go on: two looks at the store, a quarter of a second apart,
-    /// have to find the same.
+    /// Finds the waiters that wait for each other in a circle, so that none of them can ever continue.
+    /// Two looks at the store, a quarter of a second apart, have to find the same circle.
     ///
     /// # Promises
-    /// As [`Lock::detect_deadlocks`]: no false alarm. Nothing on the store is changed.
+    /// As [`Lock::detect_deadlocks`]: no false alarms. Nothing in the store is changed.
     ///
     /// # Does not promise
-    /// To see more than those waits that say [`Lock::detect_deadlocks`]. Of those who wait behind a deadlock, and of a
-    /// deadlock that waits for another one, it tells nothing.
+    /// To see waits other than those that use [`Lock::detect_deadlocks`]. Claims that wait behind a
+    /// deadlock, and a deadlock that waits for another one, are not reported.
     ///
     /// # Errors
-    /// `Unsupported` where the store does not show whole notes; nothing is sent. Else as the server failed.
+    /// `Unsupported` if the store does not show whole notes; nothing is sent. Otherwise the failure of
+    /// the server.
     pub async fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.engine.deadlocks().await
     }
 
-    /// Ends somebody else's claim, as seen in a [`Snapshot`]. For operators.
+    /// Ends a claim of another client, as seen in a [`Snapshot`]. For operators.
     ///
     /// # Promises
-    /// It ends this claim and no other that came in its place. Where a connection keeps what it holds, that connection is
-    /// ended, and with it all else that it holds: the answer names it.
+    /// Only this claim ends, never another one that came in its place. If the claim is kept alive by a
+    /// connection, that connection is closed, and everything else that it holds ends as well: the
+    /// answer names it.
     ///
     /// # Does not promise
-    /// The holder learns of it at its next renewal, a third of its ttl later at most, or at the next sign of life of a
-    /// connection; until then both it and its successor act. Only a fenced resource tells them apart.
+    /// The holder learns of it at its next renewal, at most a third of its ttl later, or at the next
+    /// sign of life of a connection. Until then both the holder and its successor act. Only a fenced
+    /// resource distinguishes them.
     ///
     /// # Errors
-    /// `Denied` where this user may not do it, `Unsupported` where nobody can by way of this store. Else as the server
-    /// failed; it may have happened where the error says so.
+    /// `Denied` if this user may not do it, `Unsupported` if this store offers no way to do it.
+    /// Otherwise the failure of the server; the error says if the claim may have ended.
     pub async fn break_claim(&self, name: &str, standing: &Standing) -> Result<Broken> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
         let claim = Claim {
@@ -292,73 +301,80 @@ impl Leasehold {
         broken.map_err(|failure| Error::failed("break", failure).on(&resource))
     }
 
-    /// Asks all who hold a lock to let go, for a reason of up to 256 bytes, and tells who was asked; nobody, where nobody holds it.
+    /// Asks all holders of a lock to release it, for a reason of up to 256 bytes, and returns the
+    /// holders that were asked: none if the lock is free.
     ///
-    /// A holder that [listens](crate::Guard::revoked) hears of it, and decides what to do. For force see
-    /// [`Leasehold::break_claim`].
+    /// A holder that [listens](crate::Guard::revoked) sees the request, and decides what to do. To end
+    /// a claim by force see [`Leasehold::break_claim`].
     ///
     /// # Promises
-    /// When it comes back the request stands in the store: a holder hears of it even if whoever asked is gone. It is
-    /// meant for those who hold now; who gets the lock later is not asked. Made again, it is one request.
+    /// When the call returns, the request is stored: a holder sees it even if the caller is gone. The
+    /// request is addressed to the present holders; later holders are not asked. Repeating it does not
+    /// make a second request.
     ///
     /// # Does not promise
-    /// That anybody listens, or lets go. Watch the lock with [`Leasehold::changed`], or just wait for it.
+    /// That any holder listens, or releases the lock. Watch the lock with [`Leasehold::changed`], or
+    /// just wait for it.
     ///
     /// # Cancel safety
-    /// Of a dropped future the request is made or not.
+    /// If the future is dropped, the request may or may not have been made.
     ///
     /// # Errors
-    /// `Unsupported` where the store keeps no values beside its locks, `Invalid` for a reason or a name that is too long, or for more
-    /// holders than the store can note at once. Else as the server failed.
+    /// `Unsupported` if the store keeps no values beside its locks, `Invalid` if the reason or the name
+    /// is too long, or if there are more holders than the store can note at once. Otherwise the failure
+    /// of the server.
     pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<Standing>> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
         ask_back(&self.engine, &resource, reason).await
     }
 
-    /// Ends every wait with `Closed`, marks everything held as lost and gives it back, and waits up to `limit`
-    /// for the server's answers. `true` where all were answered; a server that hung before, and answers from now on, is asked
-    /// anew, so its earlier silence makes no difference. What was given up before without an answer does not count: that ends
-    /// with its lease. What is granted meanwhile is given back as well, and its caller
-    /// gets `Closed`.
+    /// Ends every wait with `Closed`, marks everything held as lost and releases it, and waits up to
+    /// `limit` for the answers of the server. Returns `true` if all releases were answered.
+    ///
+    /// A server that did not answer before, and answers from now on, is asked anew, so its earlier
+    /// silence makes no difference. A release that was given up before without an answer does not count:
+    /// that lock ends with its lease. A lock that is granted meanwhile is released as well, and its
+    /// caller gets `Closed`.
     ///
     /// # Cancel safety
-    /// A dropped future stops the waiting only; the client is closed all the same.
+    /// Dropping the future stops only the waiting; the client is closed all the same.
     pub async fn close(&self, limit: Duration) -> bool {
         self.engine.close(limit).await
     }
 }
 
 impl Builder {
-    /// What inspectors see of every claim of this client, unless a lock says otherwise.
+    /// Sets the note that inspectors see on every claim of this client, unless a lock sets its own.
     ///
-    /// The host name, the process id and the program's name unless set.
+    /// Default: the host name, the process id and the name of the program.
     #[must_use]
     pub fn note(mut self, note: Note) -> Self {
         self.note = Some(note);
         self
     }
 
-    /// How the engine behaves.
+    /// Sets the tuning parameters of the engine.
     #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
     }
 
-    /// The clock that leases are measured by; for simulation. It must run as the tokio timers do: [`TokioClock`](crate::TokioClock)
-    /// does.
+    /// Sets the clock that measures leases, for simulation. It must run at the rate of the tokio
+    /// timers, as [`TokioClock`](crate::TokioClock) does.
     ///
-    /// Unless set it is the clock of this machine, which counts suspend; where a test pauses the time of its runtime, leases end
-    /// by the time of the runtime as soon as that is ahead.
+    /// Default: the clock of this machine, which counts suspend. If a test pauses the time of its
+    /// runtime, leases end by the time of the runtime as soon as that is ahead.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Tells `witness` what happens to the locks of this client: times, losses, waits.
+    /// Reports to `witness` what happens to the locks of this client: times, losses, waits.
     ///
-    /// Without one nothing is measured. [`layer::Metrics`](crate::layer) is one, for the facade of the `metrics` crate.
+    /// Without a witness nothing is measured. [`layer::Metrics`](crate::layer) is a witness for the
+    /// facade of the `metrics` crate.
     #[must_use]
     pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
         self.witness = Some(witness);
@@ -374,10 +390,10 @@ impl Builder {
         self.over(backend)
     }
 
-    /// Uses a backend that was made elsewhere. It must be called inside a tokio runtime.
+    /// Uses an existing backend. It must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// `Invalid` where a setting is out of its range, or there is no runtime, or one without timers.
+    /// `Invalid` if a setting is out of its range, outside a runtime, or in a runtime without timers.
     pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
         let clock: Arc<dyn Clock> = match self.clock {
             Some(clock) => Arc::new(Bridged::over(clock)),
@@ -389,7 +405,7 @@ impl Builder {
     }
 }
 
-/// Who this process is, for those who look.
+/// Returns the default note of this process, for inspectors.
 fn own_note() -> Note {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(|path| {

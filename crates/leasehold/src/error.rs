@@ -1,4 +1,4 @@
-//! What a user of the library is told when it did not work.
+//! The error that the library returns when an operation fails.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,11 +11,11 @@ use leasehold_core::{
 /// The result of an operation of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation did not do what was asked.
+/// The reason why an operation did not do what was asked.
 ///
-/// «Busy» is not among the reasons: it is the `Ok(None)` of a `try_` operation. The text says what a person
-/// can do; [`Error::kind`] is for programs; [`Error::may_have_happened`] answers the question that matters
-/// after a failure.
+/// Contention is not among the reasons: it is the `Ok(None)` of a `try_` operation. The text says what
+/// a person can do; [`Error::kind`] is for programs; [`Error::may_have_happened`] answers the question
+/// that matters after a failure.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -43,37 +43,43 @@ pub struct Error {
     source: Option<Box<Failure>>,
 }
 
-/// Kinds of [`Error`].
+/// The kinds of [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The wait ended at its limit. Nothing is held.
+    /// A wait that ended at its limit. Nothing is held.
     ///
-    /// Of a lock it says that the store answered, in the last second of the wait or after it, that the lock is not free. Where the
-    /// store gives no such answer the wait ends as `Unavailable` or `OutcomeUnknown`: for that it is asked a last time at the
-    /// limit, and has two seconds to answer. So a wait takes as long as its limit and the answer of the store together, and at
-    /// most two seconds more than its limit. Where another task of this client is what keeps the lock, nothing is asked.
+    /// For a lock, it means that the store answered, in the last second of the wait or after it, that
+    /// the lock is not free. If the store gives no such answer, the wait ends as `Unavailable` or
+    /// `OutcomeUnknown`: the store is asked a last time at the limit, and has two seconds to answer. So
+    /// a wait takes as long as its limit and the answer of the store together, and at most two seconds
+    /// more than its limit. If another task of this client keeps the lock, the store is not asked.
     Timeout,
-    /// What was held is held no longer.
+    /// The loss of a lock that was held.
     Lost(LossCause),
-    /// The server could not be reached for as long as the client puts up with it, or at the end of a wait that has a limit.
+    /// A server that was unreachable for longer than the configured outage tolerance, or at the end of
+    /// a wait that has a limit.
     Unavailable,
-    /// It may or may not have happened; what may be left behind is being removed in the background. A wait with a limit ends so
-    /// where the store is silent: whether the lock is free is not known.
+    /// An operation that may or may not have happened; anything left behind is being removed in the
+    /// background. A wait with a limit ends with this kind if the store does not answer: it is not
+    /// known whether the lock is free.
     OutcomeUnknown,
-    /// The backend cannot do it; nothing was sent.
+    /// An operation that the backend does not support; nothing was sent.
     Unsupported,
-    /// The request makes no sense as it is; nothing was sent.
+    /// An invalid request; nothing was sent.
     Invalid,
-    /// The server, or the file system, refuses this client.
+    /// A refusal by the server or the file system.
     Denied,
-    /// The client was closed, or the runtime that it was opened in ended, or this process is a fork of the one that opened it.
+    /// A call on a client that was closed, whose runtime has ended, or that was opened by the process
+    /// from which this one was forked.
     Closed,
-    /// Those who wait for each other would wait for ever, or an owner for itself.
+    /// A circle of waiters that would wait for each other for ever, or an owner that would wait for
+    /// itself.
     Deadlock,
-    /// Another thread ended the wait. Nothing is held.
+    /// A wait that another thread ended. Nothing is held.
     Interrupted,
-    /// What was waited for cannot come any more: a barrier that broke, a latch that was taken away.
+    /// A wait for something that cannot come any more: a barrier that broke, or a latch that was
+    /// removed.
     Broken,
 }
 
@@ -87,7 +93,7 @@ impl Error {
         self
     }
 
-    /// Returns whether the store did not answer, so that what was asked is not known.
+    /// Returns `true` if the store did not answer, so that the outcome of the request is not known.
     pub(crate) fn is_outage(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
     }
@@ -97,7 +103,7 @@ impl Error {
         Error::new(ErrorKind::Timeout, "lock", text).on(resource)
     }
 
-    /// The end of a wait with a limit, when the store did not answer any more.
+    /// Returns the error of a wait with a limit that ended while the store did not answer.
     pub(crate) fn unheard(waited: Duration) -> Self {
         let text = format!(
             "not granted within {waited:.1?}, and the store does not answer: whether it is free is not known"
@@ -105,7 +111,7 @@ impl Error {
         Error::new(ErrorKind::OutcomeUnknown, "lock", text)
     }
 
-    /// The same with the reason why the store was not of use.
+    /// Returns the same, with the reason why the store could not be used.
     #[must_use]
     pub(crate) fn after(mut self, waited: Duration) -> Self {
         if matches!(self.kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) {
@@ -118,7 +124,7 @@ impl Error {
         Error::new(ErrorKind::Lost(cause), op, format!("the lock was lost: {cause}")).on(resource)
     }
 
-    /// What is said of a client that nobody can use any more.
+    /// The text for a client that cannot be used any more.
     pub(crate) const CLOSED: &str =
         "the client was closed, or the runtime that it was opened in ended; open a new one";
 
@@ -144,27 +150,28 @@ impl Error {
         self
     }
 
-    /// The kind, for programs.
+    /// Returns the kind, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// What was being done: `open`, `lock`, `release`, `check`, `run`, `inspect`, `list`, `deadlocks`, `break`.
+    /// Returns the operation: `open`, `lock`, `release`, `check`, `run`, `inspect`, `list`,
+    /// `deadlocks`, `break`.
     pub fn op(&self) -> &'static str {
         self.op
     }
 
-    /// What it was being done to.
+    /// Returns the resource of the operation.
     pub fn resource(&self) -> Option<&Resource> {
         self.resource.as_ref()
     }
 
-    /// Whether the operation may have taken effect although it failed.
+    /// Returns `true` if the operation may have taken effect although it failed.
     pub fn may_have_happened(&self) -> bool {
         self.kind == ErrorKind::OutcomeUnknown
     }
 
-    /// Whether this is the loss of a lock that was held.
+    /// Returns `true` if this is the loss of a lock that was held.
     pub fn is_lost(&self) -> bool {
         matches!(self.kind, ErrorKind::Lost(_))
     }

@@ -1,7 +1,8 @@
-//! What a store is worth to locks, found out by using it and by asking it.
+//! Checks how well a store serves locks, by using it and by asking it.
 //!
-//! Whatever can be seen over the seam is looked at here, once for all backends: the promises, and a few real
-//! cycles of one lock. What only a backend knows of its server comes behind it, from [`Backend::examine`].
+//! The checks that work through the `Backend` trait are here, once for all backends: the promises, and
+//! a few real cycles of one lock. The findings that only a backend can make about its server follow,
+//! from [`Backend::examine`].
 
 use std::time::Duration;
 
@@ -11,15 +12,17 @@ use crate::client::Leasehold;
 use crate::error::Error;
 
 impl Leasehold {
-    /// Looks for everything in the store's set-up that helps or hurts locks with leases of `ttl`.
+    /// Checks everything in the configuration of the store that helps or hurts locks with leases of
+    /// `ttl`.
     ///
-    /// It takes and gives back the lock `leasehold-doctor` a few times, to see that it can and how long it takes, and
-    /// changes nothing else. It takes as long as these cycles do, and no longer than two ttl where the store does not
-    /// answer. It does not fail: what went wrong is a [`Finding`].
+    /// It acquires and releases the lock `leasehold-doctor` a few times, to see that this works and how
+    /// long it takes, and changes nothing else. It takes as long as these cycles do, and no longer than
+    /// two ttl if the store does not answer. It does not fail: every problem is reported as a
+    /// [`Finding`].
     ///
     /// # Does not promise
-    /// A store without a finding is no store without faults: only what is known to hurt locks, and what may be
-    /// asked, is looked for.
+    /// A store without a finding is not a store without faults: only known problems that can be queried
+    /// are checked.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -41,9 +44,10 @@ impl Leasehold {
         findings
     }
 
-    /// Real cycles of a real lock.
+    /// Runs real cycles of a real lock.
     async fn try_out(&self, ttl: Duration) -> Vec<Finding> {
-        // A ttl that the store does not take is a finding already, and the store is worth knowing all the same.
+        // A ttl that the store does not accept is a finding already, and the other findings are useful
+        // all the same.
         let ttl = match self.profile().liveness {
             Liveness::Lease { min, max } => ttl.clamp(min, max),
             _ => ttl,
@@ -80,15 +84,16 @@ struct Cycle {
     fence: Option<Fence>,
 }
 
-/// The lock that is tried out. Always the same one, because a name may stay behind as a fence for ever.
+/// The lock of the cycles. Always the same one, because a name may stay behind as a fence for ever.
 const NAME: &str = "leasehold-doctor";
 /// Enough to see a fence rise and a first, slower cycle pass.
 const CYCLES: usize = 5;
-/// Another examination may be at it.
+/// Another examination may run at the same time.
 const SHORTEST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// A first renewal is sent after a third of the ttl and has to be answered, with a second chance, before the end.
+/// Judges the round trip: a first renewal is sent after a third of the ttl and has to be answered, with
+/// a second chance, before the end.
 fn judge_speed(fastest: Duration, slowest: Duration, ttl: Duration) -> Finding {
     let found = format!("taking and giving back took {fastest:.1?} to {slowest:.1?}, with a ttl of {ttl:?}");
     let (severity, meaning) = if slowest >= ttl / 3 {

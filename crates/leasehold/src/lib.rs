@@ -1,4 +1,4 @@
-//! Distributed locks that tell the truth.
+//! Distributed locks that report their real state.
 //!
 //! ```
 //! use leasehold::Leasehold;
@@ -16,14 +16,15 @@
 //! # }
 //! ```
 //!
-//! A lock that is held by lease can be lost: the process is paused, the network stops, the server forgets. What
-//! leasehold promises is that the holder is told, by its own clock, *before* the server could grant the lock to
-//! somebody else; and that every grant carries a [`Fence`], a number that rises, so that a protected resource can
-//! refuse a holder who has not noticed yet. Exclusion is a promise about timing; fencing is the one about safety.
-//! [`fenced`] has resources that keep it.
+//! A lock that is held by lease can be lost: the process is paused, the network stops, or the server
+//! loses its data. Leasehold promises that the holder finds out, by its own clock, *before* the server
+//! can grant the lock to another client. Every grant also carries a [`Fence`], a number that rises, so
+//! that a protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a
+//! promise about timing; fencing is the promise about safety. [`fenced`] has resources that check
+//! fences.
 //!
-//! Which store a client talks to is said by a URL, see [`Leasehold::open`]. What that store promises is its
-//! [`Profile`]; what is demanded of it is compared before anything is sent.
+//! A URL names the store that a client uses, see [`Leasehold::open`]. The promises of that store are
+//! its [`Profile`]; requirements of the caller are compared with it before anything is sent.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -76,5 +77,5 @@ pub use leasehold_core::{
     Resource, Safety, Severity, Share, Snapshot, Standing, Summary, Version, Waiting,
 };
 
-/// The contract between engine and backends, for those who write a backend.
+/// The contract between the engine and the backends, for authors of backends.
 pub use leasehold_core as core;

@@ -1,4 +1,4 @@
-//! From a URL to a backend.
+//! Opens a backend from a URL.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,7 +15,7 @@ pub use leasehold_etcd::EtcdProof;
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper::ZooKeeperProof;
 
-/// For programs whose locks and data are in one PostgreSQL database: a lock inside their own transaction.
+/// Locks inside a PostgreSQL transaction, for programs whose locks and data are in one database.
 ///
 /// ```no_run
 /// use leasehold::{Resource, postgres::{PostgresConfig, in_transaction}};
@@ -34,7 +34,8 @@ pub mod postgres {
     pub use leasehold_postgres::{PostgresConfig, in_transaction, in_transaction_sql};
 }
 
-/// For programs whose locks and data are in one database of MySQL or MariaDB: a lock inside their own transaction.
+/// Locks inside a transaction of MySQL or MariaDB, for programs whose locks and data are in one
+/// database.
 ///
 /// ```
 /// use leasehold::mysql::{MySqlConfig, in_transaction_sql};
@@ -84,8 +85,8 @@ async fn open_any(url: &str) -> Result<Arc<dyn Backend>> {
     }
 }
 
-/// The statements that create the tables of the store that `url` names, and grant what its user needs. They can be run
-/// again, and beside clients that are at work. Nothing is sent anywhere.
+/// Returns the statements that create the tables of the store that `url` names, and grant the rights
+/// that its user needs. They can be run again, and while clients are at work. Nothing is sent anywhere.
 ///
 #[cfg_attr(feature = "postgres", doc = "```")]
 #[cfg_attr(not(feature = "postgres"), doc = "```ignore")]
@@ -96,7 +97,7 @@ async fn open_any(url: &str) -> Result<Arc<dyn Backend>> {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store has no tables.
+/// [`ErrorKind::Invalid`] if the URL cannot be parsed, [`ErrorKind::Unsupported`] if the store has no tables.
 pub fn schema(url: &str) -> Result<String> {
     schema_of(url).map_err(|error| discreet(url, error))
 }
@@ -128,34 +129,38 @@ fn schema_of(url: &str) -> Result<String> {
     }
 }
 
-/// What [`sweep`] did.
+/// The report of a [`sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Rows, or keys of fences, that were looked at.
+    /// The number of rows, or keys of fences, that were read.
     pub seen: u64,
-    /// Rows whose claims had ended, and were removed. The row stays, for its fence.
+    /// The number of rows whose claims had ended, and were removed. The row stays, for its fence.
     pub emptied: u64,
-    /// Rows, or keys of fences, that were removed as a whole.
+    /// The number of rows, or keys of fences, that were removed as a whole.
     pub forgotten: u64,
 }
 
-/// Removes what is left of locks that nobody has used for `unused_for` from the store that `url` names.
+/// Removes the remains of locks that have not been used for `unused_for` from the store that `url`
+/// names.
 ///
-/// Claims that are over are removed by whoever comes next, so locks do not need it: it is for names that nobody comes by
-/// any more. On PostgreSQL their rows are deleted; MySQL, MariaDB and SQLite keep the rows, because nothing else keeps
-/// their fences from going back where a clock is set back, and only lose the claims. On Redis, where each name keeps a key for
-/// its fence, these keys are deleted; one key for each of the 16,384 slots keeps later fences above them.
+/// The next user of a name removes claims that have ended, so locks do not need a sweep: it is for
+/// names that are not used any more. On PostgreSQL their rows are deleted. MySQL, MariaDB and SQLite
+/// keep the rows and remove only the claims, because nothing else stops their fences from going back
+/// when a clock is set back. On Redis, where each name keeps a key for its fence, these keys are
+/// deleted; one key for each of the 16,384 slots keeps later fences above them.
 ///
 /// # Promises
-/// Nothing that is held or waited for is touched. The next fence of each name is greater than all before. Clients and other
-/// sweepers may be at work; each step is a few short requests for some hundred rows.
+/// A resource that is held or waited for is not touched. The next fence of each name is greater than
+/// all before. Clients and other sweepers may be at work; each step is a few short requests for some
+/// hundred rows.
 ///
 /// # Cancel safety
-/// May be dropped at any point; what was swept by then stays so.
+/// The future may be dropped at any point; what was swept by then stays swept.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where the URL cannot be read, [`ErrorKind::Unsupported`] where the store keeps nothing that can be swept,
-/// [`ErrorKind::Denied`] without the right to delete, and as [`Leasehold::open`](crate::Leasehold::open).
+/// [`ErrorKind::Invalid`] if the URL cannot be parsed, [`ErrorKind::Unsupported`] if the store keeps
+/// nothing that can be swept, [`ErrorKind::Denied`] without the right to delete, and as
+/// [`Leasehold::open`](crate::Leasehold::open).
 pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
     sweep_any(url, unused_for).await.map_err(|error| discreet(url, error))
 }
@@ -280,7 +285,8 @@ async fn open_sqlite(url: &str) -> Result<Arc<dyn Backend>> {
     leasehold_sqlite::connect(config, Arc::new(crate::clock::SystemClock)).await.map_err(failed)
 }
 
-/// A named memory is shared by all clients of the process that are open at the same time.
+/// Returns the memory of this name, which all clients of the process that are open at the same time
+/// share.
 fn memory(name: &str) -> Arc<dyn Backend> {
     static NAMED: Mutex<Option<HashMap<String, Weak<MemoryBackend>>>> = Mutex::new(None);
     if name.is_empty() {
@@ -297,8 +303,9 @@ fn memory(name: &str) -> Arc<dyn Backend> {
     memory
 }
 
-/// The error without its words where these may repeat a part of a password: of `x://me:a?b@host`, whose password should have its
-/// question mark encoded, a parser takes `b@host` for an option, and would say that it knows none of this name.
+/// Returns the error without its words if these may repeat a part of a password. In `x://me:a?b@host`,
+/// whose password should have its question mark encoded, a parser takes `b@host` for an option, and
+/// would name it as an unknown one.
 fn discreet(url: &str, error: Error) -> Error {
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let is_ambiguous = rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'));
@@ -314,7 +321,7 @@ fn unknown(url: &str) -> Error {
     Error::new(ErrorKind::Invalid, "open", why_unknown(url, SCHEMES))
 }
 
-/// What is wrong with a URL of none of the schemes that this build understands.
+/// Explains a URL whose scheme this build does not know.
 fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
     let known: Vec<&str> =
         schemes.iter().filter(|scheme| scheme.is_built).map(|scheme| scheme.text).collect();
@@ -338,7 +345,8 @@ fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
     }
 }
 
-/// What may have been meant by a scheme that nobody knows: a server's address without one, or one with letters wrong.
+/// Guesses the intended scheme: for the address of a server without a scheme, or for a scheme with a
+/// typo.
 fn meant(url: &str, scheme: &str, schemes: &[Scheme]) -> Option<String> {
     let rest = url.split_once(':').map_or("", |(_, rest)| rest);
     let port = rest.split(['/', '?']).next().unwrap_or_default();
@@ -348,11 +356,12 @@ fn meant(url: &str, scheme: &str, schemes: &[Scheme]) -> Option<String> {
     let names =
         schemes.iter().filter(|known| known.is_built).filter_map(|known| known.text.split(':').next());
     let nearest = names.map(|name| (distance(scheme, name), name)).min()?;
-    // In short names every second letter would do.
+    // In short names every second letter would match.
     (nearest.0 <= 2 && scheme.len() > 3).then(|| format!("{}:", nearest.1))
 }
 
-/// How many letters have to be added, removed or replaced to make one word of the other.
+/// Returns the number of letters that have to be added, removed or replaced to make one word of the
+/// other.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (at, letter) in one.chars().enumerate() {
@@ -366,7 +375,7 @@ fn distance(one: &str, other: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// The ports on which servers listen unless told otherwise.
+/// The default ports of the servers.
 const PORTS: &[(&str, &str)] = &[
     ("2181", "zk"),
     ("2379", "etcd"),
@@ -376,12 +385,12 @@ const PORTS: &[(&str, &str)] = &[
     ("11211", "memcached"),
 ];
 
-/// Whether this build understands the scheme.
+/// Returns `true` if this build knows the scheme.
 fn is_known(scheme: &str) -> bool {
     SCHEMES.iter().any(|known| known.is_built && known.is_named(scheme))
 }
 
-/// How the URL of a store begins.
+/// The beginning of the URL of a store.
 struct Scheme {
     text: &'static str,
     feature: &'static str,
@@ -394,7 +403,7 @@ impl Scheme {
     }
 }
 
-/// The schemes that take a feature, and whether it is there.
+/// The schemes that need a feature, and whether it is enabled.
 macro_rules! schemes {
     ($($feature:literal: $($text:literal),+;)+) => {
         &[

@@ -1,11 +1,12 @@
-//! A value whose changes are heard: tokio's, except in a simulation.
+//! A value whose changes wake its listeners: the one of tokio, except in a simulation.
 
 #[cfg(leasehold_sim)]
 pub(crate) use ordered::{Receiver, Sender};
 #[cfg(not(leasehold_sim))]
 pub(crate) use tokio::sync::watch::{Receiver, Sender};
 
-/// The same without chance: tokio draws the order in which it wakes those who wait, from a source that no seed decides.
+/// The same without chance: tokio draws the order in which it wakes waiters from a source that no seed
+/// decides.
 #[cfg(leasehold_sim)]
 mod ordered {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ mod ordered {
         version: u64,
     }
 
-    /// A look at the value.
+    /// A borrowed view of the value.
     pub(crate) struct Ref<'a, T>(MutexGuard<'a, Value<T>>);
 
     impl<T> std::ops::Deref for Ref<'_, T> {

@@ -1,6 +1,7 @@
-//! What the engine tells those who want to know how locks are used: times, losses, waits.
+//! Events about the use of locks, for subscribers: times, losses, waits.
 //!
-//! Ground rules: values only. Nothing is measured where nobody listens: an event is made only for a witness.
+//! Ground rules: events carry values only. An event is made only if there is a witness; otherwise
+//! nothing is measured.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use leasehold_core::{LossCause, Resource, Share};
 use crate::error::ErrorKind;
 use crate::panics::contained;
 
-/// Somebody who is told what happens to the locks of one client, see [`Builder::witness`](crate::Builder::witness).
+/// A subscriber that is notified of what happens to the locks of one client, see
+/// [`Builder::witness`](crate::Builder::witness).
 ///
-/// It is called by the tasks of the engine and of the users alike, in the middle of their work: it must not block, and
-/// must not use the client. Where it panics, that event is lost to it, and nothing else: locks are kept, and their losses reported, as
-/// without it.
+/// It is called by the tasks of the engine and of the users alike, in the middle of their work: it must
+/// not block, and must not use the client. If it panics, it misses that event, and nothing else
+/// changes: locks are kept alive, and their losses reported, as without it.
 ///
 /// ```
 /// use leasehold::{Event, Leasehold, Witness};
@@ -44,134 +46,135 @@ use crate::panics::contained;
 /// # }
 /// ```
 pub trait Witness: Debug + Send + Sync {
-    /// Takes in what happened.
+    /// Handles an event.
     fn witness(&self, event: &Event<'_>);
 }
 
-/// What happened.
+/// Something that happened to a lock.
 ///
-/// Each [`Event::Asked`] is followed by one [`Event::Acquired`] or [`Event::Missed`], also where its caller left. All
-/// times are those of the local clock.
+/// Each [`Event::Asked`] is followed by one [`Event::Acquired`] or [`Event::Missed`], even if its
+/// caller is cancelled. All times are those of the local clock.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Somebody asks for a lock.
+    /// The start of an acquisition.
     Asked {
-        /// What is asked for.
+        /// The lock that is requested.
         resource: &'a Resource,
-        /// How much of it.
+        /// The share that is requested.
         share: Share,
     },
-    /// Who asked has got it.
+    /// A successful acquisition.
     Acquired {
-        /// What it is.
+        /// The lock that was acquired.
         resource: &'a Resource,
-        /// How much of it.
+        /// The share that was acquired.
         share: Share,
-        /// How long that took.
+        /// The time from the start of the acquisition.
         waited: Duration,
-        /// How it came.
+        /// The source of the lock.
         way: Way,
     },
-    /// Who asked has not got it.
+    /// An acquisition that did not succeed.
     Missed {
-        /// What was asked for.
+        /// The lock that was requested.
         resource: &'a Resource,
-        /// After how long.
+        /// The time from the start of the acquisition.
         waited: Duration,
-        /// Why not.
+        /// The reason.
         miss: Miss,
     },
-    /// The server said that a claim has to wait.
+    /// The answer of the server that a claim has to wait.
     Blocked {
-        /// Of what.
+        /// The lock that the claim waits for.
         resource: &'a Resource,
-        /// How many claims are ahead of it, holders included, where that is known.
+        /// The number of claims ahead of it, holders included, if it is known.
         ahead: Option<u32>,
     },
-    /// A user of a lock gave it back, to the next task or to the server.
+    /// The release of a lock by its user, to the next task or to the server.
     Released {
-        /// What it was.
+        /// The lock that was released.
         resource: &'a Resource,
-        /// For how long it was held by that user.
+        /// The time for which that user held it.
         held: Duration,
     },
-    /// A lease was extended.
+    /// The extension of a lease.
     Renewed {
-        /// Of what.
+        /// The lock of the lease.
         resource: &'a Resource,
-        /// How much later than it was due that was confirmed.
+        /// The time between when the renewal was due and when it was confirmed.
         lag: Duration,
-        /// How long the server took to answer.
+        /// The time that the server took to answer.
         took: Duration,
     },
-    /// A renewal was not answered, or not with a yes or no.
+    /// A renewal without an answer, or without a yes or no.
     NotRenewed {
-        /// Of what.
+        /// The lock of the lease.
         resource: &'a Resource,
     },
-    /// It is not sure any more that a lock is held.
+    /// The moment from which it is not certain that a lock is still held.
     Suspected {
-        /// What it is.
+        /// The lock that is suspect.
         resource: &'a Resource,
     },
-    /// It is sure again.
+    /// The moment from which it is certain again that a lock is held.
     Recovered {
-        /// What it is.
+        /// The lock that is certain again.
         resource: &'a Resource,
-        /// For how long it was not.
+        /// The time for which it was suspect.
         suspect: Duration,
     },
-    /// What was held is held no longer.
+    /// The loss of a lock that was held.
     Lost {
-        /// What it was.
+        /// The lock that was lost.
         resource: &'a Resource,
-        /// Why.
+        /// The cause of the loss.
         cause: LossCause,
-        /// How long ago the server granted it.
+        /// The time since the server granted it.
         held: Duration,
-        /// For how long it had been suspect; `None` where the loss came without a warning.
+        /// The time for which it had been suspect; `None` if the loss came without a warning.
         suspect: Option<Duration>,
-        /// How much later than the end of its validity that was noticed; zero where the end was told by the store.
+        /// The time between the end of its validity and when that was noticed; zero if the store
+        /// reported the end.
         late: Duration,
     },
-    /// A granted claim is kept alive from now on.
+    /// The start of keeping a granted claim alive.
     Kept {
-        /// Of what.
+        /// The lock of the claim.
         resource: &'a Resource,
     },
-    /// It is no more: given back, or lost.
+    /// The end of keeping a claim alive: it was released, or lost.
     LetGo {
-        /// Of what.
+        /// The lock of the claim.
         resource: &'a Resource,
     },
 }
 
-/// How somebody came to hold.
+/// The source of a lock that was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Way {
-    /// The server granted it.
+    /// A grant by the server.
     Granted,
-    /// Another task of this client gave it on.
+    /// A hand-over by another task of this client.
     HandedOver,
-    /// Its owner held it already.
+    /// A lock that its owner held already.
     Reentered,
 }
 
-/// Why somebody who asked does not hold.
+/// The reason why an acquisition did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Miss {
-    /// It was not free, and he did not want to wait.
+    /// The lock was held, and the caller did not wait (`try_*`).
     Busy,
-    /// He went away while he waited.
+    /// The caller was cancelled while it waited.
     Left,
-    /// It failed; a time that ran out is among these kinds.
+    /// The acquisition failed; a timeout is among these kinds.
     Failed(ErrorKind),
 }
 
-/// The engine's end: a witness, or nobody.
+/// The engine's end: a witness, or none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Telling(Option<Arc<dyn Witness>>);
 
@@ -180,12 +183,12 @@ impl Telling {
         Telling(witness)
     }
 
-    /// Whether anybody listens.
+    /// Returns `true` if there is a witness.
     pub(crate) fn is_heard(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Tells what `event` makes, which is not asked where nobody listens.
+    /// Reports the event that `event` makes. The closure is not called without a witness.
     pub(crate) fn tell<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(witness) = &self.0 {
             contained(|| witness.witness(&event()));
@@ -194,7 +197,7 @@ impl Telling {
 }
 
 impl Event<'_> {
-    /// How an acquisition ended, in a word of which there are few; empty for other events.
+    /// Returns the outcome of an acquisition as one of a few words; empty for other events.
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Event::Acquired { way: Way::Granted, .. } => "granted",
