@@ -1,11 +1,11 @@
 //! What is sent: five commands, built from validated parts only.
 //!
-//! Reads and deletes are meta commands; writes are not. A meta set that finds no memory for the new item *removes the
-//! old one*, even where it was only to add, so that an attempt to take a lock would free it. `add` and `cas` of the
-//! older text protocol leave it alone.
+//! Reads and deletes are meta commands; writes are not. A meta set that finds no memory for the new item
+//! *removes the old one*, even where it was only to add, so that an attempt to take a lock would free it.
+//! `add` and `cas` of the older text protocol leave it alone.
 //!
-//! Ground rules: nothing reaches the wire but verbs, numbers, a [`Key`], and a value behind its length. So no name
-//! and no note can begin a command of its own.
+//! Ground rules: nothing reaches the wire but verbs, numbers, a [`Key`], and a value behind its length. So
+//! no name and no note can begin a command of its own.
 
 use std::fmt::Write;
 use std::time::Duration;

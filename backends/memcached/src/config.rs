@@ -13,8 +13,8 @@ use leasehold_core::Failure;
 /// | `memcached://[user:password@]host[:port][,host[:port]…]` | TCP |
 /// | `memcacheds://[user:password@]host[:port][,host[:port]…]` | TLS, certificate and host name verified |
 ///
-/// With several servers each resource lives on one of them, chosen by its name and by the *set of hosts as written*:
-/// every client must name the same servers by the same names, in any order.
+/// With several servers each resource lives on one of them, chosen by its name and by the *set of hosts as
+/// written*: every client must name the same servers by the same names, in any order.
 ///
 /// | option | meaning | default |
 /// |---|---|---|
@@ -27,7 +27,8 @@ use leasehold_core::Failure;
 /// | `cert`, `key` | `memcacheds` only: PEM files of the client's certificate and key | |
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
-/// `LEASEHOLD_MEMCACHED_PASSWORD`. It is sent as the text protocol of memcached 1.6 does it (`-Y`); SASL is not spoken.
+/// `LEASEHOLD_MEMCACHED_PASSWORD`. It is sent as the text protocol of memcached 1.6 does it (`-Y`); SASL is
+/// not spoken.
 ///
 /// ```
 /// use leasehold_memcached::MemcachedConfig;

@@ -1,7 +1,7 @@
 //! Opens connections: the socket, TLS, the login, and the question who is there.
 //!
-//! Nothing that fails in here can have changed anything on the server, so every failure of this file has the effect
-//! `None`.
+//! Nothing that fails in here can have changed anything on the server, so every failure of this file has
+//! the effect `None`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Dialer {
         self.host.to_string()
     }
 
-    /// A connection for commands, to a server that is fit for use.
+    /// Returns a connection for commands, to a server that is fit for use.
     pub(crate) async fn link(&self) -> Result<Link, Failure> {
         self.bounded(async {
             let mut stream = self.open().await?;
@@ -48,7 +48,8 @@ impl Dialer {
                 if wait.is_zero() {
                     return Ok(Link::new(stream, facts));
                 }
-                // A server that has just started is waited for, if that is all that it takes: this is bounded.
+                // A server that has just started is waited for, if that is all that it takes: this is
+                // bounded.
                 if wait > self.config.timeout.min(MAX_SETTLING) {
                     return Err(self.unsettled(&facts, wait));
                 }
@@ -67,7 +68,7 @@ impl Dialer {
         .await
     }
 
-    /// A stream that is logged in, for what does not fit between questions and answers.
+    /// Returns a stream that is logged in, for what does not fit between questions and answers.
     pub(crate) async fn stream(&self) -> Result<Box<dyn Duplex>, Failure> {
         self.bounded(self.open()).await
     }
@@ -110,7 +111,7 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// The words of the login, where there is one to be done.
+    /// Returns the words of the login, where there is one to be done.
     fn login(&self) -> Result<Option<Vec<u8>>, Failure> {
         let password = self.config.login.password()?;
         match (&self.config.login.user, password) {
@@ -128,7 +129,8 @@ impl Dialer {
     }
 
     async fn log_in(&self, stream: &mut dyn Duplex, login: &[u8]) -> Result<(), Failure> {
-        // A login is written as a set. A server that asks for none would keep it, password and all, as an item.
+        // A login is written as a set. A server that asks for none would keep it, password and all, as an
+        // item.
         let mut question = Vec::new();
         Command::Stats { part: "" }.write(0, &mut question);
         match self.exchange(stream, &question).await? {

@@ -1,8 +1,8 @@
 //! Which resources a server knows: it is asked for all its keys, since it cannot be asked for some.
 //!
-//! For people who list, never for locking: it costs as much as the server has items. It runs on a connection of its
-//! own, and keeps only the keys that begin as ours do. The server walks its hash table for it: the other way, along the
-//! lists by which it evicts, misses what it moves about meanwhile.
+//! For people who list, never for locking: it costs as much as the server has items. It runs on a
+//! connection of its own, and keeps only the keys that begin as ours do. The server walks its hash table
+//! for it: the other way, along the lists by which it evicts, misses what it moves about meanwhile.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Those of all servers whose names begin with `prefix` and come behind `after`. `name_in` reads the name out of
-    /// the value of an item whose key has only its hash.
+    /// Returns those of all servers whose names begin with `prefix` and come behind `after`. `name_in`
+    /// reads the name out of the value of an item whose key has only its hash.
     pub(crate) async fn in_all(
         wire: &Wire,
         prefix: &str,
@@ -45,7 +45,7 @@ impl Found {
     }
 }
 
-/// The escaped names in the keys of one server that are ours.
+/// Returns the escaped names in the keys of one server that are ours.
 async fn keys(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
     match tokio::time::timeout(DUMP_LIMIT, dump(wire, node)).await {
         Ok(outcome) => outcome,
@@ -97,7 +97,7 @@ async fn dump(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
     Err(Failure::unavailable(format!("{address} is busy with other lists of its keys: try again later")))
 }
 
-/// The names of resources whose keys have only their hashes.
+/// Returns the names of resources whose keys have only their hashes.
 async fn names(
     wire: &Wire,
     node: &Node,

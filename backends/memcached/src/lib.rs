@@ -35,12 +35,13 @@ use wire::Wire;
 
 /// Connects to the servers, logs in, and asks what they are.
 ///
-/// `clock` is the machine's own, and counts suspend. One of several servers is enough: what lives on the others is
-/// unavailable until they are back.
+/// `clock` is the machine's own, and counts suspend. One of several servers is enough: what lives on the
+/// others is unavailable until they are back.
 ///
 /// # Errors
-/// `Unavailable` where none can be reached, `Denied` where one refuses the login or its certificate is not trusted,
-/// `Unsupported` where one is older than 1.6 or does not number its items. The text says what to do.
+/// `Unavailable` where none can be reached, `Denied` where one refuses the login or its certificate is not
+/// trusted, `Unsupported` where one is older than 1.6 or does not number its items. The text says what to
+/// do.
 pub async fn connect(config: MemcachedConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
         tracing::warn!(servers = %config, "the password crosses the network in the clear: use memcacheds://");

@@ -1,9 +1,9 @@
-//! One connection, shared by all who ask at the same time: what is asked together goes out together, and answers come
-//! back in the order of the questions.
+//! One connection, shared by all who ask at the same time: what is asked together goes out together, and
+//! answers come back in the order of the questions.
 //!
-//! Ground rules: every question learns whether it left this process. One that is given up before it left never leaves;
-//! one that is given up afterwards ends the connection, since a server that owes an answer is not to be trusted with
-//! the next. Answers that carry a mark must carry the right one.
+//! Ground rules: every question learns whether it left this process. One that is given up before it left
+//! never leaves; one that is given up afterwards ends the connection, since a server that owes an answer is
+//! not to be trusted with the next. Answers that carry a mark must carry the right one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The native dialect: one item per resource holds the line of its claims, changed only if nobody else did.
 //!
-//! Ground rules: the number of an item is its state; it rises over the whole server with every write, and begins anew
-//! with the server's process, so a number is nothing without the epoch. What is remembered of one process of the server
-//! is never said to another.
+//! Ground rules: the number of an item is its state; it rises over the whole server with every write, and
+//! begins anew with the server's process, so a number is nothing without the epoch. What is remembered of
+//! one process of the server is never said to another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,8 +178,9 @@ fn read_cell(link: &Arc<Link>, reply: &Reply, at: &Resource) -> Result<Option<Ce
             format!("what is stored for {at:?} is left untouched: it is not text; choose another prefix");
         Failure::new(FailureKind::Foreign, Effect::None, text).because(error)
     })?;
-    // Every write has a higher number than all before it, on whatever item: so have the fences, which follow the
-    // number of what was read by one, and come to be no higher than the number of what is written.
+    // Every write has a higher number than all before it, on whatever item: so have the fences, which
+    // follow the number of what was read by one, and come to be no higher than the number of what is
+    // written.
     let fence = fence(link, *number);
     Ok(Some(Cell { text, version: *number, fence, floor: fence, age: None }))
 }

@@ -1,7 +1,8 @@
 //! The plain dialect: one item per lock, there while it is held, as many libraries do it by `add`.
 //!
-//! Ground rules: an item is changed or removed only under the number that it had when it was seen to be the claim's own.
-//! So one that ran out and was taken by somebody else is never touched, by whatever late or repeated request.
+//! Ground rules: an item is changed or removed only under the number that it had when it was seen to be the
+//! claim's own. So one that ran out and was taken by somebody else is never touched, by whatever late or
+//! repeated request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,8 +33,8 @@ pub(crate) struct PlainBackend {
     numbers: Mutex<HashMap<ClaimId, Numbered>>,
 }
 
-/// The item of a claim as this client left it, which spares a look before its release. A guess, proved or refuted by
-/// the condition of the removal.
+/// The item of a claim as this client left it, which spares a look before its release. A guess, proved or
+/// refuted by the condition of the removal.
 #[derive(Clone, Copy, Debug)]
 struct Numbered {
     epoch: u64,
@@ -83,7 +84,8 @@ impl PlainBackend {
             self.remember(claim.id, &link, *number);
             return Ok(Taken::Yes(granted));
         }
-        // An attempt before this one took it. The lease begins anew, or the grant would promise more than there is.
+        // An attempt before this one took it. The lease begins anew, or the grant would promise more than
+        // there is.
         let renewed = Owner { fence: Some(granted), ..owner }.to_value();
         let replace =
             Command::Replace { key: &key, life: longer(life, *left), value: &renewed, number: *number };
@@ -203,7 +205,7 @@ impl PlainBackend {
         answers.into_iter().zip(known).map(read).collect()
     }
 
-    /// The items that are these claims' own, as they are now.
+    /// Returns the items that are these claims' own, as they are now.
     async fn owned(&self, claims: &[&Claim]) -> Vec<Result<Option<Own>, Failure>> {
         let at: Vec<&Resource> = claims.iter().map(|claim| &claim.resource).collect();
         let answers = self.wire.look(&at).await.into_iter().zip(claims);
@@ -225,8 +227,8 @@ impl PlainBackend {
             .collect()
     }
 
-    /// Changes each of these items under its number: `None` where it changed meanwhile, `false` where it is not its
-    /// claim's any more.
+    /// Changes each of these items under its number: `None` where it changed meanwhile, `false` where it is
+    /// not its claim's any more.
     async fn apply(
         &self,
         claims: &[&Claim],

@@ -1,7 +1,8 @@
 //! Registers: an item each beside those of the locks, changed by its number.
 //!
-//! Ground rules: as for the locks, a number is nothing without the process of the server that gave it. A value carries bytes
-//! that were drawn for its write, so that what is read back right after a write is known to be this very one.
+//! Ground rules: as for the locks, a number is nothing without the process of the server that gave it. A
+//! value carries bytes that were drawn for its write, so that what is read back right after a write is
+//! known to be this very one.
 
 use std::time::Duration;
 
@@ -58,7 +59,8 @@ impl Registers for Items {
             (None, None) if *seen == nothing().stamp => {
                 Ok((Registers::read(self, at).await?.stamp == *seen).then(|| seen.clone()))
             }
-            // A stamp of another store, or of a write that was overwritten at once, is of no state that there is.
+            // A stamp of another store, or of a write that was overwritten at once, is of no state that
+            // there is.
             _ => Ok(None),
         }
     }
@@ -163,8 +165,8 @@ fn life(keep: Option<Duration>) -> Result<Life, Failure> {
     }
 }
 
-/// A value as it is stored: a mark, what was drawn, the resource's name where the key carries only its hash, and behind
-/// a line's end what was written.
+/// Returns a value as it is stored: a mark, what was drawn, the resource's name where the key carries only
+/// its hash, and behind a line's end what was written.
 fn framed(at: &Resource, key: &Key, drawn: u64, value: &[u8]) -> Vec<u8> {
     let name = if Resource::is_hashed(key.as_str()) { at.as_str() } else { "" };
     let mut frame = format!("{MARK}{drawn:016x} {name}\n").into_bytes();
@@ -172,7 +174,7 @@ fn framed(at: &Resource, key: &Key, drawn: u64, value: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The name, where there is one, and the value.
+/// Returns the name, where there is one, and the value.
 fn unframed<'a>(at: &Resource, frame: &'a [u8]) -> Result<(&'a str, &'a [u8]), Failure> {
     let parts = frame.iter().position(|byte| *byte == b'\n').and_then(|end| {
         let head = std::str::from_utf8(&frame[..end]).ok()?.strip_prefix(MARK)?;

@@ -1,15 +1,16 @@
 //! What is received, read byte by byte as it comes.
 //!
-//! Ground rules: no input makes this panic, and none makes it keep more than one line and one value of the lengths
-//! below. Whatever is not exactly an answer of the protocol ends the connection, since nobody could know any more
-//! which answer belongs to which command.
+//! Ground rules: no input makes this panic, and none makes it keep more than one line and one value of the
+//! lengths below. Whatever is not exactly an answer of the protocol ends the connection, since nobody could
+//! know any more which answer belongs to which command.
 
 use crate::command::MAX_VALUE;
 
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// There is an item: its value, its number, and what is left of its life in seconds, `None` where it is endless.
+    /// There is an item: its value, its number, and what is left of its life in seconds, `None` where it is
+    /// endless.
     Item { value: Vec<u8>, number: u64, left: Option<u64>, mark: Option<u32> },
     /// There is none.
     Missing { mark: Option<u32> },
@@ -24,7 +25,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// The mark of the command, where the answer repeats it.
+    /// Returns the mark of the command, where the answer repeats it.
     pub(crate) fn mark(&self) -> Option<u32> {
         match self {
             Reply::Item { mark, .. } | Reply::Missing { mark } => *mark,
@@ -39,7 +40,8 @@ impl Reply {
 #[error("what came is no answer of memcached: {0}")]
 pub(crate) struct Garbled(&'static str);
 
-/// Takes the first whole answer off `input`, with the number of bytes that it has; `None` where more must come.
+/// Takes the first whole answer off `input`, with the number of bytes that it has; `None` where more must
+/// come.
 pub(crate) fn read(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
     let Some((line, used)) = read_line(input)? else { return Ok(None) };
     let mut words = line.split(' ');
@@ -69,7 +71,7 @@ pub(crate) fn is_overlong(buffered: usize) -> bool {
     buffered > MAX_VALUE + MAX_LINE + 4
 }
 
-/// The first line without its end, and the number of bytes with it.
+/// Returns the first line without its end, and the number of bytes with it.
 fn read_line(input: &[u8]) -> Result<Option<(&str, usize)>, Garbled> {
     let window = &input[..input.len().min(MAX_LINE)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {

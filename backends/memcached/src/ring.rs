@@ -1,8 +1,9 @@
 //! Which of several servers has a resource: the one whose name, hashed with the resource's, comes first.
 //!
-//! Rendezvous hashing: every client that names the same servers chooses alike, in whatever order they stand, and another
-//! server takes only its own part of the resources away from the rest. A server that is away keeps its resources: to
-//! give them to another would let two clients that disagree about it hold the same lock.
+//! Rendezvous hashing: every client that names the same servers chooses alike, in whatever order they
+//! stand, and another server takes only its own part of the resources away from the rest. A server that is
+//! away keeps its resources: to give them to another would let two clients that disagree about it hold the
+//! same lock.
 
 use leasehold_core::Resource;
 
@@ -18,7 +19,7 @@ impl Ring {
         Ring { names }
     }
 
-    /// The index of the server that has this resource.
+    /// Returns the index of the server that has this resource.
     pub(crate) fn place(&self, resource: &Resource) -> usize {
         // One server has everything, and nothing needs to be hashed.
         if self.names.len() == 1 {
@@ -35,7 +36,7 @@ impl Ring {
         (0..self.names.len()).max_by_key(|index| weight(&self.names[*index])).unwrap_or_default()
     }
 
-    /// A short name of the set of servers, which all clients of the same locks must see alike.
+    /// Returns a short name of the set of servers, which all clients of the same locks must see alike.
     pub(crate) fn fingerprint(&self) -> String {
         let mut names = self.names.clone();
         names.sort();

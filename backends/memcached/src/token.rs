@@ -1,7 +1,8 @@
 //! What stands in the item of a plain lock: whose it is.
 //!
-//! Ground rules: an item of another library is never changed, but it is shown, and may be broken by somebody who saw it.
-//! Other libraries only compare the whole value with their own, so what ours says beyond its owner is our own matter.
+//! Ground rules: an item of another library is never changed, but it is shown, and may be broken by
+//! somebody who saw it. Other libraries only compare the whole value with their own, so what ours says
+//! beyond its owner is our own matter.
 
 use leasehold_core::{ClaimId, Fence, Note, Resource};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -26,7 +27,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// The value to be stored.
+    /// Returns the value to be stored.
     pub(crate) fn to_value(&self) -> Vec<u8> {
         let fence = self.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
         let text = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();

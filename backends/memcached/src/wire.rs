@@ -1,8 +1,8 @@
 //! The servers: which one has a resource, the key of a resource, and questions with their answers.
 //!
-//! Nothing is retried here: a connection known to be dead is replaced before a question is sent, and whether to repeat
-//! what may have happened is decided above. A server that is away keeps its resources, which are unavailable until it
-//! is back; those of the others are not concerned.
+//! Nothing is retried here: a connection known to be dead is replaced before a question is sent, and
+//! whether to repeat what may have happened is decided above. A server that is away keeps its resources,
+//! which are unavailable until it is back; those of the others are not concerned.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -43,7 +43,8 @@ impl Wire {
         Wire { nodes, ring, prefix: config.prefix.clone() }
     }
 
-    /// Connects to all of them. One that answers is enough: what is on the others is unavailable until they do.
+    /// Connects to all of them. One that answers is enough: what is on the others is unavailable until they
+    /// do.
     pub(crate) async fn connect(&self) -> Result<(), Failure> {
         let outcomes = join_all(self.nodes.iter().map(Node::link)).await;
         let mut failures = outcomes.into_iter().filter_map(Result::err).collect::<Vec<_>>();
@@ -58,7 +59,7 @@ impl Wire {
         Err(failures.swap_remove(0))
     }
 
-    /// The server that has a resource.
+    /// Returns the server that has a resource.
     pub(crate) fn node(&self, resource: &Resource) -> &Node {
         &self.nodes[self.ring.place(resource)]
     }
@@ -68,14 +69,14 @@ impl Wire {
         self.ring.place(resource) as u64
     }
 
-    /// The key of a resource. Two names never share one, but for a collision of their hashes.
+    /// Returns the key of a resource. Two names never share one, but for a collision of their hashes.
     pub(crate) fn key(&self, resource: &Resource) -> Result<Key, Failure> {
         let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), MAX_KEY - self.prefix.len());
         self.key_of_escaped(&escaped)
             .ok_or_else(|| leasehold_address::invalid(format!("{resource:?} has no key in memcached")))
     }
 
-    /// The key of a register. No resource has it: behind a `%` an escaped name has two digits.
+    /// Returns the key of a register. No resource has it: behind a `%` an escaped name has two digits.
     pub(crate) fn register(&self, resource: &Resource) -> Result<Key, Failure> {
         let room = MAX_KEY - self.prefix.len() - REGISTER.len();
         let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), room);
@@ -83,7 +84,7 @@ impl Wire {
             .ok_or_else(|| leasehold_address::invalid(format!("{resource:?} has no key in memcached")))
     }
 
-    /// The key of a resource by its escaped name.
+    /// Returns the key of a resource by its escaped name.
     pub(crate) fn key_of_escaped(&self, escaped: &str) -> Option<Key> {
         Key::new(format!("{}{escaped}", self.prefix))
     }
@@ -93,7 +94,7 @@ impl Wire {
         key.strip_prefix(&self.prefix)
     }
 
-    /// The items of these resources, in order, with the connection that each answer came over.
+    /// Returns the items of these resources, in order, with the connection that each answer came over.
     pub(crate) async fn look(&self, at: &[&Resource]) -> Vec<Answer> {
         let mut keys = Vec::with_capacity(at.len());
         for resource in at {
@@ -106,8 +107,8 @@ impl Wire {
             .await
     }
 
-    /// Asks one command about each of these resources, all servers at once. Where there is none to be asked over the
-    /// connection at hand, the answer is `otherwise`.
+    /// Asks one command about each of these resources, all servers at once. Where there is none to be asked
+    /// over the connection at hand, the answer is `otherwise`.
     pub(crate) async fn scatter<'a>(
         &self,
         at: &[&Resource],
@@ -158,7 +159,7 @@ pub(crate) struct Node {
 type Slot = OnceCell<Result<Arc<Link>, Failure>>;
 
 impl Node {
-    /// A connection that works, as far as is known.
+    /// Returns a connection that works, as far as is known.
     pub(crate) async fn link(&self) -> Result<Arc<Link>, Failure> {
         for _ in 0..MAX_DIALS {
             let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -243,8 +244,8 @@ fn portions<'a, 'b>(commands: &'a [Command<'b>]) -> Vec<&'a [Command<'b>]> {
 /// What the name of a register begins with.
 const REGISTER: &str = "%r";
 
-/// A call connects anew at most this often before it gives up: once where the old connection is dead, once where an
-/// attempt before it failed.
+/// A call connects anew at most this often before it gives up: once where the old connection is dead, once
+/// where an attempt before it failed.
 const MAX_DIALS: usize = 3;
 /// How long a failed attempt speaks for those who come right after it.
 const REDIAL_PAUSE: Duration = Duration::from_millis(100);

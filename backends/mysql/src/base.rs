@@ -1,8 +1,8 @@
-//! What all sessions of a client share: connections for what needs no session of its own, and the table that tells who
-//! holds.
+//! What all sessions of a client share: connections for what needs no session of its own, and the table
+//! that tells who holds.
 //!
-//! Ground rules: a lock decides, and a row only tells who has it. A row outlives its lock, because its fence must not go
-//! back, and counts while the server says that the lock is there.
+//! Ground rules: a lock decides, and a row only tells who has it. A row outlives its lock, because its
+//! fence must not go back, and counts while the server says that the lock is there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Connects, sees to the tables, and refuses a server whose locks the others of its cluster know nothing of.
+    /// Connects, sees to the tables, and refuses a server whose locks the others of its cluster know
+    /// nothing of.
     pub(crate) async fn connect(
         config: MySqlConfig,
         clock: Arc<dyn Clock>,
@@ -106,10 +107,11 @@ impl Base {
         Ok(summaries)
     }
 
-    /// Ends the connection that has the named lock `lock`, which stands for a claim; `false` where this connection does not have
-    /// it any more. `lock` is an expression of SQL.
+    /// Ends the connection that has the named lock `lock`, which stands for a claim; `false` where this
+    /// connection does not have it any more. `lock` is an expression of SQL.
     ///
-    /// That it has it is looked at in the very statement that ends it, and its number does not come again while the server runs.
+    /// That it has it is looked at in the very statement that ends it, and its number does not come again
+    /// while the server runs.
     pub(crate) async fn evict(&self, lock: &str, session: u64) -> Result<bool, Failure> {
         let has_it = format!("IS_USED_LOCK({lock}) = {session}");
         match self.pool.run(&format!("KILL CONNECTION IF({has_it}, {session}, 0)")).await {
@@ -151,7 +153,8 @@ impl Base {
     }
 }
 
-/// Who holds the resource, by a row of the claim, its note, its fence and its beginning, from the third column on.
+/// Who holds the resource, by a row of the claim, its note, its fence and its beginning, from the third
+/// column on.
 pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<Standing, Failure> {
     let unreadable = || {
         let text = format!("the table of holders has a row for {resource:?} that is not ours");

@@ -99,8 +99,9 @@ impl MySqlCells {
     async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
         let seconds = lock_wait(self.pool.config.sql.timeout);
         let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
-            // A table that is gone is made anew by whoever looks next, as those do whose change was not made. So they do where
-            // a transaction of somebody else keeps the row of one of them: it keeps no other one.
+            // A table that is gone is made anew by whoever looks next, as those do whose change was not
+            // made. So they do where a transaction of somebody else keeps the row of one of them: it keeps
+            // no other one.
             Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::Occupied(_)) => {
                 return Ok(vec![None; amends.len()]);
             }
@@ -130,8 +131,8 @@ impl MySqlCells {
         Ok(done.changed == 1)
     }
 
-    /// Makes those of these changes whose rows nobody keeps locked. Only a look can leave out locked rows, and a row may be
-    /// locked after it, so a change that comes upon one looks again.
+    /// Makes those of these changes whose rows nobody keeps locked. Only a look can leave out locked rows,
+    /// and a row may be locked after it, so a change that comes upon one looks again.
     async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Refusal> {
         let mut done = vec![false; swaps.len()];
         for tries in 1.. {
@@ -186,7 +187,8 @@ impl Cells for MySqlCells {
     }
 
     fn commits_at_once(&self) -> Option<usize> {
-        // The server spends half as much on a change that shares its transaction, whereas two at a time gain nothing.
+        // The server spends half as much on a change that shares its transaction, whereas two at a time
+        // gain nothing.
         Some(1)
     }
 
@@ -287,7 +289,7 @@ impl Cells for MySqlCells {
     }
 }
 
-/// The parameters for a row that this client has written last.
+/// Returns the parameters for a row that this client has written last.
 fn own(at: &Resource, seen: u64, put: &Put) -> Vec<Value> {
     let (version, keep, seen) = (signed(put.version), micros(put.keep), signed(seen));
     vec![put.text.as_str().into(), version.into(), keep.into(), at.as_str().into(), seen.into()]
@@ -366,7 +368,8 @@ pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
-/// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts have two digits a byte.
+/// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts
+/// have two digits a byte.
 const NUMBERS: usize = 250;
 /// How often a change looks which of its rows are locked.
 const MAX_LOOKS: u32 = 3;

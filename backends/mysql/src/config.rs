@@ -1,6 +1,7 @@
 //! Where the servers are and how they are to be used, parsed from a URL.
 //!
-//! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the URL.
+//! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the
+//! URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -82,8 +83,8 @@ pub(crate) enum Method {
 /// How a lock is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// As leasehold's own. Named locks are named by digests, so that all names are apart on all servers, and those of
-    /// other programs.
+    /// As leasehold's own. Named locks are named by digests, so that all names are apart on all servers,
+    /// and those of other programs.
     Native,
     /// As a row of ShedLock's table.
     ShedLock,
@@ -100,7 +101,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The table with this ending, quoted.
+    /// Returns the table with this ending, quoted.
     pub(crate) fn table(&self, ending: &str) -> String {
         format!("`{}{ending}`", self.table)
     }
@@ -110,7 +111,8 @@ impl MySqlConfig {
     /// Reads a URL.
     ///
     /// # Errors
-    /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was sent anywhere.
+    /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was
+    /// sent anywhere.
     pub fn parse(url: &str) -> Result<MySqlConfig, Failure> {
         MySqlConfig::read(url).map_err(|failure| discreet(url, failure))
     }
@@ -150,7 +152,7 @@ impl MySqlConfig {
         self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
     }
 
-    /// The database's name, quoted.
+    /// Returns the database's name, quoted.
     pub(crate) fn quoted_database(&self) -> String {
         format!("`{}`", self.database.replace('`', "``"))
     }
@@ -263,7 +265,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// The names are those of the programs of MySQL and MariaDB, which write them in any case and with either stroke.
+/// The names are those of the programs of MySQL and MariaDB, which write them in any case and with
+/// either stroke.
 fn read_tls(mode: &str) -> Result<Tls, Failure> {
     match mode.to_ascii_lowercase().replace('_', "-").as_str() {
         "disabled" => Ok(Tls::Off),

@@ -1,7 +1,7 @@
 //! One connection: made, logged in, set up, and asked what it is.
 //!
-//! Ground rules: a statement takes the connection with it, and gives it back only when the server has answered in full. A
-//! future that is dropped, and an answer that does not come, leave it closed.
+//! Ground rules: a statement takes the connection with it, and gives it back only when the server has
+//! answered in full. A future that is dropped, and an answer that does not come, leave it closed.
 
 use std::fmt;
 use std::time::Duration;
@@ -84,8 +84,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Makes the session what the statements expect, and asks what the server is. A replica is refused, because what it
-    /// decides is its own opinion.
+    /// Makes the session what the statements expect, and asks what the server is. A replica is refused,
+    /// because what it decides is its own opinion.
     async fn greet(&mut self, place: &Place) -> Result<(), Failure> {
         let failed = |refusal: Refusal| refusal.into_failure();
         let row = only(self.exec(GREETING, Params::Empty).await.map_err(failed)?.rows)?;
@@ -112,15 +112,15 @@ impl Link {
             settings += &format!(", max_statement_time = {}", self.timeout.as_secs_f64());
         }
         if company == Company::Equals {
-            // What another server of the cluster has confirmed to us may not have come here yet. A change made on such
-            // ground fails by itself, so only reading has to wait for it.
+            // What another server of the cluster has confirmed to us may not have come here yet. A change
+            // made on such ground fails by itself, so only reading has to wait for it.
             settings += ", wsrep_sync_wait = 1";
         }
         self.run(&settings).await.map(drop).map_err(failed)
     }
 
-    /// Which other servers have a say. One that does not let this user ask is believed to be a primary, unless it is set
-    /// read-only.
+    /// Which other servers have a say. One that does not let this user ask is believed to be a primary,
+    /// unless it is set read-only.
     async fn company(&mut self) -> Result<Company, Failure> {
         let question = match self.flavour {
             Flavour::MariaDb => {
@@ -151,7 +151,8 @@ impl Link {
         Ok(company)
     }
 
-    /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of its answer.
+    /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of
+    /// its answer.
     pub(crate) async fn exec(&mut self, sql: &str, params: Params) -> Result<Done, Refusal> {
         let asking = async |connection: &mut Conn| {
             let mut result = connection.exec_iter(sql, params).await?;
@@ -162,8 +163,8 @@ impl Link {
         self.limited(Duration::ZERO, asking).await
     }
 
-    /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them. Those behind
-    /// one that fails are not carried out.
+    /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them.
+    /// Those behind one that fails are not carried out.
     pub(crate) async fn run(&mut self, statements: &str) -> Result<Vec<Row>, Refusal> {
         self.run_within(statements, Duration::ZERO).await
     }
@@ -230,8 +231,8 @@ impl Drop for Link {
     fn drop(&mut self) {
         let connection = self.connection.take();
         if self.is_asking {
-            // Where there is a runtime, the driver would read the rest of the answer first, for as long as that takes. In a
-            // thread of its own there is none, and the connection is closed as it is.
+            // Where there is a runtime, the driver would read the rest of the answer first, for as long as
+            // that takes. In a thread of its own there is none, and the connection is closed as it is.
             _ = std::thread::Builder::new().spawn(move || drop(connection));
         }
     }
@@ -292,12 +293,12 @@ fn check_version(flavour: Flavour, version: &str, place: &Place) -> Result<(), F
     Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
 }
 
-/// The one row of an answer that has exactly one.
+/// Returns the one row of an answer that has exactly one.
 pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
     rows.pop().ok_or_else(|| Failure::unavailable("the server answered without a row"))
 }
 
-/// A column of an answer.
+/// Returns a column of an answer.
 pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
     row.get_opt(at).and_then(Result::ok).ok_or_else(|| {
         let text = format!("the server answered what cannot be read, in column {at}");
@@ -305,8 +306,8 @@ pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
     })
 }
 
-// As text, because a switch is a number on one server and a word on another. Where the server does not tell small letters of a
-// database's name from large ones, small ones stand for it.
+// As text, because a switch is a number on one server and a word on another. Where the server does not tell
+// small letters of a database's name from large ones, small ones stand for it.
 const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(@@global.read_only AS CHAR), \
                         CAST(@@innodb_read_only AS CHAR), \
                         IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";

@@ -1,11 +1,12 @@
 //! What .NET's DistributedLock calls a lock on these servers, so that both exclude each other.
 //!
-//! A name of up to 64 characters without a large letter stands for itself. Any other becomes its small letters, cut, with a
-//! digest of the name as it was behind them. Characters are those of .NET: two for one beyond the first 65,536.
+//! A name of up to 64 characters without a large letter stands for itself. Any other becomes its small
+//! letters, cut, with a digest of the name as it was behind them. Characters are those of .NET: two for one
+//! beyond the first 65,536.
 
 use sha2::{Digest, Sha512};
 
-/// The lock that a name means.
+/// Returns the lock that a name means.
 pub(crate) fn lock_name(name: &str) -> String {
     let small: String = name.chars().map(small).collect();
     let units: Vec<u16> = small.encode_utf16().collect();
@@ -17,7 +18,8 @@ pub(crate) fn lock_name(name: &str) -> String {
     String::from_utf16_lossy(kept) + &digest(name)
 }
 
-/// A letter alone, by the rules of no language in particular: where that would be several, it stays.
+/// Returns a letter alone, by the rules of no language in particular: where that would be several, it
+/// stays.
 fn small(letter: char) -> char {
     let mut letters = letter.to_lowercase();
     match (letters.next(), letters.next()) {
@@ -26,7 +28,7 @@ fn small(letter: char) -> char {
     }
 }
 
-/// The first bits of SHA-512, five by five from the lowest of each byte on.
+/// Returns the first bits of SHA-512, five by five from the lowest of each byte on.
 fn digest(name: &str) -> String {
     let bytes = Sha512::digest(name.as_bytes());
     let (mut rest, mut bits, mut bytes) = (0u32, 0, bytes.iter());

@@ -1,9 +1,11 @@
-//! Rows locked by open transactions: each lock has a connection of its own, and who waits for one waits in the server.
+//! Rows locked by open transactions: each lock has a connection of its own, and who waits for one waits in
+//! the server.
 //!
-//! Ground rules: what others are to see at once, and what a rollback must not take back, is written by another connection.
-//! These servers do not notice that somebody who waits in them has left: a wait that is given up costs its connection,
-//! which is ended from another one. A connection is known by a word that is drawn at random and held as a named lock,
-//! because its number comes again when a server is restarted or another one takes over.
+//! Ground rules: what others are to see at once, and what a rollback must not take back, is written by
+//! another connection. These servers do not notice that somebody who waits in them has left: a wait that is
+//! given up costs its connection, which is ended from another one. A connection is known by a word that is
+//! drawn at random and held as a named lock, because its number comes again when a server is restarted or
+//! another one takes over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,9 +155,9 @@ impl RowSession {
         }
     }
 
-    /// Enters who has it, and draws the fence, by another connection, whose transaction ends with the statement. A session
-    /// that has ended before enters nothing, because somebody else may have the row by now; and the fence counts only where the
-    /// session is still there when it has been drawn.
+    /// Enters who has it, and draws the fence, by another connection, whose transaction ends with the
+    /// statement. A session that has ended before enters nothing, because somebody else may have the row by
+    /// now; and the fence counts only where the session is still there when it has been drawn.
     async fn enter(&self, claim: &Claim) -> Result<Fence, Refusal> {
         let (name, note) = (literal(claim.resource.as_str()), literal(claim.note.as_str()));
         let (id, word, session) = (claim.id.to_hex(), self.word_of_turn(), self.held.number);
@@ -280,8 +282,8 @@ enum Taking {
     NoRow,
 }
 
-/// A question that may wait in the server, until it is answered. Dropped before, it has the server end the connection, which
-/// would otherwise go on to wait for a lock that nobody wants.
+/// A question that may wait in the server, until it is answered. Dropped before, it has the server end the
+/// connection, which would otherwise go on to wait for a lock that nobody wants.
 struct Leaving {
     base: Arc<Base>,
     /// The statement that ends the connection of the question, and no other.
@@ -336,7 +338,7 @@ fn check_word(taken: Option<u8>) -> Result<(), Failure> {
     }
 }
 
-/// A word that names one session among all, past and present.
+/// Returns a word that names one session among all, past and present.
 fn draw_word() -> Result<String, Failure> {
     let drawn = getrandom::u64().map(|word| format!("leasehold-{word:016x}"));
     drawn.map_err(|error| {
@@ -348,5 +350,6 @@ fn draw_word() -> Result<String, Failure> {
 const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(word USING utf8mb4)) = session";
 /// Tries of one question whose row or table is not there yet.
 const MAX_TRIES: u32 = 3;
-/// By how much a wait may be longer than was asked for, because the server counts whole seconds, and looks once in one.
+/// By how much a wait may be longer than was asked for, because the server counts whole seconds, and looks
+/// once in one.
 const LATE: Duration = Duration::from_secs(2);

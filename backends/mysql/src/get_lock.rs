@@ -1,8 +1,8 @@
 //! Named locks by `GET_LOCK`: all locks of a client are held by one session.
 //!
-//! Ground rules: the lock decides, and a row only tells who has it. A lock is not taken back when a later statement fails,
-//! so that is followed by one that gives it back. A server lets one session take one lock again and again, so a session
-//! asks only for what it does not have.
+//! Ground rules: the lock decides, and a row only tells who has it. A lock is not taken back when a later
+//! statement fails, so that is followed by one that gives it back. A server lets one session take one lock
+//! again and again, so a session asks only for what it does not have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,8 +116,9 @@ impl Sessions for GetLock {
 }
 
 impl Base {
-    /// What the server knows the lock by. Native names are digests: servers differ in whether letters count as large or
-    /// small, and how long a name may be; and this database's locks are not those of others on the server.
+    /// What the server knows the lock by. Native names are digests: servers differ in whether letters count
+    /// as large or small, and how long a name may be; and this database's locks are not those of others on
+    /// the server.
     fn lock_name(&self, resource: &Resource) -> String {
         self.name_in(&self.database, resource)
     }
@@ -145,10 +146,11 @@ impl Base {
         (former != self.lock_name(resource)).then_some(former)
     }
 
-    /// The statements that try to take the lock, and leave in `@leasehold` whether it is taken. A lock with two names is taken under
-    /// both or none.
+    /// Returns the statements that try to take the lock, and leave in `@leasehold` whether it is taken. A
+    /// lock with two names is taken under both or none.
     fn taking(&self, resource: &Resource) -> String {
-        // Each is asked for in a statement of its own, because nobody promises how often a condition is evaluated.
+        // Each is asked for in a statement of its own, because nobody promises how often a condition is
+        // evaluated.
         let name = utf8(&self.lock_name(resource));
         let taking = format!("SET @leasehold = GET_LOCK({name}, 0); ");
         let Some(former) = self.former_name(resource) else { return taking };
@@ -161,7 +163,7 @@ impl Base {
             )
     }
 
-    /// The statements that give the lock back, and answer 1 where it was held.
+    /// Returns the statements that give the lock back, and answer 1 where it was held.
     fn giving_back(&self, resource: &Resource) -> String {
         let name = utf8(&self.lock_name(resource));
         let former = self.former_name(resource).map(|former| format!("DO RELEASE_LOCK({}); ", utf8(&former)));
@@ -273,7 +275,7 @@ impl Session for GetLockSession {
     }
 }
 
-/// The connection of a claim that [`stranger`] has made up.
+/// Returns the connection of a claim that [`stranger`] has made up.
 fn connection_of_stranger(id: ClaimId) -> Option<u64> {
     let (connection, rest) = id.as_bytes().split_first_chunk()?;
     rest.iter().all(|byte| *byte == 0).then(|| u64::from_be_bytes(*connection))

@@ -39,8 +39,8 @@ pub use in_transaction::in_transaction_sql;
 pub use leasehold_cell::Swept;
 pub use schema::{grants, schema};
 
-/// Removes claims that are over from the rows of locks that nobody has used for so long; see [`CellBackend::sweep`]. Rows
-/// stay, because their fences must not go back.
+/// Removes claims that are over from the rows of locks that nobody has used for so long; see
+/// [`CellBackend::sweep`]. Rows stay, because their fences must not go back.
 ///
 /// # Errors
 /// `Unsupported` for other than leases in rows, else as [`connect`].
@@ -59,9 +59,9 @@ pub type MySqlBackend = CellBackend<MySqlCells>;
 /// Connects by the method that the configuration names. `clock` is the machine's own, and counts suspend.
 ///
 /// # Errors
-/// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed, `Unsupported`
-/// where it is too old, where tables are missing that may not be created, or where the method cannot work on this
-/// server. The text says what to do.
+/// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed,
+/// `Unsupported` where it is too old, where tables are missing that may not be created, or where the method
+/// cannot work on this server. The text says what to do.
 pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
         tracing::warn!(server = %config, "the password crosses the network in the clear: add ssl-mode=verify-identity");

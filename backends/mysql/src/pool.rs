@@ -1,7 +1,7 @@
 //! A bounded set of connections, each used by one statement at a time.
 //!
-//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement whose future
-//! is dropped takes its connection with it.
+//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
+//! whose future is dropped takes its connection with it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -66,8 +66,8 @@ impl Pool {
         Ok((place, Link::dial(&self.config).await?))
     }
 
-    /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the server may leave a
-    /// transaction open, and a server that has become a replica must not be asked again.
+    /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
+    /// server may leave a transaction open, and a server that has become a replica must not be asked again.
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
         match answer {
             Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
@@ -77,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// The connection that was used last, so that those which are not needed grow old.
+    /// Returns the connection that was used last, so that those which are not needed grow old.
     fn take(&self) -> Option<(Link, Moment)> {
         self.idle().pop()
     }
@@ -88,5 +88,6 @@ impl Pool {
     }
 }
 
-/// How long a connection is believed in without a question: longer than between two renewals of the default ttl.
+/// How long a connection is believed in without a question: longer than between two renewals of the default
+/// ttl.
 const FRESH: Duration = Duration::from_secs(15);

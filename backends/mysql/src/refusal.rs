@@ -1,4 +1,5 @@
-//! What an error of the server, or of the way to it, means: of what kind it is, and whether it may have happened.
+//! What an error of the server, or of the way to it, means: of what kind it is, and whether it may have
+//! happened.
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::{DriverError, Error, ServerError};
@@ -63,7 +64,8 @@ impl Refusal {
 
 fn kind(code: u16) -> FailureKind {
     match code {
-        // Access denied to: a database, a user, a host, a user by another way, a table, a column, for want of a privilege; expired.
+        // Access denied to: a database, a user, a host, a user by another way, a table, a column, for want
+        // of a privilege; expired.
         1044 | 1045 | 1130 | 1698 | 1142 | 1143 | 1227 | NOT_OWNER | 1820 | 1862 | 3118 | 3159 => {
             FailureKind::Denied
         }
@@ -117,7 +119,8 @@ const NO_CONNECTION: u16 = 1094;
 const NOT_OWNER: u16 = 1095;
 const NO_COLUMN: u16 = 1054;
 const NO_TABLE: u16 = 1146;
-/// The server goes away, ends this connection, or (with replicas or Galera) cannot say what became of the statement.
+/// The server goes away, ends this connection, or (with replicas or Galera) cannot say what became of the
+/// statement.
 const ENDS_SESSION: [u16; 7] = [1053, 1047, 1180, 1317, 1927, 2006, 2013];
 
 #[cfg(test)]

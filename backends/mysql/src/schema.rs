@@ -1,7 +1,7 @@
 //! The tables: what creates them, what checks them, and what a user needs who may not create them.
 //!
-//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says which is
-//! the oldest client that may still use it. Creating what is there already changes nothing.
+//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
+//! which is the oldest client that may still use it. Creating what is there already changes nothing.
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
@@ -14,7 +14,8 @@ use crate::shedlock;
 /// The form of the tables that this client writes.
 const FORM: i32 = 1;
 
-/// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
+/// Statements that create the tables, for those who may not let a program do it. Running them again changes
+/// nothing.
 pub fn schema(config: &MySqlConfig) -> String {
     format!("USE {};\n{}", config.quoted_database(), tables(config))
 }
@@ -40,7 +41,7 @@ INSERT IGNORE INTO {meta} (one, form, oldest_client) VALUES (1, {FORM}, {FORM});
     )
 }
 
-/// The tables of leases and of registers.
+/// Returns the tables of leases and of registers.
 fn leases(names: &Names) -> String {
     let (table, registers) = (names.table(""), names.table("_registers"));
     // Bytes, because texts would be compared by the rules of a language, and with trailing spaces taken away.
@@ -80,8 +81,8 @@ fn holders(names: &Names) -> String {
     )
 }
 
-/// The rows that transactions lock, and who has which. They are apart, because a row that is locked cannot be written by
-/// another connection, and what the holder's own transaction writes nobody else sees.
+/// Returns the rows that transactions lock, and who has which. They are apart, because a row that is locked
+/// cannot be written by another connection, and what the holder's own transaction writes nobody else sees.
 fn locked_rows(names: &Names) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {rows} (
@@ -169,7 +170,7 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
     ensure(pool).await
 }
 
-/// The oldest client that may use the tables, where all are there.
+/// Returns the oldest client that may use the tables, where all are there.
 async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
     let meta = pool.config.names.table("_meta");
     let mut question = format!("SELECT m.oldest_client FROM {meta} m");

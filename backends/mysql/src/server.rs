@@ -52,7 +52,8 @@ impl Server {
         }
     }
 
-    /// What locks that a connection holds promise here. They are this server's alone, and known to no replica.
+    /// What locks that a connection holds promise here. They are this server's alone, and known to no
+    /// replica.
     pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: Waiting) -> Profile {
         Profile {
             name: "mysql",
@@ -106,8 +107,9 @@ impl Server {
             .any(|counter| self.number(counter) > 0)
     }
 
-    /// Checks that a commit waits until all replicas that are known have it, before anybody can see it, and never gives up waiting. Of
-    /// more than it waits for, one that lacks the last commits could be the one that takes over.
+    /// Checks that a commit waits until all replicas that are known have it, before anybody can see it, and
+    /// never gives up waiting. Of more than it waits for, one that lacks the last commits could be the one
+    /// that takes over.
     pub(crate) fn waits_for_replicas(&self) -> bool {
         [("master", "slave"), ("source", "replica")].iter().any(|(role, follower)| {
             let setting = |name: &str| format!("rpl_semi_sync_{role}_{name}");
@@ -121,7 +123,8 @@ impl Server {
         })
     }
 
-    /// Counts the replicas that are known. MySQL does not count those that are connected, so there it is how often one has come.
+    /// Counts the replicas that are known. MySQL does not count those that are connected, so there it is
+    /// how often one has come.
     fn followers(&self) -> u64 {
         let counters: &[&str] = match self.setting("slaves_connected") {
             "" => &["rpl_semi_sync_source_clients", "com_register_slave", "com_register_replica"],
@@ -135,13 +138,14 @@ impl Server {
         self.is_on("wsrep_on") || !self.setting("group_replication_group_name").is_empty()
     }
 
-    /// The longest text of a cell, in bytes. A request has it twice, as hexadecimal digits or as two parameters.
+    /// Returns the longest text of a cell, in bytes. A request has it twice, as hexadecimal digits or as
+    /// two parameters.
     pub(crate) fn max_text(&self) -> usize {
         let packet = usize::try_from(self.number("max_allowed_packet")).unwrap_or(usize::MAX);
         (packet / 4).clamp(MIN_TEXT, MAX_TEXT)
     }
 
-    /// A setting or counter as the server told it; empty where it has none of this name.
+    /// Returns a setting or counter as the server told it; empty where it has none of this name.
     pub(crate) fn setting(&self, name: &str) -> &str {
         self.settings.get(name).map_or("", String::as_str)
     }

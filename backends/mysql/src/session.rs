@@ -1,7 +1,7 @@
 //! One connection whose locks live as long as it does.
 //!
-//! Ground rules: a statement takes the connection with it. Where its answer is not known, or its future is dropped, the
-//! connection is closed, and with it ends all that it holds.
+//! Ground rules: a statement takes the connection with it. Where its answer is not known, or its future is
+//! dropped, the connection is closed, and with it ends all that it holds.
 
 use std::fmt;
 use std::time::Duration;

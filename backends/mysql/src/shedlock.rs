@@ -1,9 +1,9 @@
 //! ShedLock's table in MySQL and MariaDB: its documented statements, by the server's clock.
 //!
-//! Ground rules: names of tables are checked before they come here; every text is written in hexadecimal digits. Time is
-//! that at which a statement began, as a date without zone in UTC, which is what ShedLock's `usingDbTime` writes, and in
-//! whole units of the columns, so that nothing is rounded when it is written. Which texts are equal is for the columns to
-//! say, as it is for ShedLock's own statements.
+//! Ground rules: names of tables are checked before they come here; every text is written in hexadecimal
+//! digits. Time is that at which a statement began, as a date without zone in UTC, which is what ShedLock's
+//! `usingDbTime` writes, and in whole units of the columns, so that nothing is rounded when it is written.
+//! Which texts are equal is for the columns to say, as it is for ShedLock's own statements.
 
 mod columns;
 
@@ -45,7 +45,8 @@ impl ShedLock {
         Ok(ShedLock { pool, server, profile, columns, table })
     }
 
-    /// Sends statements, again where they lost a race. A table that is lost, with the server's data, is made anew.
+    /// Sends statements, again where they lost a race. A table that is lost, with the server's data, is
+    /// made anew.
     async fn ask(&self, statements: &str) -> Result<Vec<mysql_async::Row>, Failure> {
         let mut tries = 0;
         loop {
@@ -63,11 +64,12 @@ impl ShedLock {
         }
     }
 
-    /// Writes `lock_until` of each row that is held by whom its condition names, and answers for each whether it was: all
-    /// in one transaction, and each row by its key.
+    /// Writes `lock_until` of each row that is held by whom its condition names, and answers for each
+    /// whether it was: all in one transaction, and each row by its key.
     ///
-    /// Whether a row is held is decided for all by one reading of the clock. What a row is found by cannot be said by the
-    /// count of rows that were changed, since one whose end is far enough away already is not.
+    /// Whether a row is held is decided for all by one reading of the clock. What a row is found by cannot
+    /// be said by the count of rows that were changed, since one whose end is far enough away already is
+    /// not.
     async fn change(&self, changes: Vec<Change<'_>>) -> Vec<Result<bool, Failure>> {
         let (table, held) = (&self.table, self.columns.is_held_at("@leasehold_now"));
         let mut statements =
@@ -120,13 +122,14 @@ impl ShedTable for ShedLock {
         self.columns.widths
     }
 
-    /// Writes what is free, and reads who has it then: whoever finds itself there has it, by whichever of its requests.
+    /// Writes what is free, and reads who has it then: whoever finds itself there has it, by whichever of
+    /// its requests.
     async fn take(&self, hold: &Hold) -> Result<Taken, Failure> {
         let (table, now) = (&self.table, self.columns.now());
         let (name, by) = (text(&hold.name), self.columns.holder(&hold.by));
         let until = self.columns.after(hold.ttl);
-        // Assignments are made from left to right, and each sees those before it: the holder is ours by now where the row
-        // was free, or was ours.
+        // Assignments are made from left to right, and each sees those before it: the holder is ours by now
+        // where the row was free, or was ours.
         let statements = format!(
             "INSERT INTO {table} (name, lock_until, locked_at, locked_by) VALUES ({name}, {until}, {now}, {by}) \
              ON DUPLICATE KEY UPDATE locked_at = IF(lock_until <= {now}, {now}, locked_at), \
@@ -228,9 +231,9 @@ impl ShedTable for ShedLock {
     }
 }
 
-/// Statements that create the table, as ShedLock's documentation has it but with room for every name and holder of
-/// leasehold, with names that are told apart by their bytes, and with dates that no time zone moves. Running them again
-/// changes nothing.
+/// Statements that create the table, as ShedLock's documentation has it but with room for every name and
+/// holder of leasehold, with names that are told apart by their bytes, and with dates that no time zone
+/// moves. Running them again changes nothing.
 pub(crate) fn table(config: &MySqlConfig) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (
@@ -254,7 +257,7 @@ fn row(row: &mysql_async::Row, at: usize) -> Result<Row, Failure> {
     })
 }
 
-/// A text that is compared as the column with which it is compared says.
+/// Returns a text that is compared as the column with which it is compared says.
 fn text(text: &str) -> String {
     format!("_utf8mb4 {}", literal(text))
 }

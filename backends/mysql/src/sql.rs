@@ -1,9 +1,10 @@
-//! The statements. Names of tables are checked before they come here; everything else is a parameter, or is written in
-//! hexadecimal digits.
+//! The statements. Names of tables are checked before they come here; everything else is a parameter, or is
+//! written in hexadecimal digits.
 //!
-//! Ground rules: each request is a transaction of its own. Time is that at which the statement began, never that at which
-//! a transaction did: a statement that had to wait for a row is late, so that it finds less dead than there is, and never
-//! more. A statement waits for nothing but its row. A request that changes several rows waits for none of them for long.
+//! Ground rules: each request is a transaction of its own. Time is that at which the statement began, never
+//! that at which a transaction did: a statement that had to wait for a row is late, so that it finds less
+//! dead than there is, and never more. A statement waits for nothing but its row. A request that changes
+//! several rows waits for none of them for long.
 
 use std::fmt::Write;
 
@@ -26,7 +27,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// Those for the table of this ending.
+    /// Returns those for the table of this ending.
     pub(crate) fn of(names: &Names, ending: &str) -> Statements {
         let table = names.table(ending);
         Statements {
@@ -55,9 +56,10 @@ impl Statements {
         format!("SELECT {CELL} FROM {} WHERE name IN ({})", self.table, names.join(", "))
     }
 
-    /// Makes these changes whose conditions hold, each by a statement of its own between the first and the last, in one
-    /// transaction. Few are sent in this way; one statement for all of them, as for renewals, would have to ask afterwards what
-    /// it did. A row that somebody keeps locked is waited for as shortly as both servers can, and for `seconds` from then on.
+    /// Makes these changes whose conditions hold, each by a statement of its own between the first and the
+    /// last, in one transaction. Few are sent in this way; one statement for all of them, as for renewals,
+    /// would have to ask afterwards what it did. A row that somebody keeps locked is waited for as shortly
+    /// as both servers can, and for `seconds` from then on.
     pub(crate) fn amend_many(&self, amends: &[&Amend], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
         for Amend { at, seen, way, put } in amends {
@@ -83,9 +85,9 @@ impl Statements {
         )
     }
 
-    /// Makes these changes whose conditions hold, each by a statement of its own between the second and the last two, in one
-    /// transaction, as [`Statements::amend_many`] does. One statement for all of them would come upon rows beside its own,
-    /// and wait where one of them is locked.
+    /// Makes these changes whose conditions hold, each by a statement of its own between the second and the
+    /// last two, in one transaction, as [`Statements::amend_many`] does. One statement for all of them
+    /// would come upon rows beside its own, and wait where one of them is locked.
     pub(crate) fn swap_many(&self, swaps: &[&Swap], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
         for Swap { at, seen, basis, put, .. } in swaps {
@@ -111,8 +113,8 @@ impl Statements {
     }
 }
 
-/// A counter never falls behind the server's clock, so that fences rise even after the loss of the table, and over a
-/// failover that lost the last writes.
+/// Returns a counter never falls behind the server's clock, so that fences rise even after the loss of the
+/// table, and over a failover that lost the last writes.
 fn seize(table: &str) -> String {
     let dead = format!("lapses <= {NOW}");
     format!(
@@ -170,7 +172,7 @@ pub(crate) fn literal(text: &str) -> String {
     digits
 }
 
-/// A text in a form that nothing in it can end, where texts are compared as such.
+/// Returns a text in a form that nothing in it can end, where texts are compared as such.
 pub(crate) fn utf8(text: &str) -> String {
     format!("CONVERT({} USING utf8mb4)", literal(text))
 }

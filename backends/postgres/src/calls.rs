@@ -9,8 +9,8 @@ use crate::dial::{Sql, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 
-/// Names the channel of the calls about one table of locks by its schema and its own name: a table that is restored from a
-/// backup keeps it.
+/// Names the channel of the calls about one table of locks by its schema and its own name: a table that is
+/// restored from a backup keeps it.
 pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
     let text = format!(
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \
@@ -24,8 +24,8 @@ pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
     Ok(format!("leasehold_{}", &digest[..32]))
 }
 
-/// Writes what is sent to those who listen: the resource, and who is called, behind `+` and one that has answered where one has;
-/// `*` for all, or `-` where something became free.
+/// Writes what is sent to those who listen: the resource, and who is called, behind `+` and one that has
+/// answered where one has; `*` for all, or `-` where something became free.
 pub(crate) fn called(at: &Resource, call: &Call) -> String {
     let (mut text, addresses) = match call {
         Call::Nobody => return String::new(),

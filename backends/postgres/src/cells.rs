@@ -378,7 +378,7 @@ pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, Failure> {
     Ok(Fence { epoch: unsigned(read(row, at)?), seq: unsigned(read(row, at + 1)?), sub: 0 })
 }
 
-/// The first text that comes after all that begin with `prefix`, byte by byte.
+/// Returns the first text that comes after all that begin with `prefix`, byte by byte.
 pub(crate) fn end_of(prefix: &str) -> String {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {

@@ -1,6 +1,7 @@
 //! Where the servers are and how they are to be used, parsed from a URL.
 //!
-//! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the URL.
+//! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the
+//! URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -104,7 +105,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The table with this ending, quoted.
+    /// Returns the table with this ending, quoted.
     pub(crate) fn table(&self, ending: &str) -> String {
         let table = format!("\"{}{ending}\"", self.table);
         match &self.schema {
@@ -113,7 +114,7 @@ impl Names {
         }
     }
 
-    /// The name with this ending, for what lives in the schema of its table.
+    /// Returns the name with this ending, for what lives in the schema of its table.
     pub(crate) fn bare(&self, ending: &str) -> String {
         format!("{}{ending}", self.table)
     }
@@ -127,7 +128,8 @@ impl PostgresConfig {
     /// Reads a URL.
     ///
     /// # Errors
-    /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was sent anywhere.
+    /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was
+    /// sent anywhere.
     pub fn parse(url: &str) -> Result<PostgresConfig, Failure> {
         PostgresConfig::read(url).map_err(|failure| discreet(url, failure))
     }

@@ -136,8 +136,9 @@ impl Link {
             return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
         }
         self.version = version;
-        // A pooler has connections of its own to the server, so the server sees another port than ours. Where neither has one,
-        // because both ways are unix sockets, a pooler shows by the process that it has made up.
+        // A pooler has connections of its own to the server, so the server sees another port than ours.
+        // Where neither has one, because both ways are unix sockets, a pooler shows by the process that it
+        // has made up.
         let is_same_port = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
         self.is_direct =
             is_same_port && (self.is_secured || process_of_login(&self.client).await == Some(process));
@@ -179,8 +180,8 @@ impl Link {
         self.limited(self.client.query(&statement, params), wait).await
     }
 
-    /// As [`Link::ask`], for a statement that is a transaction of its own. The server ends it when its asker has given up, also
-    /// where a session cannot be set up for that, because it is the pooler's.
+    /// As [`Link::ask`], for a statement that is a transaction of its own. The server ends it when its
+    /// asker has given up, also where a session cannot be set up for that, because it is the pooler's.
     pub(crate) async fn ask_alone(
         &self,
         sql: &Sql,
@@ -190,14 +191,16 @@ impl Link {
             return self.ask(sql, params).await;
         }
         let begin = format!("BEGIN; SET LOCAL {}", self.statement_timeout());
-        // Sent one behind the other, and answered in one round trip. A statement that fails makes a rollback of the last.
+        // Sent one behind the other, and answered in one round trip. A statement that fails makes a
+        // rollback of the last.
         let (begun, answer, ended) =
             tokio::join!(self.run(&begin), self.ask(sql, params), self.run("COMMIT"));
         let rows = answer?;
         begun.and(ended).map(|()| rows)
     }
 
-    /// Writes a setting of the server: a statement whose answer nobody waits for any more must not take effect much later.
+    /// Writes a setting of the server: a statement whose answer nobody waits for any more must not take
+    /// effect much later.
     fn statement_timeout(&self) -> String {
         format!("statement_timeout = {}", self.timeout.as_millis().max(1))
     }
@@ -218,8 +221,8 @@ impl Link {
         let _ = self.driven.clone().changed().await;
     }
 
-    /// Asks the server to end the statement that runs here, and waits until it was told. One that has just ended is not
-    /// harmed, and neither is one that is sent afterwards.
+    /// Asks the server to end the statement that runs here, and waits until it was told. One that has just
+    /// ended is not harmed, and neither is one that is sent afterwards.
     pub(crate) async fn cancel(&self, config: &PostgresConfig) {
         let token = self.client.cancel_token();
         let canceling = async {
@@ -289,8 +292,8 @@ where
     })
 }
 
-/// Returns the process that serves this connection, by what the other side said at the login. It is read from the request that would
-/// cancel a statement, which is written to nowhere.
+/// Returns the process that serves this connection, by what the other side said at the login. It is read
+/// from the request that would cancel a statement, which is written to nowhere.
 async fn process_of_login(client: &Client) -> Option<i32> {
     let (near, mut far) = tokio::io::duplex(64);
     client.cancel_token().cancel_query_raw(near, NoTls).await.ok()?;
@@ -298,12 +301,12 @@ async fn process_of_login(client: &Client) -> Option<i32> {
     far.read_i32().await.ok()
 }
 
-/// The one row of an answer that has exactly one.
+/// Returns the one row of an answer that has exactly one.
 pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
     rows.pop().ok_or_else(|| Failure::unavailable("PostgreSQL answered without a row"))
 }
 
-/// A column of an answer.
+/// Returns a column of an answer.
 pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Failure> {
     row.try_get(at).map_err(|error| {
         let text = format!("PostgreSQL answered what cannot be read: {error}");

@@ -1,6 +1,7 @@
 //! Locks in one PostgreSQL database (12 or later).
 //!
-//! A lock is a row that holds a ledger, which this crate reads, swaps, and hears of; or it is held by a connection.
+//! A lock is a row that holds a ledger, which this crate reads, swaps, and hears of; or it is held by a
+//! connection.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
@@ -40,8 +41,8 @@ pub use session::{in_transaction, in_transaction_sql};
 use config::Dialect;
 use shedlock::ShedLock;
 
-/// Removes the rows of locks that nobody has used for so long; see [`CellBackend::sweep`]. Fences rise all the same: before
-/// a row goes, the epoch of all later fences is raised above the row's.
+/// Removes the rows of locks that nobody has used for so long; see [`CellBackend::sweep`]. Fences rise all
+/// the same: before a row goes, the epoch of all later fences is raised above the row's.
 ///
 /// # Errors
 /// `Unsupported` for other than leases in rows, `Denied` without the right to `DELETE`, else as [`connect`].
@@ -60,9 +61,9 @@ pub type PostgresBackend = CellBackend<PostgresCells>;
 /// Connects by the method that the configuration names. `clock` is the machine's own, and counts suspend.
 ///
 /// # Errors
-/// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed, `Unsupported`
-/// where it is too old, where tables are missing that may not be created, or where the method cannot work on this
-/// connection. The text says what to do.
+/// `Unavailable` where no primary can be reached, `Denied` where it refuses the login or what is needed,
+/// `Unsupported` where it is too old, where tables are missing that may not be created, or where the method
+/// cannot work on this connection. The text says what to do.
 pub async fn connect(config: PostgresConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
         tracing::warn!(server = %config, "the password crosses the network in the clear: add sslmode=verify-full");

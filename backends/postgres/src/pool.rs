@@ -1,7 +1,7 @@
 //! A bounded set of connections, each used by one statement at a time.
 //!
-//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement whose future
-//! is dropped takes its connection with it.
+//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
+//! whose future is dropped takes its connection with it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl Pool {
         }
     }
 
-    /// The connection that was used last, so that those which are not needed grow old.
+    /// Returns the connection that was used last, so that those which are not needed grow old.
     fn take(&self) -> Option<Link> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(Link::is_open);

@@ -1,4 +1,5 @@
-//! What an error of PostgreSQL, or of the way to it, means: of what kind it is, and whether it may have happened.
+//! What an error of PostgreSQL, or of the way to it, means: of what kind it is, and whether it may have
+//! happened.
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio_postgres::Error;
@@ -74,8 +75,8 @@ impl Refusal {
     }
 }
 
-/// Checks that it is a plain error. The word for people is in the language of the server's messages; the other one is missing
-/// where a pooler speaks for itself, which is in English.
+/// Checks that it is a plain error. The word for people is in the language of the server's messages; the
+/// other one is missing where a pooler speaks for itself, which is in English.
 fn is_error(cause: &DbError) -> bool {
     cause.parsed_severity().map_or(cause.severity() == "ERROR", |severity| severity == Severity::Error)
 }

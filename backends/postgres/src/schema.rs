@@ -1,7 +1,7 @@
 //! The tables: what creates them, what checks them, and what a user needs who may not create them.
 //!
-//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says which is
-//! the oldest client that may still use it. Creating what is there already changes nothing.
+//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
+//! which is the oldest client that may still use it. Creating what is there already changes nothing.
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
@@ -26,7 +26,8 @@ const COLUMNS: &str = r#"
     lapses  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.2"#;
 
-/// Statements that create the tables, for those who may not let a program do it. Running them again changes nothing.
+/// Statements that create the tables, for those who may not let a program do it. Running them again changes
+/// nothing.
 pub fn schema(config: &PostgresConfig) -> String {
     if config.dialect == Dialect::ShedLock {
         return shedlock::schema(config);
@@ -56,7 +57,7 @@ INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
     )
 }
 
-/// The tables of cells: leases, and values that are no locks.
+/// Returns the tables of cells: leases, and values that are no locks.
 fn cells(names: &Names) -> String {
     let (table, registers) = (names.table(""), names.table("_registers"));
     format!(
@@ -69,10 +70,12 @@ COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row wi
     )
 }
 
-/// What a person reads: a row for each claim that holds or waits. Ids are left out, since who knows one can end the claim.
+/// What a person reads: a row for each claim that holds or waits. Ids are left out, since who knows one can
+/// end the claim.
 ///
-/// The form of the text is that of the ledger: an id, weight and capacity, the fence or `-`, end and beginning in
-/// nanoseconds, where 10^18 is the row's origin, and the note. A fence of zeros is the one beside the text.
+/// The form of the text is that of the ledger: an id, weight and capacity, the fence or `-`, end and
+/// beginning in nanoseconds, where 10^18 is the row's origin, and the note. A fence of zeros is the one
+/// beside the text.
 fn view(names: &Names) -> String {
     let (table, view) = (names.table(""), names.table("_locks"));
     let moment = |part: usize| {
@@ -103,8 +106,8 @@ COMMENT ON VIEW {view} IS 'Who holds or awaits which lock of leasehold, for peop
     )
 }
 
-/// Who holds a lock of a connection, and the counter of fences. It begins at the server's time, so that fences rise even
-/// after the loss of the table.
+/// Who holds a lock of a connection, and the counter of fences. It begins at the server's time, so that
+/// fences rise even after the loss of the table.
 fn holders(names: &Names) -> String {
     let (held, fence) = (names.table("_held"), names.table("_fence"));
     let index = |column: &str| names.bare(&format!("_held_{column}"));
@@ -133,7 +136,7 @@ SELECT setval('{fence}'::regclass, {NOW}) FROM {fence} WHERE NOT is_called;
     )
 }
 
-/// The rows that transactions lock.
+/// Returns the rows that transactions lock.
 fn rows(names: &Names) -> String {
     let rows = names.table("_rows");
     format!(
@@ -177,7 +180,7 @@ pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
     format!("{usage}{tables}GRANT SELECT, UPDATE ON {} TO \"{user}\";\n", table("_meta"))
 }
 
-/// The table that is made last.
+/// Returns the table that is made last.
 fn last_table(config: &PostgresConfig) -> String {
     config.names.table(match config.method {
         Method::Row => "",
@@ -216,7 +219,7 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
     ensure(pool).await
 }
 
-/// The oldest client that may use the tables, and whether they came from another cluster.
+/// Returns the oldest client that may use the tables, and whether they came from another cluster.
 async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
     let text = format!(
         "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()), \
@@ -244,8 +247,9 @@ pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
     pool.run(&statements).await.map_err(Refusal::into_failure)
 }
 
-/// The tables were dumped in one cluster and restored in this one, whose timeline begins at 1 again. Epochs go on above
-/// all that were ever used: those in the tables, and by the clock those that were given after the dump.
+/// The tables were dumped in one cluster and restored in this one, whose timeline begins at 1
+/// again. Epochs go on above all that were ever used: those in the tables, and by the clock those that were
+/// given after the dump.
 async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     let names = &pool.config.names;
     let (leases, held, meta) = (names.table(""), names.table("_held"), names.table("_meta"));

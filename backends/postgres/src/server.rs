@@ -92,8 +92,8 @@ impl Server {
         }
     }
 
-    /// What locks that a connection holds promise here: while the timeline tells one server from its successor, the
-    /// locks are the first's alone.
+    /// What locks that a connection holds promise here: while the timeline tells one server from its
+    /// successor, the locks are the first's alone.
     pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: Waiting) -> Profile {
         Profile {
             name: "postgres",
@@ -124,8 +124,9 @@ impl Server {
         }
     }
 
-    /// Checks that each server that may be promoted has on its disk what was confirmed: a commit waits for each standby by its name, and no two
-    /// have one name. Of more than are waited for, one that lacks the last commits could be the one that is promoted.
+    /// Checks that each server that may be promoted has on its disk what was confirmed: a commit waits for
+    /// each standby by its name, and no two have one name. Of more than are waited for, one that lacks the
+    /// last commits could be the one that is promoted.
     fn waits_for_all(&self) -> bool {
         matches!(self.synchronous_commit.as_str(), "on" | "remote_apply")
             && self.unawaited == 0
@@ -134,8 +135,9 @@ impl Server {
     }
 }
 
-/// Counts the standbys that `synchronous_standby_names` names and asks for, if it asks for as many as it names: `FIRST 2 (a, b)`,
-/// `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*` is none of them: it means those that are connected, and not one that is away.
+/// Counts the standbys that `synchronous_standby_names` names and asks for, if it asks for as many as it
+/// names: `FIRST 2 (a, b)`, `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*` is none of them: it means those that
+/// are connected, and not one that is away.
 fn named(setting: &str) -> Option<i64> {
     let (asked, names) = match setting.trim().strip_suffix(')').and_then(|rest| rest.split_once('(')) {
         Some((asked, names)) => (asked.split_whitespace().last().unwrap_or_default(), names),
@@ -156,10 +158,11 @@ fn named(setting: &str) -> Option<i64> {
 
 /// Finds out whether sessions are shared. Nothing is assumed: they are called kept only once that was shown.
 ///
-/// A pooler in transaction mode gives a session that has just become free to the next client that asks. So what one connection
-/// sets shows in the other, or is not there when it looks again. A busy pooler may hide that: by chance the first connection gets
-/// the same session back each time. What no chance gives is a notification to a connection that is between two
-/// transactions: only one that has a session of its own hears it.
+/// A pooler in transaction mode gives a session that has just become free to the next client that asks. So
+/// what one connection sets shows in the other, or is not there when it looks again. A busy pooler may hide
+/// that: by chance the first connection gets the same session back each time. What no chance gives is a
+/// notification to a connection that is between two transactions: only one that has a session of its own
+/// hears it.
 async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
     let one = pool.lend().await?;
     if one.is_direct {

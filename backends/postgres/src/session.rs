@@ -1,7 +1,7 @@
 //! Locks that a connection holds: what both ways of holding them have in common.
 //!
-//! Ground rules: the server ends a session that it does not hear of after twice the time after which this client gives it
-//! up, by settings for that session alone.
+//! Ground rules: the server ends a session that it does not hear of after twice the time after which this
+//! client gives it up, by settings for that session alone.
 
 mod advisory;
 mod for_update;
@@ -60,8 +60,8 @@ impl Base {
         Ok(link)
     }
 
-    /// Sees to the table of holders, by a session that has just been opened. A table that is lost, with the server's data,
-    /// is made anew.
+    /// Sees to the table of holders, by a session that has just been opened. A table that is lost, with the
+    /// server's data, is made anew.
     async fn tidy(&self, link: &Link) -> Result<(), Failure> {
         match self.roll.tidy(link).await {
             Err(Refusal::NoTable(failure)) if self.config.sql.create == Create::Yes => {
@@ -86,13 +86,13 @@ impl Base {
         )
     }
 
-    /// A statement that is not answered for longer would be taken for silence.
+    /// Returns a statement that is not answered for longer would be taken for silence.
     fn limit(&self) -> Duration {
         self.config.sql.timeout.min(self.config.sql.silence / 2)
     }
 }
 
-/// A word that names one session among all, past and present.
+/// Returns a word that names one session among all, past and present.
 fn draw_word() -> Result<String, Failure> {
     let drawn = getrandom::u64().map(|word| format!("leasehold {word:016x}"));
     drawn.map_err(|error| {
@@ -100,7 +100,7 @@ fn draw_word() -> Result<String, Failure> {
     })
 }
 
-/// The process of the server behind a connection.
+/// Returns the process of the server behind a connection.
 async fn process(link: &Link) -> Result<i32, Failure> {
     let sql = Sql { name: "process", text: "SELECT pg_backend_pid()".to_owned(), types: &[] };
     read(&only(link.ask(&sql, &[]).await.map_err(Refusal::into_failure)?)?, 0)

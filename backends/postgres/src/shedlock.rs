@@ -1,8 +1,8 @@
 //! ShedLock's table in PostgreSQL: its documented statements, by the server's clock.
 //!
-//! Ground rules: names of tables are checked before they come here; everything else is a parameter. Time is that of the
-//! statement's own running, as a date without zone in UTC, which is what ShedLock's `usingDbTime` writes; a column with a
-//! zone gets the instant itself.
+//! Ground rules: names of tables are checked before they come here; everything else is a parameter. Time is
+//! that of the statement's own running, as a date without zone in UTC, which is what ShedLock's
+//! `usingDbTime` writes; a column with a zone gets the instant itself.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl ShedLock {
         Ok(ShedLock { pool, server, profile, columns, statements })
     }
 
-    /// Sends one statement, again where it lost a race. A table that is lost, with the server's data, is made anew.
+    /// Sends one statement, again where it lost a race. A table that is lost, with the server's data, is
+    /// made anew.
     async fn ask(
         &self,
         sql: &Sql,
@@ -149,8 +150,8 @@ impl ShedTable for ShedLock {
     }
 }
 
-/// Statements that create the table, as ShedLock's documentation has it but with room for every name and holder of
-/// leasehold. Running them again changes nothing.
+/// Statements that create the table, as ShedLock's documentation has it but with room for every name and
+/// holder of leasehold. Running them again changes nothing.
 pub(crate) fn schema(config: &PostgresConfig) -> String {
     let create_schema = match config.names.schema() {
         Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),

@@ -1,11 +1,12 @@
 //! The statements. Names of tables are checked before they come here; everything else is a parameter.
 //!
-//! Ground rules: operands of every operator, and arguments of every function, have exactly the types of one in `pg_catalog`:
-//! another one with closer types, in a schema of the search path that others may create in, would be called in its place.
-//! Each statement is a transaction of its own, so it works through any pooler. Time is that of the
-//! statement's own running (`clock_timestamp`), never that at which a transaction began. A statement of one row waits for
-//! nothing but the lock of this row. A statement of several rows waits for none: it leaves out those that a transaction keeps
-//! locked, so that one such row delays nothing that is done to the others.
+//! Ground rules: operands of every operator, and arguments of every function, have exactly the types of one
+//! in `pg_catalog`: another one with closer types, in a schema of the search path that others may create
+//! in, would be called in its place. Each statement is a transaction of its own, so it works through any
+//! pooler. Time is that of the statement's own running (`clock_timestamp`), never that at which a
+//! transaction began. A statement of one row waits for nothing but the lock of this row. A statement of
+//! several rows waits for none: it leaves out those that a transaction keeps locked, so that one such row
+//! delays nothing that is done to the others.
 
 use std::sync::LazyLock;
 
@@ -22,7 +23,7 @@ pub(crate) enum Table {
 }
 
 impl Table {
-    /// The end of its name.
+    /// Returns the end of its name.
     pub(crate) fn ending(self) -> &'static str {
         match self {
             Table::Locks => "",
@@ -56,7 +57,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// Those for one of the tables.
+    /// Returns those for one of the tables.
     pub(crate) fn of(names: &Names, table: Table) -> Statements {
         let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");
@@ -93,7 +94,8 @@ impl Statements {
 }
 
 impl Statements {
-    /// The one for so many cells, where they are few: name, whether it is retaken, seen, claims, version and keep of each.
+    /// Returns the one for so many cells, where they are few: name, whether it is retaken, seen, claims,
+    /// version and keep of each.
     pub(crate) fn amend_few(&self, cells: usize) -> Option<&Sql> {
         self.amend_few.get(cells.checked_sub(FEWEST)?)
     }
@@ -119,8 +121,8 @@ fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
     )
 }
 
-// A change of a row is half the work of an insertion that turns into one: the server need not look for what is in its way,
-// lock it, and keep rows between two parts of a statement.
+// A change of a row is half the work of an insertion that turns into one: the server need not look for what
+// is in its way, lock it, and keep rows between two parts of a statement.
 fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     sql(
         name,
@@ -134,10 +136,11 @@ fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     )
 }
 
-/// Selects those of the given rows whose cells have the version that was seen and are locked by nobody, and locks them.
+/// Selects those of the given rows whose cells have the version that was seen and are locked by nobody, and
+/// locks them.
 ///
-/// A join by `= ANY` of one can only be made row by row, so that no plan that was made for an empty table reads a long one
-/// as a whole.
+/// A join by `= ANY` of one can only be made row by row, so that no plan that was made for an empty table
+/// reads a long one as a whole.
 fn unlocked(table: &str, given: &str) -> String {
     format!(
         "w AS MATERIALIZED (SELECT w.* FROM {given} JOIN {table} c ON {SAME} FOR NO KEY UPDATE OF c SKIP LOCKED)"
@@ -147,7 +150,8 @@ fn unlocked(table: &str, given: &str) -> String {
 /// Condition that a row `c` is the cell of `w`, and in the state that was seen.
 const SAME: &str = "c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen])";
 
-// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its own.
+// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its
+// own.
 fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'static [Type]) -> Sql {
     let unlocked = unlocked(table, &format!("{given} AS w (name, anew, seen, claims, version, keep)"));
     sql(
@@ -299,7 +303,8 @@ fn sql(name: &'static str, text: String, types: &'static [Type]) -> Sql {
     Sql { name, text, types }
 }
 
-/// The store's present epoch: the timeline, which rises with every promotion, above what other clusters counted.
+/// Returns the store's present epoch: the timeline, which rises with every promotion, above what other
+/// clusters counted.
 ///
 /// It can only be asked for on a primary: on a standby the statement fails, as it should.
 pub(crate) fn epoch(names: &Names) -> String {
@@ -314,7 +319,7 @@ pub(crate) const AGE: &str =
 /// The server's clock, in microseconds since 1970.
 pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp())::float8 * 1000000::float8)::int8";
 
-/// The counter of the next fence of the row `c`. It never falls behind the clock, so that fences rise also where an older copy of
-/// the table was put back.
+/// The counter of the next fence of the row `c`. It never falls behind the clock, so that fences rise also
+/// where an older copy of the table was put back.
 const NEXT: &str =
     "greatest(c.seq + 1, (extract(epoch FROM clock_timestamp())::float8 * 1000000::float8)::int8)";

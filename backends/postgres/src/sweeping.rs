@@ -1,9 +1,10 @@
 //! Rows of locks that nobody uses any more: found, and removed without a fence ever going back.
 //!
-//! Ground rules: the row of a lock is what keeps its fence. Before one goes, the base of all epochs is raised to its epoch
-//! at least, so that whatever is granted afterwards has a greater one: on this cluster, on whatever takes over from it, and
-//! where its tables are restored. No clock is asked. A statement that sees the database as it was before it had to wait
-//! would go on under the old base: where any session may begin in such an isolation, rows stay.
+//! Ground rules: the row of a lock is what keeps its fence. Before one goes, the base of all epochs is
+//! raised to its epoch at least, so that whatever is granted afterwards has a greater one: on this cluster,
+//! on whatever takes over from it, and where its tables are restored. No clock is asked. A statement that
+//! sees the database as it was before it had to wait would go on under the old base: where any session may
+//! begin in such an isolation, rows stay.
 
 use std::time::Duration;
 
@@ -66,9 +67,9 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<O
 
 /// Sees to it that whatever is granted from now on has a greater epoch than this.
 ///
-/// Statements that began before may still grant under the old one: the table is locked against writers for a moment, so
-/// that they have ended when this has. Writers queue behind this lock, so it is waited for briefly, and again
-/// after a pause in which they get on.
+/// Statements that began before may still grant under the old one: the table is locked against writers for
+/// a moment, so that they have ended when this has. Writers queue behind this lock, so it is waited for
+/// briefly, and again after a pause in which they get on.
 async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
     let names = &cells.pool.config.names;
     let (table, meta, epoch) = (names.table(""), names.table("_meta"), epoch(names));
@@ -104,14 +105,14 @@ fn explained(cells: &PostgresCells, failure: Failure) -> Failure {
     Failure::new(FailureKind::Denied, Effect::None, text).because(failure)
 }
 
-/// Milliseconds for which the lock of the table is waited for, how often, and the pause between: writers wait for a tenth of the time
-/// at most.
+/// Milliseconds for which the lock of the table is waited for, how often, and the pause between: writers
+/// wait for a tenth of the time at most.
 const LOCK_WAIT: u32 = 100;
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(900);
 
-/// Whether a session may begin in another isolation than READ COMMITTED, by the settings of the server or of a database or
-/// a role. What a session has set for itself does not count.
+/// Whether a session may begin in another isolation than READ COMMITTED, by the settings of the server or
+/// of a database or a role. What a session has set for itself does not count.
 const ISOLATED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'default_transaction_isolation' \
                         AND reset_val NOT IN ('read committed', 'read uncommitted')) \
                         OR EXISTS (SELECT FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) AS one \

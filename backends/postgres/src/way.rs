@@ -72,8 +72,8 @@ impl AsyncWrite for Way {
     }
 }
 
-/// A way for one request that the server carries out without an answer. To shut it down is to wait until the server has
-/// closed it, and so has carried the request out.
+/// A way for one request that the server carries out without an answer. To shut it down is to wait until
+/// the server has closed it, and so has carried the request out.
 pub(crate) struct Unanswered {
     way: Way,
     is_shut: bool,

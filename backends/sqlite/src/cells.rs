@@ -20,12 +20,12 @@ use crate::sql::Statements;
 use crate::time;
 use crate::worker::Worker;
 
-/// Opens a database, creates the tables where they are missing, and locks in it. `clock` is the machine's own, and
-/// counts suspend.
+/// Opens a database, creates the tables where they are missing, and locks in it. `clock` is the machine's
+/// own, and counts suspend.
 ///
 /// # Errors
-/// `Denied` for a file that this user may not write, `Foreign` for one that is no database, `Unsupported` for a network
-/// file system; the text says what to do.
+/// `Denied` for a file that this user may not write, `Foreign` for one that is no database, `Unsupported`
+/// for a network file system; the text says what to do.
 pub async fn connect(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Arc::new(CellBackend::new(SqliteCells::open(config).await?, clock)))
 }
@@ -213,7 +213,8 @@ impl Cells for SqliteCells {
                 if !name.starts_with(&prefix) || found.len() == limit {
                     break;
                 }
-                // A name that no resource can have is not ours. It does not count, or the page would look like the last.
+                // A name that no resource can have is not ours. It does not count, or the page would look
+                // like the last.
                 if let Ok(resource) = Resource::new(&name) {
                     found.push((resource, cell(row, 1)?));
                 }
@@ -285,7 +286,8 @@ const MAX_TEXT: usize = 1 << 20;
 /// The most claims of one transaction: a few milliseconds of the write lock.
 const RENEW_BATCH_MAX: usize = 500;
 
-/// Carries out a statement that changes a row at most, as a transaction of its own, and answers the number that it returns.
+/// Carries out a statement that changes a row at most, as a transaction of its own, and answers the number
+/// that it returns.
 fn change_one(
     connection: &Connection,
     sql: &str,
@@ -295,8 +297,8 @@ fn change_one(
     let mut rows = statement.query(parameters)?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let number = row.get(0)?;
-    // The row comes before the commit: only the step behind it tells that the commit failed, and a grant must not be told
-    // then.
+    // The row comes before the commit: only the step behind it tells that the commit failed, and a grant
+    // must not be told then.
     rows.next()?;
     Ok(Some(number))
 }
@@ -324,7 +326,7 @@ fn swap_one(
     Ok(connection.prepare_cached(&statements.swap)?.execute(parameters)? == 1)
 }
 
-/// The cell in the columns from `first` on: claims, version, seq, origin.
+/// Returns the cell in the columns from `first` on: claims, version, seq, origin.
 fn cell(row: &Row<'_>, first: usize) -> rusqlite::Result<Cell> {
     let (version, seq, origin): (i64, i64, i64) =
         (row.get(first + 1)?, row.get(first + 2)?, row.get(first + 3)?);

@@ -1,14 +1,14 @@
 //! What an error of SQLite means to somebody who wants a lock.
 //!
-//! Every change here is one transaction, and SQLite answers after its end. So an error means that nothing was changed, with one
-//! exception: a disk that fails while a transaction is being written out.
+//! Every change here is one transaction, and SQLite answers after its end. So an error means that nothing
+//! was changed, with one exception: a disk that fails while a transaction is being written out.
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use rusqlite::ErrorCode;
 
 use crate::config::SqliteConfig;
 
-/// The failure behind an error, and what to do about it.
+/// Returns the failure behind an error, and what to do about it.
 pub(crate) fn failure(config: &SqliteConfig, error: rusqlite::Error) -> Failure {
     let path = config.path.display();
     let (kind, effect, advice) = match error.sqlite_error_code() {
@@ -42,7 +42,7 @@ pub(crate) fn failure(config: &SqliteConfig, error: rusqlite::Error) -> Failure 
     Failure::new(kind, effect, format!("{path}: {error}; {advice}")).because(error)
 }
 
-/// A failure of the place where the file lies.
+/// Returns a failure of the place where the file lies.
 pub(crate) fn unsupported(config: &SqliteConfig, text: &str) -> Failure {
     Failure::new(FailureKind::Unsupported, Effect::None, format!("{}: {text}", config.path.display()))
 }

@@ -1,7 +1,7 @@
 //! The tables: what creates them, and whether this client may use what is there.
 //!
-//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says which is the
-//! oldest client that may still use it.
+//! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
+//! which is the oldest client that may still use it.
 
 use leasehold_core::Failure;
 use leasehold_machine::FileSystem;
@@ -11,8 +11,9 @@ use crate::config::SqliteConfig;
 use crate::failure::{failure, unsupported};
 use crate::time;
 
-/// The form of the tables that this client writes. Clients of form 1 remove all claims when they read another boot identity, which
-/// a container on the same kernel has: they may not open what this client uses.
+/// The form of the tables that this client writes. Clients of form 1 remove all claims when they read
+/// another boot identity, which a container on the same kernel has: they may not open what this client
+/// uses.
 const FORM: i64 = 2;
 
 /// Statements that create the tables, for those who want to see them. Running them again changes nothing.
@@ -55,11 +56,13 @@ impl Machine {
     }
 }
 
-/// Decides whether the claims in the tables are of this run of the machine, and removes those of an earlier one.
+/// Decides whether the claims in the tables are of this run of the machine, and removes those of an earlier
+/// one.
 ///
-/// Another boot identity is no evidence of a restart: containers on this very kernel read one of their own, or none. What is
-/// evidence is the clock that counts from the start: it shows less than a row says only after a restart. Without that evidence
-/// nothing is removed. Claims of an earlier run then end with their leases, as after any crash.
+/// Another boot identity is no evidence of a restart: containers on this very kernel read one of their own,
+/// or none. What is evidence is the clock that counts from the start: it shows less than a row says only
+/// after a restart. Without that evidence nothing is removed. Claims of an earlier run then end with their
+/// leases, as after any crash.
 fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<(), Failure> {
     let (failed, table) = (|error| failure(config, error), &config.table);
     let meta = format!("SELECT oldest_client, boot, namespace FROM {table}_meta");
@@ -141,10 +144,11 @@ CREATE TABLE IF NOT EXISTS {table}_meta (
     )
 }
 
-/// Refuses a file system of several machines. WAL shares memory between processes, so two machines would each see their own
-/// locks only.
+/// Refuses a file system of several machines. WAL shares memory between processes, so two machines would
+/// each see their own locks only.
 ///
-/// The file itself is judged where there is one, through symbolic links and bind mounts; else the directory that it is made in.
+/// The file itself is judged where there is one, through symbolic links and bind mounts; else the directory
+/// that it is made in.
 fn refuse_network(config: &SqliteConfig) -> Result<(), Failure> {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let system = FileSystem::of(&config.path)

@@ -14,7 +14,8 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn of(table: &str) -> Statements {
         Statements {
-            // A new row's counter begins at the wall clock, so that fences rise even after the loss of the file.
+            // A new row's counter begins at the wall clock, so that fences rise even after the loss of the
+            // file.
             seize: format!(
                 "INSERT INTO {table} AS c (name, claims, version, seq, origin, lapses) \
                  VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?4, ?4 + ?5) \

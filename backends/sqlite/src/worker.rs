@@ -1,9 +1,10 @@
 //! The thread that owns the connection.
 //!
-//! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one client: its
-//! requests are carried out one after the other, as the database would do anyway. A request that was handed over is carried out,
-//! also where whoever asked has left. A file that was removed or replaced lives on for those who have it open, who would hold
-//! beside those who open it now: so each request first looks whether the path still leads to the file.
+//! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one
+//! client: its requests are carried out one after the other, as the database would do anyway. A request
+//! that was handed over is carried out, also where whoever asked has left. A file that was removed or
+//! replaced lives on for those who have it open, who would hold beside those who open it now: so each
+//! request first looks whether the path still leads to the file.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -47,8 +48,8 @@ impl Worker {
         Ok(Worker { jobs })
     }
 
-    /// Carries out `work`, again and again while others write, for up to `limit`. Nothing of it was done where the database
-    /// itself cannot be opened any more.
+    /// Carries out `work`, again and again while others write, for up to `limit`. Nothing of it was done
+    /// where the database itself cannot be opened any more.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -102,8 +103,8 @@ impl Base {
                 }
                 Err(refused) => return Err(refused),
             };
-            // A file that was replaced between the two looks is not the one that this connection has. Of a file that was made
-            // by opening it nothing was known before: it is opened once more.
+            // A file that was replaced between the two looks is not the one that this connection has. Of a
+            // file that was made by opening it nothing was known before: it is opened once more.
             if before == file_at(&config.path) && (before.is_some() || cfg!(not(unix))) {
                 return Ok(Base { file: before, connection, config });
             }
@@ -114,7 +115,7 @@ impl Base {
         )))
     }
 
-    /// The connection to the file that the path leads to now.
+    /// Returns the connection to the file that the path leads to now.
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
         if file_at(&self.config.path) != self.file {
             *self = Base::open(self.config.clone())?;
@@ -172,8 +173,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Pauses of one to four milliseconds. They do not grow: who has waited long must not have a smaller chance than who has
-/// just come.
+/// Pauses of one to four milliseconds. They do not grow: who has waited long must not have a smaller chance
+/// than who has just come.
 struct Pause(u64);
 
 impl Pause {

@@ -28,7 +28,8 @@ impl Credentials {
         Credentials { user, given: password, file: None, variable, is_warned: Arc::default() }
     }
 
-    /// Names a file that holds the password, for the option `password-file`. A line break at its end is not part of it.
+    /// Names a file that holds the password, for the option `password-file`. A line break at its end is not
+    /// part of it.
     pub fn read_from(&mut self, path: impl Into<PathBuf>) {
         self.file = Some(path.into());
     }
@@ -42,8 +43,9 @@ impl Credentials {
         Ok(())
     }
 
-    /// The password to log in with now. A file is read anew each time, so that it may be changed. One that every user of the machine
-    /// may read is used, with a warning: the secrets of containers are such files.
+    /// Returns the password to log in with now. A file is read anew each time, so that it may be changed.
+    /// One that every user of the machine may read is used, with a warning: the secrets of containers are
+    /// such files.
     ///
     /// # Errors
     /// `Invalid` where the file cannot be read.
@@ -91,7 +93,7 @@ fn is_open_to_all(_: &Path) -> bool {
     false
 }
 
-/// The secret's text, for the client that logs in with it.
+/// Returns the secret's text, for the client that logs in with it.
 pub fn reveal(password: &SecretString) -> &str {
     password.expose_secret()
 }

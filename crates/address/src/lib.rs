@@ -1,8 +1,8 @@
 //! What the URLs of lock servers have in common: hosts, a login, options, and the files of TLS.
 //!
-//! Ground rules: parsing does no I/O; certificates and passwords in files are read when a connection is made, so that
-//! they may be renewed while a program runs. No error and no `Debug` output repeats a password, nor a URL, which may
-//! hold one. What only one kind of server has, its backend reads by itself.
+//! Ground rules: parsing does no I/O; certificates and passwords in files are read when a connection is
+//! made, so that they may be renewed while a program runs. No error and no `Debug` output repeats a
+//! password, nor a URL, which may hold one. What only one kind of server has, its backend reads by itself.
 
 #![forbid(unsafe_code)]
 

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-/// A failure of what was written in the URL, or in a file that it names. Nothing was sent anywhere.
+/// Returns a failure of what was written in the URL, or in a file that it names. Nothing was sent anywhere.
 pub fn invalid(detail: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Invalid, Effect::None, detail)
 }
 
-/// Passes what is wrong with a URL, without its words where these may repeat a part of a password: of `x://me:a?b@host`, whose
-/// password has a question mark that is not encoded, `b@host` is taken for an option.
+/// Passes what is wrong with a URL, without its words where these may repeat a part of a password: of
+/// `x://me:a?b@host`, whose password has a question mark that is not encoded, `b@host` is taken for an
+/// option.
 pub fn discreet(url: &str, failure: Failure) -> Failure {
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let is_ambiguous = rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'));

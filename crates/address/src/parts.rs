@@ -67,7 +67,7 @@ impl Parts {
         })
     }
 
-    /// The servers, where one that names no port has this one.
+    /// Returns the servers, where one that names no port has this one.
     ///
     /// # Errors
     /// `Invalid` where one cannot be read, or is missing between two commas.

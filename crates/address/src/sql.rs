@@ -73,7 +73,8 @@ impl SqlOptions {
         Ok(true)
     }
 
-    /// Reports a statement that was not sent: for as long as it may wait, others used all connections to `whom`.
+    /// Reports a statement that was not sent: for as long as it may wait, others used all connections to
+    /// `whom`.
     pub fn all_busy(&self, whom: &str) -> Failure {
         let SqlOptions { connections, timeout, .. } = self;
         Failure::unavailable(format!(
@@ -87,8 +88,8 @@ impl SqlOptions {
     }
 }
 
-/// Passes the text of the option `name` where it can be a name in SQL: plain characters only, so that quoting it is all
-/// that there is to do before it is written into statements.
+/// Passes the text of the option `name` where it can be a name in SQL: plain characters only, so that
+/// quoting it is all that there is to do before it is written into statements.
 ///
 /// # Errors
 /// `Invalid`, with the characters that it may have.

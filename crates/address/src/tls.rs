@@ -1,7 +1,7 @@
 //! What a TLS connection trusts and shows.
 //!
-//! The provider is chosen here and not taken from the process, so that no other crate can change it. Certificate and host
-//! name are always verified.
+//! The provider is chosen here and not taken from the process, so that no other crate can change it.
+//! Certificate and host name are always verified.
 
 use std::sync::Arc;
 
@@ -30,10 +30,10 @@ pub fn client_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {
         .map_err(|error| invalid(format!("cert and key do not go together: {error}")))
 }
 
-/// The certificates that a client trusts, each in DER, for a client that makes its settings itself.
+/// Returns the certificates that a client trusts, each in DER, for a client that makes its settings itself.
 ///
-/// Such a client takes the provider of the process, so that one is settled here where nobody else has: that of all
-/// leasehold.
+/// Such a client takes the provider of the process, so that one is settled here where nobody else has: that
+/// of all leasehold.
 ///
 /// # Errors
 /// As [`client_settings`].

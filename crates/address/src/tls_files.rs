@@ -40,7 +40,7 @@ impl TlsFiles {
         }
     }
 
-    /// The text of the authorities' file, where one is named.
+    /// Returns the text of the authorities' file, where one is named.
     ///
     /// # Errors
     /// `Invalid` where it cannot be read.
@@ -48,7 +48,7 @@ impl TlsFiles {
         self.ca.as_deref().map(|path| read_file(path, "ca")).transpose()
     }
 
-    /// The texts of the client's certificate and key, where they are named.
+    /// Returns the texts of the client's certificate and key, where they are named.
     ///
     /// # Errors
     /// `Invalid` where one cannot be read.

@@ -24,8 +24,8 @@ use crate::turns::Turns;
 /// Promises what the store's [`Profile`] says.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself: within the grace of
-/// a call once its turn comes, and within the profile's `place_ttl` otherwise.
+/// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself: within
+/// the grace of a call once its turn comes, and within the profile's `place_ttl` otherwise.
 #[derive(Debug)]
 pub struct CellBackend<C> {
     pub(crate) cells: Arc<C>,
@@ -56,7 +56,7 @@ impl<C: Cells> CellBackend<C> {
         }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn cells(&self) -> &C {
         &self.cells
     }
@@ -66,7 +66,7 @@ impl<C: Cells> CellBackend<C> {
         Page::open(resource, cell, self.cells.timekeeping(), &self.sightings, self.clock.now())
     }
 
-    /// The bells of the store, or some that nobody ever rings.
+    /// Returns the bells of the store, or some that nobody ever rings.
     pub(crate) fn bells(&self) -> &Bells {
         self.cells.bells().unwrap_or(&self.silent)
     }

@@ -1,8 +1,8 @@
 //! Changes of many cells at once: read them together, let each ledger decide, write them together.
 //!
-//! Ground rules: the claims of one resource are decided on one ledger, in order. What lost a race is read again, with
-//! all others that did. A cell that need not change is not written. One that a transaction of somebody else keeps locked is
-//! waited for by nobody: its claims are answered for alone.
+//! Ground rules: the claims of one resource are decided on one ledger, in order. What lost a race is read
+//! again, with all others that did. A cell that need not change is not written. One that a transaction of
+//! somebody else keeps locked is waited for by nobody: its claims are answered for alone.
 
 use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
@@ -42,7 +42,8 @@ impl<C: Cells> CellBackend<C> {
         is_alone: bool,
     ) -> Vec<Pending<'g>> {
         let at: Vec<&Resource> = pending.iter().map(|pending| pending.group.resource).collect();
-        // Nobody waits for the answer but the claims of this cell: a slow commit of another client gets all tries.
+        // Nobody waits for the answer but the claims of this cell: a slow commit of another client gets all
+        // tries.
         let locked_after = if is_alone { MAX_TRIES - 2 } else { LOCKED_TRIES };
         let mut writes = Vec::new();
         let mut swaps = Vec::new();

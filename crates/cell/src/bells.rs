@@ -1,7 +1,8 @@
 //! Who sleeps until word comes, and how the store's word reaches them.
 //!
-//! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps what it heard until
-//! somebody asks, so nothing is lost between look and wait. While nothing can be heard, everybody knows.
+//! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps what it
+//! heard until somebody asks, so nothing is lost between look and wait. While nothing can be heard,
+//! everybody knows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +62,8 @@ impl Bells {
         let _ = self.0.wanted.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Says that word of every change from now on will arrive. Whoever waits looks once more, for what was missed.
+    /// Says that word of every change from now on will arrive. Whoever waits looks once more, for what was
+    /// missed.
     pub fn begin_hearing(&self) {
         self.0.hearing.send_replace(true);
         let everybody: Vec<Arc<Ear>> =
@@ -107,7 +109,7 @@ impl Bells {
         }
     }
 
-    /// The present moment, counted from the beginning of these bells.
+    /// Returns the present moment, counted from the beginning of these bells.
     fn now(&self) -> Moment {
         Moment::START.after(self.0.begun.elapsed())
     }

@@ -13,8 +13,9 @@ use crate::sweeping::{Found, nothing_to_sweep};
 /// A store that keeps one small value per resource and changes it only if nobody else did.
 ///
 /// # Errors
-/// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a serialization error
-/// or a lost race is no failure: the store did nothing, and says so with `Ok(false)` or [`Seized::Held`].
+/// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a
+/// serialization error or a lost race is no failure: the store did nothing, and says so with `Ok(false)` or
+/// [`Seized::Held`].
 #[async_trait]
 pub trait Cells: Debug + Send + Sync + 'static {
     /// What this store promises on this connection. Constant for its life.
@@ -23,39 +24,43 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// Whose clock ends claims. Constant for its life.
     fn timekeeping(&self) -> Timekeeping;
 
-    /// The longest text that a cell can carry, in bytes.
+    /// Returns the longest text that a cell can carry, in bytes.
     fn max_text(&self) -> usize;
 
-    /// The bells that the store rings when a client is called, where it can carry word.
+    /// Returns the bells that the store rings when a client is called, where it can carry word.
     fn bells(&self) -> Option<&Bells> {
         None
     }
 
-    /// The registers beside the locks, where the store has any; see [`Shelf`](crate::Shelf).
+    /// Returns the registers beside the locks, where the store has any; see [`Shelf`](crate::Shelf).
     fn registers(&self) -> Option<&dyn Registers> {
         None
     }
 
-    /// The part of the store that answers for this claim; see [`Backend::part`](leasehold_core::Backend::part).
+    /// Returns the part of the store that answers for this claim; see
+    /// [`Backend::part`](leasehold_core::Backend::part).
     fn part(&self, _claim: &Claim) -> u64 {
         0
     }
 
-    /// Puts a value where there is no cell, or one in which no claim lives any more, in one step of the store.
+    /// Puts a value where there is no cell, or one in which no claim lives any more, in one step of the
+    /// store.
     ///
-    /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the text; the
-    /// origin becomes the present. `put.fence` says nothing here.
+    /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the
+    /// text; the origin becomes the present. `put.fence` says nothing here.
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure>;
 
-    /// How many commits the store is best given at a time, if those that come meanwhile go together in the next one; `None`
-    /// where each is best sent by itself, since the store gains nothing from many in one. Constant for its life.
+    /// How many commits the store is best given at a time, if those that come meanwhile go together in the
+    /// next one; `None` where each is best sent by itself, since the store gains nothing from many in one.
+    /// Constant for its life.
     fn commits_at_once(&self) -> Option<usize> {
         None
     }
 
-    /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or `None` where it did
-    /// not hold. Each cell occurs once, in the order of names. A store for which a commit is dear makes all of them in one:
-    /// they are what several tasks want at once. Several wait for no transaction of anybody, as in [`Cells::swap_unlocked`]. Only under [`Timekeeping::Store`].
+    /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or
+    /// `None` where it did not hold. Each cell occurs once, in the order of names. A store for which a
+    /// commit is dear makes all of them in one: they are what several tasks want at once. Several wait for
+    /// no transaction of anybody, as in [`Cells::swap_unlocked`]. Only under [`Timekeeping::Store`].
     async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
         let mut answers = Vec::with_capacity(amends.len());
         for Amend { at, seen, way, put } in amends {
@@ -78,21 +83,22 @@ pub trait Cells: Debug + Send + Sync + 'static {
         answers
     }
 
-    /// The cells of these resources, in order; `None` where there is none.
+    /// Returns the cells of these resources, in order; `None` where there is none.
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
 
-    /// Changes each cell that fulfils its condition, and answers in order whether it did. Each cell occurs once.
+    /// Changes each cell that fulfils its condition, and answers in order whether it did. Each cell occurs
+    /// once.
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
 
-    /// Changes cells as [`Cells::swap`] does, and waits for no transaction of anybody: a cell that one keeps locked is left as
-    /// one whose condition does not hold. So nobody who locks a cell delays what is done to others. A store whose cells
-    /// cannot be locked has nothing to add.
+    /// Changes cells as [`Cells::swap`] does, and waits for no transaction of anybody: a cell that one
+    /// keeps locked is left as one whose condition does not hold. So nobody who locks a cell delays what is
+    /// done to others. A store whose cells cannot be locked has nothing to add.
     async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         self.swap(swaps).await
     }
 
-    /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names, beginning
-    /// behind `after`. Fewer than `limit` mean that there are no more.
+    /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names,
+    /// beginning behind `after`. Fewer than `limit` mean that there are no more.
     async fn list(
         &self,
         prefix: &str,
@@ -100,16 +106,16 @@ pub trait Cells: Debug + Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure>;
 
-    /// Every cell, also those in which no claim lives, in the order of names, beginning behind `after`. Fewer than
-    /// `limit` mean that there are no more.
+    /// Every cell, also those in which no claim lives, in the order of names, beginning behind `after`.
+    /// Fewer than `limit` mean that there are no more.
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
         _ = (after, limit);
         Err(nothing_to_sweep())
     }
 
-    /// Removes those of these cells that are still what was found, and in which no claim lives; how many. The fence of a
-    /// later cell of the same resource is greater than each before, whatever becomes of any clock: a store that cannot
-    /// see to that answers `None`.
+    /// Removes those of these cells that are still what was found, and in which no claim lives; how many.
+    /// The fence of a later cell of the same resource is greater than each before, whatever becomes of any
+    /// clock: a store that cannot see to that answers `None`.
     async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
         _ = unused;
         Ok(None)
@@ -143,24 +149,24 @@ pub struct Cell {
     pub fence: Fence,
     /// The fence above which the next one must be: `fence`, under the store's present epoch.
     pub floor: Fence,
-    /// How long ago the origin was by the store's own clock, when the read was carried out; zero where that clock went
-    /// back. `None` under [`Timekeeping::Observer`].
+    /// How long ago the origin was by the store's own clock, when the read was carried out; zero where that
+    /// clock went back. `None` under [`Timekeeping::Observer`].
     pub age: Option<Duration>,
 }
 
 /// A value to be written.
 #[derive(Clone, Debug)]
 pub struct Put {
-    /// The ledger; empty where there are no claims left. The cell itself, or at least its fence, is kept all the same,
-    /// unless fences of the store rise without it.
+    /// The ledger; empty where there are no claims left. The cell itself, or at least its fence, is kept
+    /// all the same, unless fences of the store rise without it.
     pub text: String,
-    /// Names the new state: drawn at random, positive as a signed number. A store that numbers its states itself
-    /// ignores it.
+    /// Names the new state: drawn at random, positive as a signed number. A store that numbers its states
+    /// itself ignores it.
     pub version: u64,
     /// The last fence of the cell.
     pub fence: Fence,
-    /// How long the text matters: from the cell's origin where the store keeps time, else from the write. Zero without
-    /// claims. Afterwards no claim lives, and the store may forget the text.
+    /// How long the text matters: from the cell's origin where the store keeps time, else from the write.
+    /// Zero without claims. Afterwards no claim lives, and the store may forget the text.
     pub keep: Duration,
     /// Who is to hear of it.
     pub call: Call,
@@ -182,7 +188,8 @@ pub enum Call {
     /// These claims have to answer: their turn has come, or others have waited long for them. See
     /// [`address`](crate::address).
     These(Vec<u32>),
-    /// The first of these was called, and has answered: nobody needs to look after it. The others have to answer now.
+    /// The first of these was called, and has answered: nobody needs to look after it. The others have to
+    /// answer now.
     Answered(u32, Vec<u32>),
     /// Nobody's turn has come, but something became free, from which one that waits may keep another.
     Freed,
@@ -219,7 +226,8 @@ pub struct Swap {
     pub put: Put,
 }
 
-/// A change of a cell that this client was the last to write. The origin becomes the present, and nobody is called.
+/// A change of a cell that this client was the last to write. The origin becomes the present, and nobody is
+/// called.
 #[derive(Clone, Debug)]
 pub struct Amend {
     /// Which cell.
@@ -228,14 +236,16 @@ pub struct Amend {
     pub seen: u64,
     /// What becomes of its claim.
     pub way: Way,
-    /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` says nothing.
+    /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` says
+    /// nothing.
     pub put: Put,
 }
 
 /// What a change of a client's own cell does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The client left it empty, and puts a claim into it. The store makes the fence, as for [`Cells::seize`].
+    /// The client left it empty, and puts a claim into it. The store makes the fence, as for
+    /// [`Cells::seize`].
     Retake,
     /// A claim is alone in it, and goes on or ends: as [`Basis::Renewed`] with nobody to call.
     Keep,
@@ -247,7 +257,8 @@ pub enum Basis {
     /// It stays: the text was made from what was read.
     Kept,
     /// It becomes the present, on the condition that a claim still lives by the store's clock. Only under
-    /// [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which goes on or ends: the fence is
-    /// the one that stands there, and since no new one is made, the epoch that the store is in does not matter.
+    /// [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which goes on or
+    /// ends: the fence is the one that stands there, and since no new one is made, the epoch that the store
+    /// is in does not matter.
     Renewed,
 }

@@ -86,7 +86,8 @@ impl<C: Cells> CellBackend<C> {
             Wait::No => match self.turns.take_now(&claim.resource) {
                 Some(turn) => turn,
                 None => {
-                    // Another task's request may be slow. A look without a write makes nobody lose, and mostly says enough.
+                    // Another task's request may be slow. A look without a write makes nobody lose, and
+                    // mostly says enough.
                     if let Some(busy) = self.glance(claim).await? {
                         return Ok(busy);
                     }
@@ -120,8 +121,8 @@ impl<C: Cells> CellBackend<C> {
         Err(pace::too_busy())
     }
 
-    /// Reads the cell, and writes nothing: what keeps out a claim that does not wait; `None` where it may be granted, or is in the cell
-    /// already and must not stay there.
+    /// Reads the cell, and writes nothing: what keeps out a claim that does not wait; `None` where it may
+    /// be granted, or is in the cell already and must not stay there.
     async fn glance(&self, claim: &Claim) -> Result<Option<Seen>, Failure> {
         let Some(cell) = self.read_one(claim).await? else { return Ok(None) };
         let page = self.open(&claim.resource, &cell)?;
@@ -205,14 +206,15 @@ impl<C: Cells> CellBackend<C> {
         Ok(Some(Seen::Granted(asking.granted(fence))))
     }
 
-    /// The cell as it is after the write, where each observer counts by itself since when it has seen what. Whom it calls has the
-    /// grace of a call from then on, and not from the next look.
+    /// Returns the cell as it is after the write, where each observer counts by itself since when it has
+    /// seen what. Whom it calls has the grace of a call from then on, and not from the next look.
     fn own_sight(&self, cell: &Cell, put: &Put) -> Option<Cell> {
         let text = (self.cells.timekeeping() == Timekeeping::Observer).then(|| put.text.clone())?;
         Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
-    /// Where the order is free one asks past the line first, and stands in it only as one of those to be called.
+    /// Where the order is free one asks past the line first, and stands in it only as one of those to be
+    /// called.
     fn contend_in(&self, page: &Page, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
         let known = page.ledger.entries().iter().any(|entry| entry.id == claim.id);
         if self.cells.profile().order == Order::Unordered && !known {

@@ -1,15 +1,17 @@
-//! What several tasks of this client want to change at the same time goes to the store together, in one commit.
+//! What several tasks of this client want to change at the same time goes to the store together, in one
+//! commit.
 //!
-//! To a database a commit costs more than what is in it: a request, a transaction, a wait for the disk. Whoever finds one
-//! under way waits for its end, and goes with all others who did; databases write their own logs in the same way, and call it
-//! group commit.
+//! To a database a commit costs more than what is in it: a request, a transaction, a wait for the disk.
+//! Whoever finds one under way waits for its end, and goes with all others who did; databases write their
+//! own logs in the same way, and call it group commit.
 //!
-//! Ground rules: only a store that says so is written to in this way. Who comes alone waits for nobody, and sends his change
-//! himself. A second commit goes beside the first as soon as it has as much to do, where the store has use for two: so it is
-//! never idle while this client reads answers. Nobody waits longer than [`LINGER`] for what others sent: that is slow, and no
-//! longer counted. A cell is in a commit once, and cells are in the order of names, so that no two commits wait for one another
-//! in a circle. What the store refuses is sent again one by one, so that nobody is refused for another. What was taken for
-//! somebody who has left is given back.
+//! Ground rules: only a store that says so is written to in this way. Who comes alone waits for nobody, and
+//! sends his change himself. A second commit goes beside the first as soon as it has as much to do, where
+//! the store has use for two: so it is never idle while this client reads answers. Nobody waits longer than
+//! [`LINGER`] for what others sent: that is slow, and no longer counted. A cell is in a commit once, and
+//! cells are in the order of names, so that no two commits wait for one another in a circle. What the store
+//! refuses is sent again one by one, so that nobody is refused for another. What was taken for somebody who
+//! has left is given back.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,8 +78,8 @@ impl<C: Cells> GroupCommit<C> {
     /// Makes these changes, and answers in order. Each cell occurs once.
     ///
     /// # Cancel safety
-    /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a cell that was taken
-    /// together with others is given back then.
+    /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a
+    /// cell that was taken together with others is given back then.
     pub(crate) async fn amend(&self, amends: Vec<Amend>) -> Vec<Amended> {
         let count = amends.len();
         if self.0.cells.commits_at_once().is_none() {
@@ -134,8 +136,8 @@ impl Queue {
         !self.waiting.is_empty() && self.all < MAX_COMMITS && (self.commits == 0 || is_worth_it)
     }
 
-    /// Some of those who wait, in the order in which they came: so many that as much is left for each commit that may still
-    /// go beside.
+    /// Some of those who wait, in the order in which they came: so many that as much is left for each
+    /// commit that may still go beside.
     fn take(&mut self) -> Vec<Lot> {
         let most = self.cells_waiting.div_ceil(self.most.saturating_sub(self.commits).max(1)).min(MAX_CELLS);
         let mut names: HashSet<Resource> = HashSet::new();
@@ -293,7 +295,8 @@ async fn commit<C: Cells>(cells: &C, wanted: &[&Vec<Amend>]) -> Vec<Vec<Amended>
     let sent: Vec<&Amend> = amends.iter().map(|(amend, ..)| *amend).collect();
     let mut told = cells.amend(&sent).await;
     if sent.len() > 1 && told.iter().all(is_refused) {
-        // One of them may be what the store does not take, such as a note that it cannot write: the others have no part in it.
+        // One of them may be what the store does not take, such as a note that it cannot write: the others
+        // have no part in it.
         told.clear();
         for amend in &sent {
             told.extend(cells.amend(&[amend]).await);

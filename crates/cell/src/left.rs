@@ -1,8 +1,9 @@
-//! In which cells this client left nobody, and in which state: what lets it come back by a change of what is there, which a
-//! store does with less than a change of what may be there, and together with others.
+//! In which cells this client left nobody, and in which state: what lets it come back by a change of what
+//! is there, which a store does with less than a change of what may be there, and together with others.
 //!
-//! Ground rules: this is a guess that the store proves or refutes. Forgetting costs nothing but the longer way. One that
-//! came true or not is forgotten, so that a cell which others use is guessed at once for each time that it was left.
+//! Ground rules: this is a guess that the store proves or refutes. Forgetting costs nothing but the longer
+//! way. One that came true or not is forgotten, so that a cell which others use is guessed at once for each
+//! time that it was left.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +25,7 @@ impl Left {
         left.insert(resource.clone(), version);
     }
 
-    /// The version under which it was left empty. Asked a second time, that is forgotten.
+    /// Returns the version under which it was left empty. Asked a second time, that is forgotten.
     pub(crate) fn take(&self, resource: &Resource) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(resource)
     }

@@ -1,35 +1,35 @@
-//! A whole [`Backend`](leasehold_core::Backend) over any store that can read a small value and change it if nobody
-//! else did: a row, an item, a record.
+//! A whole [`Backend`](leasehold_core::Backend) over any store that can read a small value and change it if
+//! nobody else did: a row, an item, a record.
 //!
-//! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. Whoever wants something reads the cell,
-//! lets the ledger decide, and writes the result back on the condition that the cell is still what was read. The store
-//! decides only which of two writers was first; the rule of admission, the line, retries, renewal in batches, waiting
-//! and expiry are written here, once.
+//! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. Whoever wants something
+//! reads the cell, lets the ledger decide, and writes the result back on the condition that the cell is
+//! still what was read. The store decides only which of two writers was first; the rule of admission, the
+//! line, retries, renewal in batches, waiting and expiry are written here, once.
 //!
 //! # What a store brings
 //!
 //! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one step, so that
-//! an uncontended acquire is one round trip. A release is one round trip too: who holds a cell alone remembers its version,
-//! and swaps without reading. Where this client was the last to write, both are an [`Amend`]: what several tasks want at once
-//! goes to the store in one commit. A store that can carry a word from one client to another rings the [`Bells`];
-//! all others are polled.
+//! an uncontended acquire is one round trip. A release is one round trip too: who holds a cell alone
+//! remembers its version, and swaps without reading. Where this client was the last to write, both are an
+//! [`Amend`]: what several tasks want at once goes to the store in one commit. A store that can carry a
+//! word from one client to another rings the [`Bells`]; all others are polled.
 //!
 //! # Whose time
 //!
 //! [`Timekeeping::Store`]: the store says with every read how old the cell is by its own clock, taken when the
-//! statement runs; everything in a ledger is counted from the cell's origin, which the store stamps itself. No client's
-//! clock is ever compared with another's.
+//! statement runs; everything in a ledger is counted from the cell's origin, which the store stamps itself.
+//! No client's clock is ever compared with another's.
 //!
 //! [`Timekeeping::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates. Each
-//! observer counts from when it first saw a claim in the state that it is in: one that gave no sign of life for its whole
-//! span is dead. Each renewal, each repeated grant and each adoption counts as a sign in the ledger, so that nobody has
-//! to have seen the claim before to be heard. A newcomer waits for one span more than the others; no step of any clock
-//! frees a claim early.
+//! observer counts from when it first saw a claim in the state that it is in: one that gave no sign of life
+//! for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in the
+//! ledger, so that nobody has to have seen the claim before to be heard. A newcomer waits for one span more
+//! than the others; no step of any clock frees a claim early.
 //!
 //! # ShedLock's table
 //!
-//! A row of ShedLock has no room for a ledger, and others write it by rules of their own. [`ShedBackend`] is a backend
-//! of its own over the four statements that a [`ShedTable`] brings.
+//! A row of ShedLock has no room for a ledger, and others write it by rules of their own. [`ShedBackend`]
+//! is a backend of its own over the four statements that a [`ShedTable`] brings.
 //!
 //! # Registers
 //!
@@ -37,8 +37,8 @@
 //!
 //! # Ground rules
 //!
-//! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported as such and
-//! settled by asking again with the same claim: its id stands in the ledger.
+//! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported
+//! as such and settled by asking again with the same claim: its id stands in the ledger.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Whose clock ends claims, as two strategies that own how the life of a claim is read from a text and written into it.
+//! Whose clock ends claims, as two strategies that own how the life of a claim is read from a text and
+//! written into it.
 //!
 //! Ground rules: neither knows the other, and nobody else calculates with what a text says of a claim's end.
 
@@ -24,8 +25,8 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
     /// Writes a text, with the claims as [`Lifetime::written`] made them.
     fn write_text(&self, ledger: &Ledger, head: &str) -> String;
 
-    /// Gives each of these claims of a text the moment at which it ends, and answers the present by the same clock.
-    /// `now` is the local clock after the cell had arrived.
+    /// Gives each of these claims of a text the moment at which it ends, and answers the present by the
+    /// same clock. `now` is the local clock after the cell had arrived.
     fn judge(
         &self,
         at: &Resource,
@@ -35,7 +36,8 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
         now: Moment,
     ) -> Moment;
 
-    /// Makes the claim as it is to be in the text. `old` is the same claim as it was judged, and as the text had it.
+    /// Makes the claim as it is to be in the text. `old` is the same claim as it was judged, and as the
+    /// text had it.
     fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry;
 
     /// Calculates how long a text matters whose last claim ends at `ends`.

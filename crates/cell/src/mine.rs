@@ -1,5 +1,5 @@
-//! Which cells this client holds alone, and in which state it left them: what lets a release, or a renewal, swap
-//! without reading first.
+//! Which cells this client holds alone, and in which state it left them: what lets a release, or a renewal,
+//! swap without reading first.
 //!
 //! Ground rules: this is a guess that the condition of the swap proves or refutes. Forgetting costs one read.
 

@@ -12,11 +12,13 @@ pub const MIN_TTL: Duration = Duration::from_millis(200);
 /// The longest lease.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the line waits for: a dead
-/// waiter is passed over within the grace of its call once its turn comes, or once it keeps another from what is free.
+/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the line
+/// waits for: a dead waiter is passed over within the grace of its call once its turn comes, or once it
+/// keeps another from what is free.
 pub const PLACE_TTL: Duration = Duration::from_secs(60);
 
-/// Longest time between two looks of one that waits for word: a third of what its place is kept, so that two may fail.
+/// Longest time between two looks of one that waits for word: a third of what its place is kept, so that
+/// two may fail.
 pub(crate) const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 
 /// A look in the very instant of an end is one too early.
@@ -28,18 +30,19 @@ pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
 pub(crate) const HEAD_POLL: Duration = Duration::from_millis(100);
 pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
-/// Tries of one change against other writers, before the cell counts as too busy. Every lost try is another's success.
+/// Tries of one change against other writers, before the cell counts as too busy. Every lost try is
+/// another's success.
 pub(crate) const MAX_TRIES: u32 = 50;
-/// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked, where other cells of the same call
-/// wait meanwhile. One that is alone gets nearly all tries, about a second.
+/// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked, where
+/// other cells of the same call wait meanwhile. One that is alone gets nearly all tries, about a second.
 pub(crate) const LOCKED_TRIES: u32 = 16;
 const LONGEST_RETRY: Duration = Duration::from_millis(40);
 
 /// The most resources in one read or swap.
 pub const BATCH_MAX: usize = 500;
 
-/// Three to four quarters of `pause`, another part for each claim and round, so that claims that came together do not
-/// go on asking together.
+/// Three to four quarters of `pause`, another part for each claim and round, so that claims that came
+/// together do not go on asking together.
 pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
     // The id is random, so spreading it is all that there is to do.
     let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
@@ -101,7 +104,7 @@ fn check_share(profile: &Profile, share: Share) -> Result<(), Failure> {
         .map_err(|unmet| Failure::new(FailureKind::Unsupported, Effect::None, unmet.to_string()))
 }
 
-/// The cell changed whenever it was to be written.
+/// Returns the cell changed whenever it was to be written.
 pub(crate) fn too_busy() -> Failure {
     Failure::unavailable(format!(
         "other clients changed it {MAX_TRIES} times between look and write: try again later"

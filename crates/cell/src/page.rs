@@ -60,8 +60,8 @@ impl Page {
         (ledger, verdict)
     }
 
-    /// Whether a ledger that was made from this page has to be written back at all: not, where nothing but the end of
-    /// this claim's place was moved, and that end is far.
+    /// Whether a ledger that was made from this page has to be written back at all: not, where nothing but
+    /// the end of this claim's place was moved, and that end is far.
     pub(crate) fn is_worth_writing(&self, ledger: &Ledger, claim: &Claim, place: Duration) -> bool {
         let old = self.ledger.entries();
         let new = ledger.entries();
@@ -78,7 +78,7 @@ impl Page {
         })
     }
 
-    /// The value to be written for a ledger that was made from this page.
+    /// Returns the value to be written for a ledger that was made from this page.
     pub(crate) fn put(&self, resource: &Resource, ledger: &Ledger) -> Result<Put, Failure> {
         let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.written(entry)).collect();
         let ends = ledger.entries().iter().map(|entry| entry.until).max();
@@ -106,7 +106,7 @@ impl Page {
         u64::try_from(since.as_millis()).ok()
     }
 
-    /// The fence above which the next grant must be.
+    /// Returns the fence above which the next grant must be.
     fn raised(&self) -> Fence {
         let last = self.ledger.last_fence();
         let same_line = Fence { epoch: self.floor.epoch, seq: self.floor.seq.max(last.seq), sub: 0 };
@@ -141,7 +141,8 @@ impl Page {
         }
     }
 
-    /// Returns the address of a waiter that was called and has asked again, or has left: nobody needs to look after it.
+    /// Returns the address of a waiter that was called and has asked again, or has left: nobody needs to
+    /// look after it.
     fn answered(&self, ledger: &Ledger) -> Option<u32> {
         let by = self.now.after(CALL_GRACE);
         let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
@@ -164,7 +165,7 @@ impl Page {
     }
 }
 
-/// The text of a cell in which this claim is alone, from a moment that only the store will know.
+/// Returns the text of a cell in which this claim is alone, from a moment that only the store will know.
 pub(crate) fn alone(
     claim: &Claim,
     fence: Fence,

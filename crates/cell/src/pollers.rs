@@ -33,7 +33,8 @@ impl Pollers {
     }
 }
 
-/// When to poll next: slower with each round, and not much later than the first of those ahead may have ended.
+/// When to poll next: slower with each round, and not much later than the first of those ahead may have
+/// ended.
 pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
     let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
     jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)

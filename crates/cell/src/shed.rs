@@ -1,8 +1,9 @@
 //! ShedLock's table: a row a lock, whose `lock_until` is the end of the lock that is held.
 //!
-//! Ground rules: the statements are those of ShedLock, by the clock of the database. A row is changed only where it is
-//! free, or where its `locked_by` is that of the claim; none is ever deleted, as ShedLock's users do not expect it. What
-//! differs between databases is a [`ShedTable`]; everything else is written here, once.
+//! Ground rules: the statements are those of ShedLock, by the clock of the database. A row is changed only
+//! where it is free, or where its `locked_by` is that of the claim; none is ever deleted, as ShedLock's
+//! users do not expect it. What differs between databases is a [`ShedTable`]; everything else is written
+//! here, once.
 
 mod backend;
 mod owner;
@@ -21,8 +22,8 @@ pub use backend::ShedBackend;
 
 /// One table `shedlock(name, lock_until, locked_at, locked_by)` of a database.
 ///
-/// «Now» is the clock of the database when the statement runs. What lost a race against another transaction did
-/// nothing, and is sent again by the table itself.
+/// «Now» is the clock of the database when the statement runs. What lost a race against another transaction
+/// did nothing, and is sent again by the table itself.
 ///
 /// # Errors
 /// Every method fails with a [`Failure`] that says whether it may have taken effect.
@@ -34,21 +35,23 @@ pub trait ShedTable: Debug + Send + Sync + 'static {
     /// How much its columns carry. Constant for its life.
     fn widths(&self) -> Widths;
 
-    /// Takes a row that is not there, whose `lock_until` is not later than now, or that is this holder's own already:
-    /// a repeated request takes what an earlier one took, and does not shorten it.
+    /// Takes a row that is not there, whose `lock_until` is not later than now, or that is this holder's
+    /// own already: a repeated request takes what an earlier one took, and does not shorten it.
     async fn take(&self, hold: &Hold) -> Result<Taken, Failure>;
 
-    /// Moves `lock_until` to now and the ttl, never back, where `locked_by` is the holder's and the row is still held.
-    /// Answers in order whether it was.
+    /// Moves `lock_until` to now and the ttl, never back, where `locked_by` is the holder's and the row is
+    /// still held. Answers in order whether it was.
     async fn extend(&self, holds: &[Hold]) -> Vec<Result<bool, Failure>>;
 
-    /// Sets `lock_until` to now where `locked_by` is this and the row is still held. Answers in order whether it was.
+    /// Sets `lock_until` to now where `locked_by` is this and the row is still held. Answers in order
+    /// whether it was.
     async fn free(&self, ends: &[End]) -> Vec<Result<bool, Failure>>;
 
-    /// The rows of these names that are held, in order.
+    /// Returns the rows of these names that are held, in order.
     async fn look(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>>;
 
-    /// Rows that are held, whose name begins with `prefix` and comes behind `after`, in the order of the names' bytes.
+    /// Rows that are held, whose name begins with `prefix` and comes behind `after`, in the order of the
+    /// names' bytes.
     async fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<Row>, Failure>;
 
     /// What of this database's set-up helps or hurts these locks.
@@ -90,7 +93,8 @@ pub struct End {
     pub name: String,
     /// What stands in `locked_by`.
     pub by: String,
-    /// Only the hold with this `locked_at`, in microseconds since 1970 by the database's clock; any where it is `None`.
+    /// Only the hold with this `locked_at`, in microseconds since 1970 by the database's clock; any where
+    /// it is `None`.
     pub since: Option<i64>,
 }
 
@@ -136,8 +140,8 @@ pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
     }
 }
 
-/// What it says of the clocks of all who write the table, that so many rows were locked later than the database's clock is
-/// now.
+/// What it says of the clocks of all who write the table, that so many rows were locked later than the
+/// database's clock is now.
 pub fn clock_finding(ahead: Result<i64, Failure>) -> Finding {
     match ahead {
         Ok(0) => Finding::new("clock", Severity::Good, "no row is from the future")
@@ -154,7 +158,8 @@ pub fn clock_finding(ahead: Result<i64, Failure>) -> Finding {
     }
 }
 
-/// The row of a resource: its name, or, where that is longer than the column, the head of it with a digest.
+/// Returns the row of a resource: its name, or, where that is longer than the column, the head of it with a
+/// digest.
 fn row_name(resource: &Resource, widths: Widths) -> String {
     if resource.as_str().chars().count() <= widths.name {
         return resource.as_str().to_owned();

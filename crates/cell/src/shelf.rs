@@ -1,8 +1,8 @@
 //! Registers in cells: a second set of cells in the same store, whose texts are no ledgers.
 //!
-//! Ground rules: the store keeps time, as [`Timekeeping::Store`] says. A value is in place for as long as its cell has not
-//! lapsed, so the conditions under which a store lets claims be written serve for values too: what is there is
-//! *renewed*, and what is not is *seized*.
+//! Ground rules: the store keeps time, as [`Timekeeping::Store`] says. A value is in place for as long as
+//! its cell has not lapsed, so the conditions under which a store lets claims be written serve for values
+//! too: what is there is *renewed*, and what is not is *seized*.
 
 use std::time::Duration;
 
@@ -162,7 +162,8 @@ fn registered(at: &Resource, cell: &Cell) -> Result<Registered, Failure> {
     Ok(Registered { value: Some(value), stamp, left })
 }
 
-/// The value as text: for how many microseconds it is kept, or `-`, a space, and its bytes in base64.
+/// Returns the value as text: for how many microseconds it is kept, or `-`, a space, and its bytes in
+/// base64.
 fn text(value: &[u8], keep: Option<Duration>) -> String {
     let keep = keep.map_or_else(|| "-".to_owned(), |keep| keep.min(FOR_EVER).as_micros().to_string());
     format!("{keep} {}", BASE64_STANDARD_NO_PAD.encode(value))

@@ -1,7 +1,7 @@
 //! Since when this observer has seen which claim in which state, for stores without a clock that can be used.
 //!
-//! Ground rules: counted on the local clock only. A claim whose state changed is seen anew. Forgetting costs one more
-//! span of waiting behind a dead claim, and nothing else, so the memory may be bounded.
+//! Ground rules: counted on the local clock only. A claim whose state changed is seen anew. Forgetting
+//! costs one more span of waiting behind a dead claim, and nothing else, so the memory may be bounded.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -35,7 +35,8 @@ impl State {
 impl Sightings {
     /// Notes these claims of a resource, as their text says, and answers since when each has been as it is.
     ///
-    /// `now` must be taken after the text had arrived: a claim is not dead before it was seen for its whole span.
+    /// `now` must be taken after the text had arrived: a claim is not dead before it was seen for its whole
+    /// span.
     pub(crate) fn note(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.is_empty() {

@@ -1,9 +1,10 @@
 //! Sweeping: claims that ended by their time, in cells that nobody comes by any more, are removed.
 //!
-//! Ground rules: whoever comes by does the same in passing, so nothing here is needed for a lock to be right. A cell is
-//! changed on the condition that it is still what was read, and only where no claim in it lived for a while, by the
-//! store's own clock: nobody who holds or waits is touched, and a second sweeper finds less to do. The fence of a cell
-//! stays, and with it the cell, unless the store itself can see to it that no later fence of that resource is lower.
+//! Ground rules: whoever comes by does the same in passing, so nothing here is needed for a lock to be
+//! right. A cell is changed on the condition that it is still what was read, and only where no claim in it
+//! lived for a while, by the store's own clock: nobody who holds or waits is touched, and a second sweeper
+//! finds less to do. The fence of a cell stays, and with it the cell, unless the store itself can see to it
+//! that no later fence of that resource is lower.
 
 use std::time::Duration;
 
@@ -36,17 +37,19 @@ pub struct Swept {
 }
 
 impl<C: Cells> CellBackend<C> {
-    /// Goes through all cells once, and removes what is left in those in which no claim has lived for `unused_for`.
+    /// Goes through all cells once, and removes what is left in those in which no claim has lived for
+    /// `unused_for`.
     ///
-    /// Promises that nothing that is held or waited for is touched, and that the next fence of a resource is greater
-    /// than each before. Safe beside clients and other sweepers. Each batch is a few short requests.
+    /// Promises that nothing that is held or waited for is touched, and that the next fence of a resource
+    /// is greater than each before. Safe beside clients and other sweepers. Each batch is a few short
+    /// requests.
     ///
     /// # Cancel safety
     /// May be dropped at any point; what was swept by then stays so.
     ///
     /// # Errors
-    /// `Unsupported` where the store forgets by itself; otherwise a [`Failure`] of the store, after which the sweep can be
-    /// begun anew.
+    /// `Unsupported` where the store forgets by itself; otherwise a [`Failure`] of the store, after which
+    /// the sweep can be begun anew.
     pub async fn sweep(&self, unused_for: Duration) -> Result<Swept, Failure> {
         let mut swept = Swept::default();
         let mut after: Option<Resource> = None;
@@ -70,7 +73,8 @@ impl<C: Cells> CellBackend<C> {
         swept: &mut Swept,
     ) -> Result<(), Failure> {
         swept.seen += count(found.len());
-        // A cell that has just lapsed may be that of a holder that is late, whose renewal finds that by itself.
+        // A cell that has just lapsed may be that of a holder that is late, whose renewal finds that by
+        // itself.
         let idle = |found: &&Found| !found.idle.is_zero() && found.idle >= unused_for;
         let unused: Vec<&Found> = found.iter().filter(idle).collect();
         if unused.is_empty() {
@@ -92,7 +96,7 @@ impl<C: Cells> CellBackend<C> {
     }
 }
 
-/// The cell without its claims.
+/// Returns the cell without its claims.
 fn emptied(found: &Found) -> Result<Swap, Failure> {
     let Found { at, cell, .. } = found;
     let put = Put::nothing(cell.fence)?;

@@ -1,6 +1,8 @@
-//! One at a time of this client at one resource: those who would only make each other lose take turns instead.
+//! One at a time of this client at one resource: those who would only make each other lose take turns
+//! instead.
 //!
-//! Ground rules: in a cell a turn is for contending. Renewals and releases take none, because others wait for them.
+//! Ground rules: in a cell a turn is for contending. Renewals and releases take none, because others wait
+//! for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,7 +78,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// For how long one that only tries waits for the requests of other tasks. Three times what a statement may take unless it is set.
+/// For how long one that only tries waits for the requests of other tasks. Three times what a statement may
+/// take unless it is set.
 const TRY_WAIT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Cells in memory before all laws: by the store's clock and by the observers', called and polling, in line and free,
-//! and on a store that makes every fifth write lose its race.
+//! Cells in memory before all laws: by the store's clock and by the observers', called and polling, in line
+//! and free, and on a store that makes every fifth write lose its race.
 
 mod store;
 

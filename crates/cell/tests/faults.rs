@@ -1,5 +1,5 @@
-//! What a store does to its clients: lost races, requests and answers; forgotten and foreign cells; and what each
-//! step costs when nothing goes wrong.
+//! What a store does to its clients: lost races, requests and answers; forgotten and foreign cells; and
+//! what each step costs when nothing goes wrong.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,5 +1,6 @@
-//! What several tasks of one client want at once: one commit for all of them, and none that has to wait for another long.
-//! Time stands still while anybody has something to do, so that a slow machine is none that waits.
+//! What several tasks of one client want at once: one commit for all of them, and none that has to wait for
+//! another long. Time stands still while anybody has something to do, so that a slow machine is none that
+//! waits.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -15,7 +16,7 @@ use store::{Faults, MemoryCells, Store, TABLE, claim, clock, try_take};
 
 type Client = Arc<CellBackend<MemoryCells>>;
 
-/// A client that has left a cell for each of these tasks.
+/// Returns a client that has left a cell for each of these tasks.
 async fn client(store: &Arc<Store>, tasks: usize) -> (Client, Vec<Fence>) {
     let client = Arc::new(store.open(TABLE, Faults::default()));
     let mut fences = Vec::new();

@@ -1,5 +1,5 @@
-//! One cell that a transaction of somebody else keeps locked: nobody else notices. Time stands still while anybody has
-//! something to do.
+//! One cell that a transaction of somebody else keeps locked: nobody else notices. Time stands still while
+//! anybody has something to do.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(5);
 /// Within this nothing becomes suspect that is renewed in time.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A client that holds so many locks.
+/// Returns a client that holds so many locks.
 async fn holding(store: &Arc<Store>, count: usize) -> (Arc<CellBackend<MemoryCells>>, Vec<Claim>) {
     let client = Arc::new(store.open(TABLE, Faults::default()));
     let claims: Vec<Claim> = (0..count).map(|n| claim(&format!("job {n}"), LEASE)).collect();
@@ -142,7 +142,8 @@ async fn a_try_waits_for_no_slow_request_of_another_task() {
     waiter.abort();
 }
 
-/// Who stands in line and then only tries leaves the line, and is not answered from a look that leaves its place there.
+/// Who stands in line and then only tries leaves the line, and is not answered from a look that leaves its
+/// place there.
 #[tokio::test(start_paused = true)]
 async fn a_try_of_one_that_waited_is_not_answered_by_a_look() {
     let store = Store::new();
@@ -185,7 +186,8 @@ async fn tries_behind_slow_requests_end_together() {
     assert!(began.elapsed() < STATEMENT_TIMEOUT * 6, "{:?}", began.elapsed());
 }
 
-/// Tries of one client at what is free: one is granted, also where each of them sees that it is free before anybody writes.
+/// Tries of one client at what is free: one is granted, also where each of them sees that it is free before
+/// anybody writes.
 #[tokio::test(start_paused = true)]
 async fn of_many_tries_at_once_one_is_granted() {
     for kind in [TABLE, store::CACHE] {

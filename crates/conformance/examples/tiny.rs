@@ -1,7 +1,7 @@
 //! A backend in a hundred lines, and how it is brought before the laws.
 //!
-//! It keeps the ledger of the contract behind a mutex and lets its callers poll. `cargo run --example tiny` checks it
-//! law by law; in a test crate one line does: `leasehold_conformance::suite!(Tiny::default());`
+//! It keeps the ledger of the contract behind a mutex and lets its callers poll. `cargo run --example tiny`
+//! checks it law by law; in a test crate one line does: `leasehold_conformance::suite!(Tiny::default());`
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -10,8 +10,8 @@ use leasehold_core::{Backend, Broken, Claim, LossCause, Release, Renewal};
 use crate::chance;
 use crate::hand::{LONG, claim, hold, must, release, renew, take};
 
-/// A holder loses what is broken, by another client, and what its connection holds beside it; whoever waits gets it. Whoever is
-/// named by an id that does not hold, or not any more, loses nothing.
+/// A holder loses what is broken, by another client, and what its connection holds beside it; whoever waits
+/// gets it. Whoever is named by an id that does not hold, or not any more, loses nothing.
 ///
 /// `told_within` is after how long a holder hears of the end of its connection.
 ///

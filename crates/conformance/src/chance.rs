@@ -12,7 +12,7 @@ pub(crate) fn bytes<const N: usize>() -> Checked<[u8; N]> {
     Ok(bytes)
 }
 
-/// An identity that nobody else has.
+/// Returns an identity that nobody else has.
 pub(crate) fn id() -> Checked<ClaimId> {
     Ok(ClaimId::from_bytes(bytes()?))
 }
@@ -25,7 +25,7 @@ impl Chance {
         Ok(Chance(u64::from_le_bytes(bytes()?) | 1))
     }
 
-    /// A number from zero to `below`, without it; zero where `below` is zero.
+    /// Returns a number from zero to `below`, without it; zero where `below` is zero.
     pub(crate) fn below(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,7 +1,7 @@
 //! One connection, with the steps that laws are made of.
 //!
-//! A step that the seam's contract forbids to fail ends the law as broken; what a law wants to look at itself, it
-//! asks from the backend directly.
+//! A step that the seam's contract forbids to fail ends the law as broken; what a law wants to look at
+//! itself, it asks from the backend directly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,8 +85,8 @@ impl Client {
         }
     }
 
-    /// Follows the steps of one claim until it is granted or patience has ended, as the engine does: with one more
-    /// look at the end, which also gives up a place that was left behind.
+    /// Follows the steps of one claim until it is granted or patience has ended, as the engine does: with
+    /// one more look at the end, which also gives up a place that was left behind.
     pub(crate) async fn take(&self, claim: &Claim, patience: &Patience) -> Checked<Option<Taken>> {
         self.follow(claim, patience, Parting::WithALook).await
     }
@@ -136,8 +136,8 @@ impl Client {
         self.wait_and_part(claim, patience, Parting::WithALook)
     }
 
-    /// Waits as [`Client::wait`] does, but takes the word of a call whose patience ended meanwhile that the place is
-    /// given up. Only one that polls is asked once more: it cannot know of the end.
+    /// Waits as [`Client::wait`] does, but takes the word of a call whose patience ended meanwhile that the
+    /// place is given up. Only one that polls is asked once more: it cannot know of the end.
     pub(crate) fn wait_only(&self, claim: Claim) -> Waiting {
         let polls = self.backend.profile().waiting == leasehold_core::Waiting::Polls;
         let parting = if polls { Parting::WithALook } else { Parting::AtOnce };
@@ -254,7 +254,7 @@ impl Client {
         Ok(())
     }
 
-    /// The state of a resource, for messages.
+    /// Returns the state of a resource, for messages.
     pub(crate) async fn describe(&self, resource: &Resource) -> String {
         match self.look(resource).await {
             Ok(seen) => format!("holders {:?}, waiting {:?}", seen.holders, seen.waiting),
@@ -271,7 +271,7 @@ enum Parting {
 }
 
 impl Waiting {
-    /// The grant, which must come within `limit`.
+    /// Returns the grant, which must come within `limit`.
     pub(crate) async fn granted(self, limit: Duration, why: &str) -> Checked<Taken> {
         match tokio::time::timeout(limit, self.task).await {
             Ok(taken) => {

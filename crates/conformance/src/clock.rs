@@ -31,7 +31,8 @@ impl Clock for SteadyClock {
     }
 }
 
-/// Patience that ends after `wait`, by a task of the present runtime. It is what the engine does, in three lines.
+/// Patience that ends after `wait`, by a task of the present runtime. It is what the engine does, in three
+/// lines.
 pub fn patience_for(clock: &Arc<dyn Clock>, wait: Duration) -> Patience {
     let patience = Patience::until(Arc::clone(clock), clock.now().after(wait));
     let ends = patience.clone();

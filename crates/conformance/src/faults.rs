@@ -1,7 +1,7 @@
 //! What leases in rows have to show when their server dies, forgets, hangs, or lets others be first.
 //!
-//! Ground rules: for tests only, so what must not fail panics. A server brings its faults; what is expected of a backend is
-//! written here, once.
+//! Ground rules: for tests only, so what must not fail panics. A server brings its faults; what is expected
+//! of a backend is written here, once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,8 +53,8 @@ pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
     assert!(matches!(release(&*there, &next).await, Release::Freed));
 }
 
-/// A server that does not answer is away, which is said by the backend's own limit of time, and what is held is held when
-/// it comes back.
+/// A server that does not answer is away, which is said by the backend's own limit of time, and what is
+/// held is held when it comes back.
 ///
 /// # Panics
 /// Where that is not so.
@@ -101,8 +101,8 @@ pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
     }
 }
 
-/// Waits that are given up at any point leave nobody in the line; as many as `LEASEHOLD_CANCELLED` says, else a few
-/// hundred.
+/// Waits that are given up at any point leave nobody in the line; as many as `LEASEHOLD_CANCELLED` says,
+/// else a few hundred.
 ///
 /// # Panics
 /// Where one is granted, or leaves a place.

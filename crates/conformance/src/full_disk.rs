@@ -6,8 +6,8 @@ use leasehold_core::{Backend, Claim, Effect, FailureKind, Grant, Note, Release, 
 
 use crate::hand::{LONG, claim, hold, look_once, release, renew};
 
-/// Newcomers are refused, sooner or later, and told why; what has a page goes on in it. `fill` leaves no room. Answers the
-/// claim on `held` that still holds, with its grant.
+/// Newcomers are refused, sooner or later, and told why; what has a page goes on in it. `fill` leaves no
+/// room. Answers the claim on `held` that still holds, with its grant.
 ///
 /// # Panics
 /// Where that is not so.

@@ -1,4 +1,5 @@
-//! A backend driven by hand, for its own tests of faults: single calls, and calls repeated as the engine does.
+//! A backend driven by hand, for its own tests of faults: single calls, and calls repeated as the engine
+//! does.
 //!
 //! Ground rules: for tests only, so what must not fail panics. All on one steady clock of its own.
 
@@ -15,7 +16,7 @@ use crate::SteadyClock;
 /// A ttl that no test outlives.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// A clock that counts suspend.
+/// Returns a clock that counts suspend.
 pub fn clock() -> Arc<dyn Clock> {
     Arc::new(SteadyClock::new())
 }
@@ -26,7 +27,7 @@ pub fn resource(name: &str) -> Resource {
     must(Resource::new(name))
 }
 
-/// A new claim on all of a resource.
+/// Returns a new claim on all of a resource.
 ///
 /// # Panics
 /// Where it is no name, or the system has no randomness.

@@ -1,7 +1,7 @@
 //! What leases in rows have to show when a transaction of somebody else keeps one of the rows locked.
 //!
-//! Ground rules: for tests only, so what must not fail panics. A server brings the stranger; what is expected of a backend is
-//! written here, once.
+//! Ground rules: for tests only, so what must not fail panics. A server brings the stranger; what is
+//! expected of a backend is written here, once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use crate::hand::{LONG, claim, hold, look_once, release, renew_at_last};
 /// Name of the row that the stranger keeps.
 pub const LOCKED: &str = "job 333";
 
-/// Checks that one locked row delays and fails no renewal, release or acquisition of a thousand others, and that only its own
-/// claim is answered for with its name. `lock` returns when the stranger has the row, and `unlock` when it has ended.
+/// Checks that one locked row delays and fails no renewal, release or acquisition of a thousand others, and
+/// that only its own claim is answered for with its name. `lock` returns when the stranger has the row, and
+/// `unlock` when it has ended.
 ///
 /// The statements of `backend` may wait for a row for longer than [`LIMIT`], so that one that waits is found.
 ///
@@ -32,7 +33,8 @@ pub async fn a_locked_row_delays_nothing_else(
     }
     let is_locked = |claim: &Claim| claim.resource.as_str() == LOCKED;
     lock().await;
-    // What is known of a row that did not answer is forgotten, so the second and the third batch go other ways.
+    // What is known of a row that did not answer is forgotten, so the second and the third batch go other
+    // ways.
     for _ in 0..3 {
         for (claim, renewal) in claims.iter().zip(renew_all(&**backend, &claims).await) {
             match renewal {

@@ -38,10 +38,11 @@ pub enum Outcome {
 }
 
 impl Law {
-    /// Checks whether the subject keeps this law. Needs a tokio runtime with time and I/O, several threads at best.
+    /// Checks whether the subject keeps this law. Needs a tokio runtime with time and I/O, several threads
+    /// at best.
     ///
-    /// What came too late is tried again, twice at most, where the machine itself lost time meanwhile; a breach
-    /// that no delay explains is final at once.
+    /// What came too late is tried again, twice at most, where the machine itself lost time meanwhile; a
+    /// breach that no delay explains is final at once.
     pub async fn check(&self, subject: &dyn Subject) -> Outcome {
         let mut tries = 1;
         loop {

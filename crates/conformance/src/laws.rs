@@ -1,7 +1,7 @@
 //! The checks, one file a law.
 //!
-//! Each check is an async function over a [`Trial`](crate::trial::Trial) that uses only names of its own, so that
-//! all of them can run at once on one store. The list of them is in `list.rs`.
+//! Each check is an async function over a [`Trial`](crate::trial::Trial) that uses only names of its own,
+//! so that all of them can run at once on one store. The list of them is in `list.rs`.
 
 pub(crate) mod adoption;
 pub(crate) mod batch;

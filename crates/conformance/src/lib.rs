@@ -1,9 +1,9 @@
 //! The laws every leasehold backend keeps, as a test suite that any backend runs, ours or foreign.
 //!
-//! Ground rules: the suite knows backends only through the seam of `leasehold-core`, and runs whole. A backend opts
-//! out of a law only through its [`Profile`](leasehold_core::Profile), and the suite checks that the opt-out is true:
-//! one that admits no counted shares must refuse them, one that polls must not block, one that has no fences must
-//! show none.
+//! Ground rules: the suite knows backends only through the seam of `leasehold-core`, and runs whole. A
+//! backend opts out of a law only through its [`Profile`](leasehold_core::Profile), and the suite checks
+//! that the opt-out is true: one that admits no counted shares must refuse them, one that polls must not
+//! block, one that has no fences must show none.
 //!
 //! # How to run it
 //!
@@ -31,17 +31,20 @@
 //! # leasehold_conformance::prove("profile::what_is_free_is_granted_at_once", &conformance_subject());
 //! ```
 //!
-//! The tests are named after the laws, so `cargo test wake::` runs those about waking. They may all run at once on
-//! one store: each law uses names that no other uses. The suite brings its own runtime.
+//! The tests are named after the laws, so `cargo test wake::` runs those about waking. They may all run at
+//! once on one store: each law uses names that no other uses. The suite brings its own runtime.
 //!
-//! - **Several ways to connect** (polling, notifying) are several subjects: one `suite!` each, in a module each.
-//! - **Other processes**: implement [`Subject::taker`], and write one more test for the process that is killed and
-//!   stopped; see [`taker`].
+//! - **Several ways to connect** (polling, notifying) are several subjects: one `suite!` each, in a module
+//!   each.
+//! - **Other processes**: implement [`Subject::taker`], and write one more test for the process that is
+//!   killed and stopped; see [`taker`].
 //! - **No server on this machine**: [`Subject::open`] answers `None`, and the law is passed over.
-//! - **What is not promised** is said on stderr, also by tests that pass:
-//!   `LEASEHOLD-OPTED-OUT order::a_line_of_ten_is_granted_in_order the mem backend cannot give order «first come, first served»…`.
+//! - **What is not promised** is said on stderr, also by tests that pass: `LEASEHOLD-OPTED-OUT
+//!   order::a_line_of_ten_is_granted_in_order the mem backend cannot give order «first come, first
+//!   served»…`.
 //!
-//! `examples/tiny.rs` is a whole backend to begin from; it also shows how to go through [`laws`] without a test harness.
+//! `examples/tiny.rs` is a whole backend to begin from; it also shows how to go through [`laws`] without a
+//! test harness.
 //!
 //! # The laws
 //!
@@ -64,14 +67,15 @@
 //! # What the suite cannot show
 //!
 //! It has no hand on the way to the server. That a lost answer is reported with
-//! [`Effect::Unknown`](leasehold_core::Effect::Unknown), that a server that is away is `Unavailable`, and what a
-//! failover does are for the backend's own tests, with a connection that can be cut. Neither can it prove a race
-//! absent: it runs many, at random.
+//! [`Effect::Unknown`](leasehold_core::Effect::Unknown), that a server that is away is `Unavailable`, and
+//! what a failover does are for the backend's own tests, with a connection that can be cut. Neither can it
+//! prove a race absent: it runs many, at random.
 //!
 //! # Machines that are busy
 //!
-//! What must never happen is checked without regard to time. What must happen *in time* has bounds far above what
-//! it takes, and counts as broken only where the machine itself kept time meanwhile; otherwise it is tried again.
+//! What must never happen is checked without regard to time. What must happen *in time* has bounds far
+//! above what it takes, and counts as broken only where the machine itself kept time meanwhile; otherwise
+//! it is tried again.
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,7 @@
 use crate::law::{Law, Outcome};
 use crate::subject::Subject;
 
-/// All laws, in the order in which a new backend should be made to keep them.
+/// Returns all laws, in the order in which a new backend should be made to keep them.
 pub fn laws() -> &'static [Law] {
     LAWS
 }
@@ -32,12 +32,13 @@ pub fn prove(name: &str, subject: &dyn Subject) {
     }
 }
 
-/// The path of the running test, which libtest gives to its thread.
+/// Returns the path of the running test, which libtest gives to its thread.
 fn test_name(law: &str) -> String {
     std::thread::current().name().unwrap_or(law).to_owned()
 }
 
-/// Writes past libtest's capture, which hides what a passing test prints. A closed stderr is no reason to fail.
+/// Writes past libtest's capture, which hides what a passing test prints. A closed stderr is no reason to
+/// fail.
 fn report(line: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }

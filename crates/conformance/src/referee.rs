@@ -20,7 +20,7 @@ struct Field {
 }
 
 impl Referee {
-    /// The highest fence so far: a grant that is asked for from now on must be above it.
+    /// Returns the highest fence so far: a grant that is asked for from now on must be above it.
     pub(crate) fn floor(&self) -> Option<Fence> {
         self.field().highest
     }

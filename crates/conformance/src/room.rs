@@ -6,8 +6,8 @@ use leasehold_core::{Backend, Release, Severity};
 
 use crate::hand::{LONG, claim, hold, look_once, release};
 
-/// Where two connections may hold a lock, an examination says so, and a third lock is refused with what to do, until one of
-/// them is free.
+/// Where two connections may hold a lock, an examination says so, and a third lock is refused with what to
+/// do, until one of them is free.
 ///
 /// # Panics
 /// Where that is not so.

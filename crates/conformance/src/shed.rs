@@ -1,8 +1,8 @@
-//! What a backend over ShedLock's table has to show beside a scheduler that sends ShedLock's documented statements
-//! through another client.
+//! What a backend over ShedLock's table has to show beside a scheduler that sends ShedLock's documented
+//! statements through another client.
 //!
-//! Ground rules: for tests only, so what must not fail panics. A database brings its statements; what is expected of
-//! them is written here, once.
+//! Ground rules: for tests only, so what must not fail panics. A database brings its statements; what is
+//! expected of them is written here, once.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,8 @@ pub trait Scheduler: Sync {
 /// What the scheduler writes into `locked_by`.
 pub const HOST: &str = "app-1";
 
-/// What one leaves behind the other takes when its time is over, or when it is broken; and no row is ever deleted.
+/// What one leaves behind the other takes when its time is over, or when it is broken; and no row is ever
+/// deleted.
 ///
 /// # Panics
 /// Where that is not so.
@@ -75,7 +76,8 @@ pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: 
     assert!(is_busy(backend, &ours).await, "at least for half a minute");
 }
 
-/// What one leaves behind the other takes when its time is over, and what comes late from the one spares the other.
+/// What one leaves behind the other takes when its time is over, and what comes late from the one spares
+/// the other.
 ///
 /// # Panics
 /// Where it does not.

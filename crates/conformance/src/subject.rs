@@ -11,21 +11,23 @@ use leasehold_core::Backend;
 /// A backend under examination: how to connect to it, and how to do so from another process.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
-    /// One more client connection to the *same* store. It is called several times for one law; the connections
-    /// should share no more than those of two processes would.
+    /// One more client connection to the *same* store. It is called several times for one law; the
+    /// connections should share no more than those of two processes would.
     ///
     /// `None` where there is nothing to connect to on this machine: the law is skipped. Say why before, for
     /// instance with `skip` of `leasehold-testkit`.
     async fn open(&self) -> Option<Arc<dyn Backend>>;
 
-    /// A program that takes claims in the same store from a process of its own (see [`taker`](crate::taker)).
-    /// `None` where other processes cannot reach the store at all: the laws about crashes are then skipped.
+    /// Returns a program that takes claims in the same store from a process of its own (see
+    /// [`taker`](crate::taker)). `None` where other processes cannot reach the store at all: the laws about
+    /// crashes are then skipped.
     fn taker(&self) -> Option<TakerCommand> {
         None
     }
 
-    /// The ttl of claims that are left to run out. Laws wait for it several times: choose it short, but not so
-    /// short that a loaded machine cannot renew within it. It is kept within the range of the profile.
+    /// Returns the ttl of claims that are left to run out. Laws wait for it several times: choose it short,
+    /// but not so short that a loaded machine cannot renew within it. It is kept within the range of the
+    /// profile.
     fn ttl(&self) -> Duration {
         Duration::from_millis(500)
     }

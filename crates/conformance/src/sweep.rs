@@ -8,8 +8,8 @@ use leasehold_core::{Backend, Patience, Release, Renewal};
 
 use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, resource};
 
-/// A sweep empties the row whose claim is over, and no other. `sweep` spares nothing that is over, and answers how many
-/// rows it saw, emptied and removed.
+/// A sweep empties the row whose claim is over, and no other. `sweep` spares nothing that is over,
+/// and answers how many rows it saw, emptied and removed.
 ///
 /// # Panics
 /// Where it does anything else.

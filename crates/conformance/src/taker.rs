@@ -1,6 +1,7 @@
 //! A program that takes claims in a process of its own, so that the process can be stopped and killed.
 //!
-//! The suite starts it and talks to it by lines over stdin and stdout. The author of a backend writes its `main`:
+//! The suite starts it and talks to it by lines over stdin and stdout. The author of a backend writes its
+//! `main`:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -16,8 +17,9 @@
 //! [`serve_if_asked`]. See [`TakerCommand::test`](crate::TakerCommand::test).
 //!
 //! # Protocol
-//! One order a line, one answer a line, in order. Answers begin with `taker: `; what else appears on stdout is
-//! passed over. Names are written as [`Resource::escaped`] does, shares as `weight/capacity`, times in milliseconds.
+//! One order a line, one answer a line, in order. Answers begin with `taker: `; what else appears on stdout
+//! is passed over. Names are written as [`Resource::escaped`] does, shares as `weight/capacity`, times in
+//! milliseconds.
 //!
 //! | order | answers |
 //! |---|---|
@@ -63,8 +65,9 @@ pub fn serve(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) -> E
     }
 }
 
-/// Does nothing in an ordinary test run. Where the suite has started the test program as a taker, serves orders and
-/// then ends the process. Call it in a test of its own, whose name [`TakerCommand::test`](crate::TakerCommand::test) gets.
+/// Does nothing in an ordinary test run. Where the suite has started the test program as a taker, serves
+/// orders and then ends the process. Call it in a test of its own, whose name
+/// [`TakerCommand::test`](crate::TakerCommand::test) gets.
 pub fn serve_if_asked(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) {
     let Ok(place) = std::env::var(PLACE) else { return };
     let status = match run(open, &place) {
@@ -162,7 +165,7 @@ fn say(before: &str, answer: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// A name as one word.
+/// Returns a name as one word.
 fn word(resource: &Resource) -> String {
     resource.escaped(|byte| byte.is_ascii_alphanumeric(), MAX_WORD)
 }

@@ -59,17 +59,17 @@ impl Trial {
         Ok(Resource::new(&format!("{}{tail}", self.prefix))?)
     }
 
-    /// A new claim that does not run out during a law.
+    /// Returns a new claim that does not run out during a law.
     pub(crate) fn claim(&self, resource: &Resource, share: Share) -> Checked<Claim> {
         self.claim_for(resource, share, LONG)
     }
 
-    /// A new claim that is left to run out.
+    /// Returns a new claim that is left to run out.
     pub(crate) fn short(&self, resource: &Resource, share: Share) -> Checked<Claim> {
         self.claim_for(resource, share, self.ttl)
     }
 
-    /// A new claim with this ttl, or the nearest that the profile allows.
+    /// Returns a new claim with this ttl, or the nearest that the profile allows.
     pub(crate) fn claim_for(&self, resource: &Resource, share: Share, ttl: Duration) -> Checked<Claim> {
         let ttl = match self.profile.liveness {
             Liveness::Lease { min, max } => ttl.max(min).min(max),
@@ -103,8 +103,8 @@ impl Trial {
         !matches!(self.profile.liveness, Liveness::Lease { .. })
     }
 
-    /// How long a short claim may outlive the last that the server heard of its holder; `None` where its session is
-    /// seen to end.
+    /// How long a short claim may outlive the last that the server heard of its holder; `None` where its
+    /// session is seen to end.
     pub(crate) fn outlives(&self) -> Option<Duration> {
         match self.profile.liveness {
             Liveness::Lease { .. } => Some(self.ttl()),
@@ -142,8 +142,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The shares with which one holder is alone, as far as the backend admits them. What holds for a mutex must
-    /// hold for each of them.
+    /// Returns the shares with which one holder is alone, as far as the backend admits them. What holds for
+    /// a mutex must hold for each of them.
     pub(crate) fn alone(&self) -> Checked<Vec<Share>> {
         let shares = [Share::MUTEX, Share::WRITER, Share::permits(3, 3)?];
         Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
@@ -161,7 +161,8 @@ impl Trial {
         self.profile.admission != Admission::Permits || kind(one) == kind(other)
     }
 
-    /// What it takes, beside one claim of `share`, until one of the second of these is not admitted; and that one.
+    /// What it takes, beside one claim of `share`, until one of the second of these is not admitted; and
+    /// that one.
     pub(crate) fn fill(&self, share: Share) -> Checked<(Vec<Share>, Share)> {
         if !share.is_counted() {
             return Ok((Vec::new(), if share.is_exclusive() { share } else { Share::WRITER }));
@@ -173,8 +174,8 @@ impl Trial {
         Ok(((share.weight()..share.capacity()).map(|_| share).collect(), share))
     }
 
-    /// How long after an event a waiter may learn of it at the latest. What a notifying backend may fall back on
-    /// when word does not come is slower than this, so that it cannot hide a lost wake-up.
+    /// How long after an event a waiter may learn of it at the latest. What a notifying backend may fall
+    /// back on when word does not come is slower than this, so that it cannot hide a lost wake-up.
     pub(crate) fn promise(&self, longest_hint: Duration) -> Duration {
         if self.polls() { longest_hint + WAKE } else { WAKE }
     }

@@ -25,7 +25,8 @@ use crate::{
 /// 5. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
 /// 6. **Order**: fences rise strictly per resource; a backend that promises FIFO grants in line order.
 /// 7. **Own only**: a release or renewal never touches another's claim.
-/// 8. **Wake**: a waiter learns of a release within the profile's promise; no wake-up is lost between look and wait.
+/// 8. **Wake**: a waiter learns of a release within the profile's promise; no wake-up is lost between look
+///    and wait.
 ///
 /// The engine never drops a future of this trait midway; a backend need not be cancel safe.
 #[async_trait]
@@ -38,24 +39,25 @@ pub trait Backend: Any + Debug + Send + Sync {
         None
     }
 
-    /// The registers of the same store, where it has them; see [`Registers`].
+    /// Returns the registers of the same store, where it has them; see [`Registers`].
     fn registers(&self) -> Option<&dyn Registers> {
         None
     }
 
-    /// Whether another client goes on with a granted claim by contending for it: it is answered with the fence of the grant,
-    /// its note is seen from then on, and the end of the first client does not end the claim.
+    /// Whether another client goes on with a granted claim by contending for it: it is answered with the
+    /// fence of the grant, its note is seen from then on, and the end of the first client does not end the
+    /// claim.
     ///
     /// Not where a connection or a process keeps what it holds.
     fn adopts(&self) -> bool {
         false
     }
 
-    /// This client has done with a granted claim that another one may go on with. If none does, the claim ends with its
-    /// lease; if one does, nothing of this client ends it.
+    /// This client has done with a granted claim that another one may go on with. If none does, the claim
+    /// ends with its lease; if one does, nothing of this client ends it.
     ///
-    /// Only for backends that [adopt](Backend::adopts), and only those have something to do here whose client itself ends what
-    /// it does not renew.
+    /// Only for backends that [adopt](Backend::adopts), and only those have something to do here whose
+    /// client itself ends what it does not renew.
     fn forgo(&self, _claim: &Claim) {}
 
     /// One step towards holding the claim.
@@ -72,32 +74,35 @@ pub trait Backend: Any + Debug + Send + Sync {
 
     /// Names the part of the store that answers for this claim: a server of several, a shard, a session.
     ///
-    /// Claims of different parts never go in one call of [`renew`](Backend::renew) or [`release`](Backend::release), so a part
-    /// that hangs holds back the answers for its own claims only, and the engine limits the calls in flight of each part by
-    /// itself. It is asked before each call, so it may change, and a wrong answer costs isolation, not safety. It must not
-    /// block, and should have few different values: each one is a call of its own. Leave it as it is where one server answers
-    /// for everything.
+    /// Claims of different parts never go in one call of [`renew`](Backend::renew) or
+    /// [`release`](Backend::release), so a part that hangs holds back the answers for its own claims only,
+    /// and the engine limits the calls in flight of each part by itself. It is asked before each call, so
+    /// it may change, and a wrong answer costs isolation, not safety. It must not block, and should have
+    /// few different values: each one is a call of its own. Leave it as it is where one server answers for
+    /// everything.
     fn part(&self, _claim: &Claim) -> u64 {
         0
     }
 
     /// Extends each claim by its ttl from now; never shortens, never resurrects. Answers in order.
     ///
-    /// A batch may be larger than the profile's maximum; the backend cuts it. All claims of a batch are of one
-    /// [part](Backend::part).
+    /// A batch may be larger than the profile's maximum; the backend cuts it. All claims of a batch are of
+    /// one [part](Backend::part).
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal>;
 
-    /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order. All are of one [part](Backend::part).
+    /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order. All are of one
+    /// [part](Backend::part).
     async fn release(&self, batch: &[&Claim]) -> Vec<Release>;
 
     /// Takes a claim away from whoever has it, for an operator who has seen it.
     ///
-    /// Unlike a release it may be of another client, and end more: where a connection keeps what it holds, only its end
-    /// takes a claim away, and all else that it holds goes along. It ends nothing where the claim is not there any more.
+    /// Unlike a release it may be of another client, and end more: where a connection keeps what it holds,
+    /// only its end takes a claim away, and all else that it holds goes along. It ends nothing where the
+    /// claim is not there any more.
     ///
     /// # Errors
-    /// `Denied` where the server does not let this user do it, `Unsupported` where nobody can by way of this store. Another
-    /// [`Failure`] whose effect is `Unknown` may have ended it.
+    /// `Denied` where the server does not let this user do it, `Unsupported` where nobody can by way of
+    /// this store. Another [`Failure`] whose effect is `Unknown` may have ended it.
     async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
         match self.release(&[claim]).await.pop() {
             Some(Release::Freed) => Ok(Broken::Ended { beside: Vec::new() }),
@@ -110,8 +115,8 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// Holders and line of a resource. With `seen`, waits until the version is another one or patience ends,
     /// and answers with what there is then.
     ///
-    /// A backend that hears of no changes answers at once with the version that was seen; the engine asks again after a
-    /// pause.
+    /// A backend that hears of no changes answers at once with the version that was seen; the engine asks
+    /// again after a pause.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -136,9 +141,10 @@ pub trait Backend: Any + Debug + Send + Sync {
 
     /// What of this store's set-up helps or hurts locks with leases of `ttl`, for a person to read.
     ///
-    /// It asks the server and changes nothing on it, and it does not fail: what may not be asked, or was not
-    /// answered, is a finding of its own. What can be found out over the seam, such as how long a round trip takes,
-    /// is not looked for in here. Without anything of its own to say a backend leaves this as it is.
+    /// It asks the server and changes nothing on it, and it does not fail: what may not be asked, or was
+    /// not answered, is a finding of its own. What can be found out over the seam, such as how long a round
+    /// trip takes, is not looked for in here. Without anything of its own to say a backend leaves this as
+    /// it is.
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()

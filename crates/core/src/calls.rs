@@ -1,8 +1,8 @@
 //! What one that waits hears of calls to others, and when it is to look after them.
 //!
-//! Those that live answer within milliseconds, and those who wait hear of that, too: as long as nobody died, nobody looks. Where a
-//! call stays unanswered, all who hear of it look at slightly different times. The first that calls more of the line is heard by
-//! the others, which then wait again.
+//! Those that live answer within milliseconds, and those who wait hear of that, too: as long as nobody
+//! died, nobody looks. Where a call stays unanswered, all who hear of it look at slightly different times.
+//! The first that calls more of the line is heard by the others, which then wait again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl CallWatch {
         *self = CallWatch { last_unused: self.last_unused, ..CallWatch::default() };
     }
 
-    /// Notes that something became free at `now` for which nobody was called. One in front that cannot use it may be dead, and
-    /// is challenged by a look; those that live are not challenged for each release.
+    /// Notes that something became free at `now` for which nobody was called. One in front that cannot use
+    /// it may be dead, and is challenged by a look; those that live are not challenged for each release.
     pub fn freed(&mut self, now: Moment) {
         if self.unused.is_none() {
             self.unused = Some(self.last_unused.map_or(now, |last| now.max(last.after(CHALLENGE_AFTER))));
@@ -56,8 +56,8 @@ impl CallWatch {
         self.last = Some(now);
     }
 
-    /// When to look: because of what became free, when a look calls more of the line, or when the first that was called is
-    /// passed over. `None` where nothing became free and all have answered.
+    /// When to look: because of what became free, when a look calls more of the line, or when the first
+    /// that was called is passed over. `None` where nothing became free and all have answered.
     pub fn look_at(&self) -> Option<Moment> {
         [self.unused, self.unanswered_at()].into_iter().flatten().min()
     }
@@ -80,8 +80,8 @@ impl CallWatch {
 
 /// Delays a look of one that has so many waiters before it, where several look because of one moment.
 ///
-/// The others hear what the first look found. So few look at once, whichever of them live, and the last of a long line is
-/// late by a fraction of what a call may take.
+/// The others hear what the first look found. So few look at once, whichever of them live, and the last of
+/// a long line is late by a fraction of what a call may take.
 pub fn stagger(behind: u32) -> Duration {
     STEP.mul_f64(f64::from(behind).ln_1p() / std::f64::consts::LN_2)
 }

@@ -35,12 +35,12 @@ impl ClaimId {
         ClaimId(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// The id as 32 lower-case hexadecimal digits, as backends write it down.
+    /// Returns the id as 32 lower-case hexadecimal digits, as backends write it down.
     pub fn to_hex(self) -> String {
         // Written for every request: digit by digit, since formatting makes a string for each byte.
         let mut text = String::with_capacity(32);
@@ -50,7 +50,8 @@ impl ClaimId {
         text
     }
 
-    /// A public name of the claim, which is of no use to end it: 32 hexadecimal digits of BLAKE3 over the id.
+    /// Returns a public name of the claim, which is of no use to end it: 32 hexadecimal digits of BLAKE3
+    /// over the id.
     pub fn tag(self) -> String {
         let digest =
             blake3::Hasher::new_derive_key("leasehold claim tag v1").update(&self.0).finalize().to_hex();

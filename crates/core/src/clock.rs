@@ -72,7 +72,7 @@ impl fmt::Debug for Moment {
 
 /// Tells the time of one machine. Implementations must never go back.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The present moment.
+    /// Returns the present moment.
     fn now(&self) -> Moment;
 }
 

@@ -1,8 +1,8 @@
 //! Who waits for whom, and who of them can never go on: the graph of waits as pure code.
 //!
-//! Ground rules: what is known of a wait is what its [`Announced`] says, and what is known of a resource is its
-//! [`Snapshot`]. Whoever holds and is not known to wait counts as one who goes on and lets go. Whoever waits ahead in a line
-//! counts as one who stays until it is his turn. No I/O and no clock.
+//! Ground rules: what is known of a wait is what its [`Announced`] says, and what is known of a resource is
+//! its [`Snapshot`]. Whoever holds and is not known to wait counts as one who goes on and lets go. Whoever
+//! waits ahead in a line counts as one who stays until it is his turn. No I/O and no clock.
 
 mod announced;
 
@@ -16,14 +16,16 @@ use crate::{ClaimId, Resource, Share, Snapshot};
 /// Waits of which each can only go on after another of them has: without help none ever does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deadlock {
-    /// Who waits: first the one who is to give up, then each behind one who waits for it, as far as that goes.
+    /// Who waits: first the one who is to give up, then each behind one who waits for it, as far as that
+    /// goes.
     pub waits: Vec<Blocked>,
 }
 
 /// One wait of a [`Deadlock`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocked {
-    /// The claim by which the wait is announced. Whoever has it can end that announcement, so it is not printed.
+    /// The claim by which the wait is announced. Whoever has it can end that announcement, so it is not
+    /// printed.
     pub id: ClaimId,
     /// Who waits, in the words of his note.
     pub who: String,
@@ -35,10 +37,11 @@ pub struct Blocked {
     pub holds: Vec<Resource>,
 }
 
-/// Looks for waits that can never end by themselves, among those that are announced and in the lines that they wait in.
+/// Looks for waits that can never end by themselves, among those that are announced and in the lines that
+/// they wait in.
 ///
-/// Each is found by itself: of those who wait behind a deadlock, without being waited for in it, none is named. A line that
-/// is not given counts as one that moves.
+/// Each is found by itself: of those who wait behind a deadlock, without being waited for in it, none is
+/// named. A line that is not given counts as one that moves.
 pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
     let graph = Graph::of(waits, lines);
     let reached: Vec<HashSet<usize>> = (0..waits.len()).map(|wait| graph.reached_from(wait)).collect();
@@ -99,7 +102,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Whose waits would have to end before this one can, given who can never go on; none where it does without that.
+    /// Whose waits would have to end before this one can, given who can never go on; none where it does
+    /// without that.
     fn in_the_way_of(&self, wait: usize, stuck: &[bool]) -> Vec<usize> {
         let Announced { resource, share, asks, .. } = &self.waits[wait];
         let Some(line) = self.lines.get(resource).filter(|_| stuck[wait]) else { return Vec::new() };
@@ -134,7 +138,8 @@ impl<'a> Graph<'a> {
         reached
     }
 
-    /// These waits in the order in which they are told: whoever is to give up, and each behind whom it waits for.
+    /// These waits in the order in which they are told: whoever is to give up, and each behind whom it
+    /// waits for.
     fn told(&self, among: &HashSet<usize>) -> Vec<Blocked> {
         let mut left: Vec<usize> = among.iter().copied().collect();
         // Whoever was the last to say that it waits; all who look see the same.

@@ -68,7 +68,7 @@ impl Failure {
         self
     }
 
-    /// The text for a person.
+    /// Returns the text for a person.
     pub fn detail(&self) -> &str {
         &self.detail
     }

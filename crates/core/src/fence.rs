@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// none), `seq` is the server's own counter or revision, `sub` is advanced inside a process when a held
 /// lock is handed from one task to the next without asking the server.
 ///
-/// Its text and its bytes sort as the fence itself does. The text of the common case, no epoch and no `sub`, is the
-/// counter as twenty decimal digits, so `int()`, `sort -n` and SQL read it as a number:
+/// Its text and its bytes sort as the fence itself does. The text of the common case, no epoch and no
+/// `sub`, is the counter as twenty decimal digits, so `int()`, `sort -n` and SQL read it as a number:
 ///
 /// ```
 /// use leasehold_core::Fence;
@@ -56,7 +56,7 @@ impl Fence {
         }
     }
 
-    /// The fence as one signed integer for a column or a header, where it fits.
+    /// Returns the fence as one signed integer for a column or a header, where it fits.
     ///
     /// `None` where the fence has an epoch or a `sub`, or the counter passes `i64::MAX`: a number that left
     /// these out would not rise strictly, so there is none.
@@ -128,7 +128,8 @@ pub struct ParseFenceError;
 pub enum Grade {
     /// There is no fence.
     None,
-    /// Rises while the server keeps its data; after a loss of data it rises by the server's wall clock at best.
+    /// Rises while the server keeps its data; after a loss of data it rises by the server's wall clock at
+    /// best.
     BestEffort,
     /// Rises also over a failover, by an epoch, with the exceptions that the backend's page names.
     AcrossFailover,

@@ -27,7 +27,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding of which only the facts are known yet.
+    /// Returns a finding of which only the facts are known yet.
     pub fn new(topic: &'static str, severity: Severity, found: impl Into<String>) -> Finding {
         Finding { topic, severity, found: found.into(), meaning: String::new(), advice: String::new() }
     }
@@ -64,7 +64,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The word for it, stable, in small letters.
+    /// Returns the word for it, stable, in small letters.
     pub fn word(self) -> &'static str {
         match self {
             Severity::Good => "good",

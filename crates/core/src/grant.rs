@@ -13,8 +13,8 @@ use crate::{Fence, Moment};
 /// The server said yes.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// Local time *before* the request that was granted left this process. Validity is counted from here, never
-    /// from the arrival of the reply, which may have waited in a socket while the lease ran out.
+    /// Local time *before* the request that was granted left this process. Validity is counted from here,
+    /// never from the arrival of the reply, which may have waited in a socket while the lease ran out.
     pub asked_at: Moment,
     /// The fencing token, where the backend has one.
     pub fence: Option<Fence>,
@@ -42,7 +42,8 @@ pub enum LossCause {
     Forked,
     /// It was handed over, and is somebody else's to hold.
     HandedOver,
-    /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews failed.
+    /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews
+    /// failed.
     RenewalEnded,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Display for LossCause {
 pub struct LossTrigger(Arc<Loss>);
 
 impl LossTrigger {
-    /// A trigger and the signal that it sets off.
+    /// Returns a trigger and the signal that it sets off.
     pub fn new() -> (LossTrigger, LossSignal) {
         let loss = Arc::new(Loss { cause: watch::Sender::new(None), listeners: Mutex::default() });
         (LossTrigger(loss.clone()), LossSignal(loss))
@@ -74,8 +75,8 @@ impl LossTrigger {
 
     /// Says that the claim is lost. The first cause stays.
     ///
-    /// Those who [listen](LossSignal::on_loss) are called before this comes back, so no lock may be held that they need. One
-    /// that panics keeps the call from none of the others, and does not end this.
+    /// Those who [listen](LossSignal::on_loss) are called before this comes back, so no lock may be held
+    /// that they need. One that panics keeps the call from none of the others, and does not end this.
     pub fn fire(&self, cause: LossCause) {
         let first = self.0.cause.send_if_modified(|present| {
             let first = present.is_none();
@@ -112,16 +113,16 @@ impl LossSignal {
         }
     }
 
-    /// The cause, where the claim is lost already.
+    /// Returns the cause, where the claim is lost already.
     pub fn cause(&self) -> Option<LossCause> {
         *self.0.cause.borrow()
     }
 
-    /// Calls `tell` once, when the claim is lost; at once where it is already. Not after what is returned was dropped, though
-    /// a call that has begun goes on.
+    /// Calls `tell` once, when the claim is lost; at once where it is already. Not after what is returned
+    /// was dropped, though a call that has begun goes on.
     ///
-    /// It is called by whoever finds the loss, and must neither block nor panic. No task waits meanwhile, so a claim that is held
-    /// for a moment only costs nobody a change of tasks.
+    /// It is called by whoever finds the loss, and must neither block nor panic. No task waits meanwhile,
+    /// so a claim that is held for a moment only costs nobody a change of tasks.
     pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> Listening {
         let mut listeners = self.0.listeners();
         // The cause is set before the listeners are called: one that finds none here is among those who are.
@@ -204,7 +205,7 @@ impl Proof {
         self.0.is_none()
     }
 
-    /// The kept value, where it is of this type.
+    /// Returns the kept value, where it is of this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.as_deref().and_then(|value| value.downcast_ref())
     }

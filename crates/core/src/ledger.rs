@@ -1,11 +1,12 @@
 //! The admission rule as pure code: the line of claims on one resource.
 //!
-//! *A claim is admitted iff the weights of all claims ahead of it plus its own fit the capacity.* The capacity
-//! is the smallest that any of these claims names. Claims ahead only leave, so admission is monotone: a
-//! claim that is admitted stays so until it leaves.
+//! *A claim is admitted iff the weights of all claims ahead of it plus its own fit the capacity.* The
+//! capacity is the smallest that any of these claims names. Claims ahead only leave, so admission is
+//! monotone: a claim that is admitted stays so until it leaves.
 //!
 //! No I/O and no clock: time is passed in and is the time of whoever keeps the ledger. This IS the
-//! implementation for stores that keep a ledger, and the oracle for those that decide by script, by lease or by sequence.
+//! implementation for stores that keep a ledger, and the oracle for those that decide by script, by lease
+//! or by sequence.
 
 use std::time::Duration;
 
@@ -17,13 +18,14 @@ pub use text::DamagedLedger;
 
 /// How long the line waits for a claim whose turn has come and that does not take it, before it passes on.
 ///
-/// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than this.
+/// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than
+/// this.
 pub const CALL_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a called claim may leave its call unanswered before others in the line are called as well.
 ///
-/// Where one waiter died, others may have died with it. They are called while the grace of the first is still running, so
-/// that all who do not answer are passed over together.
+/// Where one waiter died, others may have died with it. They are called while the grace of the first is
+/// still running, so that all who do not answer are passed over together.
 pub const PROBE_AFTER: Duration = Duration::from_millis(250);
 
 /// How long a call is unanswered before its claim counts as silent, and lets the line call further.
@@ -33,15 +35,17 @@ pub const SILENT_AFTER: Duration = Duration::from_millis(400);
 
 /// How far from its head the line calls for each claim that is silent; all of it where as many are.
 ///
-/// One dead waiter costs those that live no more than so many looks, and all that died are called in the second step.
+/// One dead waiter costs those that live no more than so many looks, and all that died are called in the
+/// second step.
 pub const PROBED_PER_SILENT: usize = 32;
 
 /// How long those who wait for word leave a claim alone that keeps them from what is free.
 ///
-/// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long as its place is
-/// kept. One of them looks after this time, and *challenges* it: it answers within [`CALL_GRACE`], or is passed over. Long
-/// enough that a waiter that lives, behind whom others wait for hours, has to answer only now and then. One that looks for
-/// another reason challenges a claim that was silent for as long as [`CALL_GRACE`].
+/// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long
+/// as its place is kept. One of them looks after this time, and *challenges* it: it answers within
+/// [`CALL_GRACE`], or is passed over. Long enough that a waiter that lives, behind whom others wait for
+/// hours, has to answer only now and then. One that looks for another reason challenges a claim that was
+/// silent for as long as [`CALL_GRACE`].
 pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 
 /// The most claims that may stand in one line.
@@ -67,8 +71,9 @@ pub struct Entry {
     pub until: Moment,
     /// When it came, or was granted.
     pub since: Moment,
-    /// Count of its signs of life: each grant, each renewal and each repeated ask is one more, also where the end does
-    /// not move. An observer that shares no clock with the others sees by it that the claim lives.
+    /// Count of its signs of life: each grant, each renewal and each repeated ask is one more, also where
+    /// the end does not move. An observer that shares no clock with the others sees by it that the claim
+    /// lives.
     pub beats: u64,
     /// What it says of itself.
     pub note: Note,
@@ -116,8 +121,8 @@ pub enum Verdict {
     Busy {
         /// How many claims are ahead of it, holders included.
         ahead: u32,
-        /// When the earliest of those ahead leaves unless it is heard of again, or when another ask is of use: to challenge
-        /// one of them, or to call more of the line.
+        /// When the earliest of those ahead leaves unless it is heard of again, or when another ask is of
+        /// use: to challenge one of them, or to call more of the line.
         earliest: Moment,
     },
     /// The line has [`MAX_LINE`] claims already.
@@ -136,12 +141,12 @@ impl Ledger {
         Ledger { entries, last: last.max(top) }
     }
 
-    /// The line, in order.
+    /// Returns the line, in order.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The last fence that was granted.
+    /// Returns the last fence that was granted.
     pub fn last_fence(&self) -> Fence {
         self.last
     }
@@ -151,7 +156,8 @@ impl Ledger {
         self.last = self.last.max(floor);
     }
 
-    /// Asks for admission. Repeating it with the same id answers the same, and keeps the place or the lease alive.
+    /// Asks for admission. Repeating it with the same id answers the same, and keeps the place or the lease
+    /// alive.
     ///
     /// The share of a claim is fixed when it first stands in line; a repeated ask cannot change it.
     pub fn contend(&mut self, ask: &Ask, now: Moment) -> Verdict {
@@ -245,7 +251,7 @@ impl Ledger {
         }
     }
 
-    /// The waiting claims whose turn has come, in order. They are to be woken.
+    /// Returns the waiting claims whose turn has come, in order. They are to be woken.
     pub fn called(&self) -> impl Iterator<Item = &Entry> {
         let called = self.called_up_to();
         self.entries[..called].iter().filter(|entry| entry.granted.is_none())
@@ -262,7 +268,8 @@ impl Ledger {
         })
     }
 
-    /// Finds where the part of the line ends in which every waiting claim is admitted, in one pass over the line.
+    /// Finds where the part of the line ends in which every waiting claim is admitted, in one pass over the
+    /// line.
     fn called_up_to(&self) -> usize {
         // What is held counts wherever it stands, as in `admits`; what waits counts for those behind it.
         let (mut load, mut capacity) = (0, u32::MAX);
@@ -292,13 +299,15 @@ impl Ledger {
         }
     }
 
-    /// Calls more of the line where calls go unanswered: for each claim that is silent, so many from the head that were
-    /// not heard of since the first of these calls. Answers when another ask calls more, never where none will.
+    /// Calls more of the line where calls go unanswered: for each claim that is silent, so many from the
+    /// head that were not heard of since the first of these calls. Answers when another ask calls more,
+    /// never where none will.
     ///
-    /// A claim that is called this way answers by asking again, which gives it its place back for the whole time. Those who do not
-    /// leave the line together, however many they are.
+    /// A claim that is called this way answers by asking again, which gives it its place back for the whole
+    /// time. Those who do not leave the line together, however many they are.
     fn probe(&mut self, place: Duration, now: Moment) -> Moment {
-        // Places that are no longer than a call do not show who was called; those of sessions end without a timer.
+        // Places that are no longer than a call do not show who was called; those of sessions end without a
+        // timer.
         if place <= CALL_GRACE || place == Duration::MAX {
             return Moment::NEVER;
         }
@@ -334,11 +343,12 @@ impl Ledger {
         now.after(SILENT_AFTER - next)
     }
 
-    /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index` from what is free
-    /// and was not heard of for as long as a call may take. Answers when another ask is of use, which is soon for a
-    /// claim that is new in the line; never where it is in nobody's way.
+    /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index`
+    /// from what is free and was not heard of for as long as a call may take. Answers when another ask is
+    /// of use, which is soon for a claim that is new in the line; never where it is in nobody's way.
     ///
-    /// The ends of places tell when their claims were heard of, as all of a line keep them for as long, which is `place`.
+    /// The ends of places tell when their claims were heard of, as all of a line keep them for as long,
+    /// which is `place`.
     fn challenge(&mut self, index: usize, is_new: bool, place: Duration, now: Moment) -> Moment {
         let share = self.entries[index].share;
         let first = self.called_up_to();
@@ -358,9 +368,10 @@ impl Ledger {
         blocker.until
     }
 
-    /// The rule itself, for a claim that stands behind the first `ahead` entries.
+    /// Returns the rule itself, for a claim that stands behind the first `ahead` entries.
     ///
-    /// What is held counts wherever it stands: one that passes the line is in nobody's way only while it fits.
+    /// What is held counts wherever it stands: one that passes the line is in nobody's way only while it
+    /// fits.
     fn admits(&self, ahead: usize, share: Share) -> bool {
         let mut load = u64::from(share.weight());
         let mut capacity = share.capacity();
@@ -388,7 +399,8 @@ impl Ledger {
         };
         match (known, ask.wait) {
             (Some(index), _) => self.entries[index] = entry,
-            // One that passes the line stands ahead of it, or those who wait would be counted as if it came after them.
+            // One that passes the line stands ahead of it, or those who wait would be counted as if it came
+            // after them.
             (None, Wait::Barging) => self.entries.insert(0, entry),
             (None, _) => self.entries.push(entry),
         }

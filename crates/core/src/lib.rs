@@ -5,8 +5,9 @@
 //! Time comes in as a [`Moment`], identity as bytes. What is here can therefore be tested by plain
 //! property tests, and a foreign backend depends on nothing else of leasehold.
 //!
-//! Start reading at [`Backend`]: it is the seam; [`Registers`] is a second one, which a store may have. [`Ledger`] is the admission rule as an executable
-//! specification; memory and file stores run it, the others are tested against it.
+//! Start reading at [`Backend`]: it is the seam; [`Registers`] is a second one, which a store may have.
+//! [`Ledger`] is the admission rule as an executable specification; memory and file stores run it, the
+//! others are tested against it.
 
 #![forbid(unsafe_code)]
 

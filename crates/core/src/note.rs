@@ -32,7 +32,7 @@ impl Note {
         Note(text[..end].into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

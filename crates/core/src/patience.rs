@@ -25,7 +25,8 @@ impl Patience {
         Patience { clock, deadline: None, ended: CancellationToken::new() }
     }
 
-    /// A wait up to `deadline`. Whoever makes it must also call [`Patience::end`] then: there is no timer in here.
+    /// A wait up to `deadline`. Whoever makes it must also call [`Patience::end`] then: there is no timer
+    /// in here.
     pub fn until(clock: Arc<dyn Clock>, deadline: Moment) -> Self {
         Patience { clock, deadline: Some(deadline), ended: CancellationToken::new() }
     }
@@ -37,12 +38,12 @@ impl Patience {
         patience
     }
 
-    /// The local time, for [`Grant::asked_at`](crate::Grant::asked_at).
+    /// Returns the local time, for [`Grant::asked_at`](crate::Grant::asked_at).
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
 
-    /// The clock behind [`Patience::now`].
+    /// Returns the clock behind [`Patience::now`].
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }

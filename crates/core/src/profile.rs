@@ -23,13 +23,13 @@ pub struct Profile {
     pub fencing: Grade,
     /// What can take a granted claim away.
     pub safety: Safety,
-    /// How long the place of a waiter that is not heard of any more stays in the line, or the ttl of its claim where that
-    /// is longer; zero where the server knows at once, or where there is no line.
+    /// How long the place of a waiter that is not heard of any more stays in the line, or the ttl of its
+    /// claim where that is longer; zero where the server knows at once, or where there is no line.
     pub place_ttl: Duration,
     /// The coarseness of the server's own clock, taken off the validity of every grant.
     pub granularity: Duration,
-    /// How much later than its ttl, or than `place_ttl` while it waits, a claim goes whose client died: what the server
-    /// adds to the time that it was asked for. Zero where it goes in time.
+    /// How much later than its ttl, or than `place_ttl` while it waits, a claim goes whose client died:
+    /// what the server adds to the time that it was asked for. Zero where it goes in time.
     pub overrun: Duration,
     /// The most claims that one `renew` call sends to the server in one request.
     pub renew_batch_max: usize,
@@ -45,8 +45,9 @@ pub enum Admission {
     Exclusive,
     /// One writer or many readers.
     SharedExclusive,
-    /// That, and one permit a claim of a capacity that all claims of one name agree on. A semaphore is another lock
-    /// there than the mutex or the read-write lock of its name: they do not exclude each other.
+    /// That, and one permit a claim of a capacity that all claims of one name agree on. A semaphore is
+    /// another lock there than the mutex or the read-write lock of its name: they do not exclude each
+    /// other.
     Permits,
     /// Any weight of any capacity, and all claims of one name under one rule, whatever their shares.
     Counted,
@@ -107,8 +108,9 @@ pub enum Liveness {
     },
     /// A session: a connection or a process that the server, or the kernel, watches.
     Session,
-    /// A session that the server ends when it has not heard of it for a while. Whatever the ttl of a claim says, its
-    /// holder may count on it for `valid` from when the last confirmed renewal was asked for, and no longer.
+    /// A session that the server ends when it has not heard of it for a while. Whatever the ttl of a claim
+    /// says, its holder may count on it for `valid` from when the last confirmed renewal was asked for, and
+    /// no longer.
     Heartbeat {
         /// What a grant or a renewal is good for.
         valid: Duration,
@@ -116,8 +118,8 @@ pub enum Liveness {
 }
 
 impl Liveness {
-    /// For how long the holder of a claim of this ttl may count on it after a confirmed renewal; `None` where there
-    /// is nothing to count because only a signal ends it.
+    /// For how long the holder of a claim of this ttl may count on it after a confirmed renewal; `None`
+    /// where there is nothing to count because only a signal ends it.
     pub fn valid_for(self, ttl: Duration) -> Option<Duration> {
         match self {
             Liveness::Lease { .. } => Some(ttl),

@@ -1,9 +1,9 @@
 //! One of several independent servers that decide together: the seam below a quorum.
 //!
-//! A member keeps, per resource, a **lock** that expires and a **record** that does not: the greatest fence that it
-//! has taken. Beside them it keeps one **mark** for all of its resources: an epoch, and the run of the server under
-//! which the mark was written. A member whose mark is of its present run is *armed*: it has forgotten nothing
-//! since, so a resource without a record of that epoch has had no fence in it.
+//! A member keeps, per resource, a **lock** that expires and a **record** that does not: the greatest fence
+//! that it has taken. Beside them it keeps one **mark** for all of its resources: an epoch, and the run of
+//! the server under which the mark was written. A member whose mark is of its present run is *armed*: it
+//! has forgotten nothing since, so a resource without a record of that epoch has had no fence in it.
 //!
 //! Members know nothing of each other. Which answers are enough is decided by a [`Ballot`].
 
@@ -18,7 +18,8 @@ use crate::{Claim, ClaimId, Failure, Fence, Note, Resource};
 
 pub use ballot::{Ballot, Counting, Verdict, common_kind, majority};
 
-/// One server of several. Each call is carried out by the server in one step, and has a time limit of the member's own.
+/// One server of several. Each call is carried out by the server in one step, and has a time limit of the
+/// member's own.
 #[async_trait]
 pub trait Member: Debug + Send + Sync {
     /// Where it is, for a person.
@@ -30,23 +31,23 @@ pub trait Member: Debug + Send + Sync {
     /// It cannot be reached, or may not be used.
     async fn recall(&self) -> Result<Memory, Failure>;
 
-    /// Writes a mark of `epoch` under the run that was heard, if both that run and the mark are still what was heard
-    /// and the epoch is greater than the mark's. Whether it did.
+    /// Writes a mark of `epoch` under the run that was heard, if both that run and the mark are still what
+    /// was heard and the epoch is greater than the mark's. Whether it did.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have written it.
     async fn mark(&self, heard: &Memory, epoch: u64) -> Result<bool, Failure>;
 
-    /// The first round: locks the resource if it is free or the claim's own already, for at least the claim's ttl,
-    /// and gives the lock the value `stamp`.
+    /// The first round: locks the resource if it is free or the claim's own already, for at least
+    /// the claim's ttl, and gives the lock the value `stamp`.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have locked it.
     async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure>;
 
-    /// The second round: takes the fence if the lock still has the value `stamp`, the run is still `run`, the mark is
-    /// of that run and of no greater epoch, and the record holds no greater fence. A mark of a lower epoch is raised
-    /// by the way. Whether the fence is taken now.
+    /// The second round: takes the fence if the lock still has the value `stamp`, the run is still
+    /// `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence. A
+    /// mark of a lower epoch is raised by the way. Whether the fence is taken now.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have taken it.
@@ -58,7 +59,8 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::recall`].
     async fn renew(&self, batch: &[Stay<'_>]) -> Result<Vec<Kept>, Failure>;
 
-    /// Locks a free resource for a claim that is known to hold. The lock gets a value that no second round names.
+    /// Locks a free resource for a claim that is known to hold. The lock gets a value that no second round
+    /// names.
     ///
     /// # Errors
     /// As [`Member::recall`].
@@ -73,14 +75,14 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::recall`].
     async fn look(&self, resource: &Resource) -> Result<Sight, Failure>;
 
-    /// The resources that are locked and whose names begin with `prefix`, and by whom.
+    /// Returns the resources that are locked and whose names begin with `prefix`, and by whom.
     ///
     /// # Errors
     /// As [`Member::recall`].
     async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure>;
 
-    /// Listens for news of a resource. It comes back when nothing more can be missed, or when it is known that
-    /// nothing can be heard for now.
+    /// Listens for news of a resource. It comes back when nothing more can be missed, or when it is known
+    /// that nothing can be heard for now.
     ///
     /// # Errors
     /// The server does not permit it.
@@ -90,7 +92,7 @@ pub trait Member: Debug + Send + Sync {
 /// Hears the news of one resource from one member.
 #[async_trait]
 pub trait Ear: Send {
-    /// The next news.
+    /// Returns the next news.
     async fn hear(&mut self) -> News;
 
     /// Whether news can be heard at present.
@@ -113,7 +115,7 @@ pub enum News {
 pub struct Stamp(u128);
 
 impl Stamp {
-    /// The stamp made of these bytes, which must come from the operating system's random source.
+    /// Returns the stamp made of these bytes, which must come from the operating system's random source.
     pub const fn from_bytes(bytes: [u8; 16]) -> Stamp {
         Stamp(u128::from_be_bytes(bytes))
     }
@@ -139,8 +141,8 @@ pub struct Memory {
     pub run: String,
     /// Its mark, of whatever run.
     pub mark: Option<Mark>,
-    /// When it was first seen without a mark of its run, in microseconds by its own clock; `None` where it is armed, and where
-    /// nobody has asked it for a lock since.
+    /// When it was first seen without a mark of its run, in microseconds by its own clock; `None` where it
+    /// is armed, and where nobody has asked it for a lock since.
     pub unarmed_since: Option<u64>,
     /// Its wall clock, in microseconds of the Unix epoch.
     pub unix_us: u64,
@@ -156,7 +158,7 @@ pub struct Mark {
 }
 
 impl Memory {
-    /// The epoch of a member that is armed.
+    /// Returns the epoch of a member that is armed.
     pub fn armed(&self) -> Option<u64> {
         self.mark.as_ref().filter(|mark| mark.run == self.run).map(|mark| mark.epoch)
     }
@@ -256,8 +258,8 @@ pub struct Seen {
     pub note: Note,
 }
 
-/// The fence of an acquisition that has the locks of these armed members: each with its epoch and the greatest
-/// fence of its record.
+/// Returns the fence of an acquisition that has the locks of these armed members: each with its epoch and
+/// the greatest fence of its record.
 ///
 /// The greatest epoch counts, with zero for whoever is behind it: a member that is armed in a lower epoch has
 /// forgotten nothing, so it has taken nothing in the greater one. `None` of no members at all.

@@ -1,8 +1,9 @@
-//! The second seam, which a backend may have: small values beside the locks, changed on a condition, and waited for.
+//! The second seam, which a backend may have: small values beside the locks, changed on a condition, and
+//! waited for.
 //!
-//! What several parties agree on without holding it, such as how far a latch has come or who waits for a condition, is
-//! kept in a register. It is not a lock: nobody owns it, and no lease ends it. What is built of registers is written
-//! once over this seam, as locks are over [`Backend`](crate::Backend).
+//! What several parties agree on without holding it, such as how far a latch has come or who waits for a
+//! condition, is kept in a register. It is not a lock: nobody owns it, and no lease ends it. What is built
+//! of registers is written once over this seam, as locks are over [`Backend`](crate::Backend).
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -16,11 +17,12 @@ use crate::{Effect, Failure, FailureKind, Patience, Resource, Safety, Waiting};
 /// A register and a lock may have the same name; they have nothing to do with each other.
 ///
 /// Promises, each a law of the conformance suite:
-/// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of several swaps
-///    on one seen state one takes effect at most.
+/// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of
+///    several swaps on one seen state one takes effect at most.
 /// 2. **Never by half**: a value is the one that was written, whole, or none.
 /// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
-/// 4. **Wake**: who waits for a change learns of it within what `waiting` promises, also of one between look and wait.
+/// 4. **Wake**: who waits for a change learns of it within what `waiting` promises, also of one between
+///    look and wait.
 /// 5. **Own kind only**: a value that was not written by a register is left as it is, and is a failure.
 ///
 /// As those of a backend, its futures are never dropped midway; they need not be cancel safe.
@@ -35,12 +37,13 @@ pub trait Registers: Debug + Send + Sync {
     /// A [`Failure`]; reading changes nothing.
     async fn read(&self, at: &Resource) -> Result<Registered, Failure>;
 
-    /// Writes, or removes, if what stands there is still what was seen. `None` where it is not: nothing was written.
+    /// Writes, or removes, if what stands there is still what was seen. `None` where it is not: nothing was
+    /// written.
     ///
     /// # Errors
-    /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one to be forgotten where the
-    /// store does not forget, both before anything is sent. After any other whose effect is `Unknown` a read tells
-    /// whether it was written, if the value says who wrote it.
+    /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one to be
+    /// forgotten where the store does not forget, both before anything is sent. After any other whose
+    /// effect is `Unknown` a read tells whether it was written, if the value says who wrote it.
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure>;
 
     /// What stands there as soon as that is something else than what was seen, or when patience ends.
@@ -91,15 +94,15 @@ pub struct Registered {
     pub value: Option<Vec<u8>>,
     /// Names this state.
     pub stamp: Stamp,
-    /// In how long the store forgets the value, by its own clock and rounded down; `None` where it never does, or where
-    /// there is no value.
+    /// In how long the store forgets the value, by its own clock and rounded down; `None` where it never
+    /// does, or where there is no value.
     pub left: Option<Duration>,
 }
 
 /// Names one state of a register, and says nothing else.
 ///
-/// No two values that were ever written under one name have the same stamp, even if they are equal. All the times in
-/// which there was no value may have the same one.
+/// No two values that were ever written under one name have the same stamp, even if they are equal. All the
+/// times in which there was no value may have the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp(pub String);
 

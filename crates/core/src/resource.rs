@@ -31,12 +31,13 @@ impl Resource {
         Ok(Resource(name.into()))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name in an alphabet and a length that a store can carry: never refused, injective while it fits.
+    /// Returns the name in an alphabet and a length that a store can carry: never refused, injective while
+    /// it fits.
     ///
     /// Bytes for which `plain` says yes stand for themselves, all others become `%XX`; `%` and `~` are
     /// always written as `%XX`. A result longer than `max` bytes is cut to its first 24 bytes at most,

@@ -45,7 +45,7 @@ impl Share {
         self.weight
     }
 
-    /// The load up to which this claim tolerates company.
+    /// Returns the load up to which this claim tolerates company.
     pub const fn capacity(self) -> u32 {
         self.capacity
     }
@@ -55,15 +55,16 @@ impl Share {
         self.weight == self.capacity
     }
 
-    /// Whether whoever holds this share has all that `wanted` gives, so that asking for it as well adds nothing.
+    /// Whether whoever holds this share has all that `wanted` gives, so that asking for it as well adds
+    /// nothing.
     pub fn covers(self, wanted: Share) -> bool {
         self == wanted
             || self.is_exclusive()
             || (self.capacity == wanted.capacity && self.weight > wanted.weight)
     }
 
-    /// Whether it takes a counting backend to admit this share; that of a mutex, a reader or a writer does not. All
-    /// permits of a semaphore do, since they have to exclude single ones.
+    /// Whether it takes a counting backend to admit this share; that of a mutex, a reader or a writer does
+    /// not. All permits of a semaphore do, since they have to exclude single ones.
     pub const fn is_counted(self) -> bool {
         !matches!(self, Share::MUTEX | Share::READER | Share::WRITER)
     }

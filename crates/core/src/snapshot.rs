@@ -22,13 +22,15 @@ pub struct Snapshot {
 /// One claim as others see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// The claim. Whoever has it can end the claim: this is what makes `break` possible, and why it is not printed.
+    /// The claim. Whoever has it can end the claim: this is what makes `break` possible, and why it is not
+    /// printed.
     pub id: ClaimId,
     /// How much it asks for.
     pub share: Share,
     /// Its fence, where it holds.
     pub fence: Option<Fence>,
-    /// Since when it holds or waits, in milliseconds of the Unix epoch on the server's clock; for display only.
+    /// Since when it holds or waits, in milliseconds of the Unix epoch on the server's clock; for display
+    /// only.
     pub since_unix_ms: Option<u64>,
     /// How long the server keeps it without hearing of it again; `None` where a session keeps it.
     pub remaining: Option<Duration>,

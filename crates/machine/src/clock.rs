@@ -6,7 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Reads the time since this machine started, suspend included.
 ///
-/// Processes in different time namespaces read different times; see [`time_namespace`](crate::time_namespace).
+/// Processes in different time namespaces read different times; see
+/// [`time_namespace`](crate::time_namespace).
 pub fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let time = clock_gettime(ClockId::Boottime);

@@ -8,7 +8,8 @@ use std::path::Path;
 pub enum FileSystem {
     /// Its files outlive a restart of the machine, and only this machine has it mounted.
     Local,
-    /// Its files are gone after a restart of the machine (tmpfs), or with the container whose upper layer it is (overlayfs).
+    /// Its files are gone after a restart of the machine (tmpfs), or with the container whose upper layer
+    /// it is (overlayfs).
     Fleeting,
     /// Several machines may have it mounted; this is its name.
     Network(&'static str),
@@ -34,7 +35,8 @@ impl FileSystem {
         }
     }
 
-    /// Names the file system with this number in `linux/magic.h`, or in the table of coreutils' `stat` where it is not in the kernel.
+    /// Names the file system with this number in `linux/magic.h`, or in the table of coreutils' `stat`
+    /// where it is not in the kernel.
     pub fn numbered(number: u32) -> FileSystem {
         if FLEETING.contains(&number) {
             return FileSystem::Fleeting;

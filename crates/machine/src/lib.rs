@@ -1,7 +1,8 @@
-//! Facts about the machine that stores rely on: its clock, its boot, its namespaces, its file systems, its processes.
+//! Facts about the machine that stores rely on: its clock, its boot, its namespaces, its file systems, its
+//! processes.
 //!
-//! Ground rules: each fact is read in one place, so that the file store, SQLite and the command judge a machine alike.
-//! Nothing here decides about locks. A fact that containers can replace says so.
+//! Ground rules: each fact is read in one place, so that the file store, SQLite and the command judge a
+//! machine alike. Nothing here decides about locks. A fact that containers can replace says so.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Which process this is, and work that only the process that began it may carry out.
 //!
-//! Ground rules: a fork has a copy of everything in memory, and shares the open files and connections of its parent. Whatever it
-//! did with them would be done to its parent, so there such work is left as it was copied: it is neither polled nor dropped.
+//! Ground rules: a fork has a copy of everything in memory, and shares the open files and connections of
+//! its parent. Whatever it did with them would be done to its parent, so there such work is left as it was
+//! copied: it is neither polled nor dropped.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +13,8 @@ use tokio::task::JoinHandle;
 
 /// A process, to be told from its forks.
 ///
-/// Not promised: a fork that is the first process of a PID namespace is not told from a parent that is the first of another.
+/// Not promised: a fork that is the first process of a PID namespace is not told from a parent that is the
+/// first of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
@@ -28,7 +30,8 @@ impl Process {
     }
 }
 
-/// A future that belongs to the process that made it. In a fork it never ends: it is neither polled nor dropped.
+/// A future that belongs to the process that made it. In a fork it never ends: it is neither polled nor
+/// dropped.
 pub struct Unforked<F> {
     process: Process,
     work: Option<Pin<Box<F>>>,
@@ -70,7 +73,8 @@ impl<F> fmt::Debug for Unforked<F> {
     }
 }
 
-/// Spawns a task that a fork of this process leaves as it is. Needs a tokio runtime, as [`tokio::spawn`] does.
+/// Spawns a task that a fork of this process leaves as it is. Needs a tokio runtime, as [`tokio::spawn`]
+/// does.
 ///
 /// # Cancel safety
 /// As [`tokio::spawn`]: dropping the handle does not end the task.

@@ -16,12 +16,12 @@ use crate::sessions::Sessions;
 /// Locks that a connection holds.
 ///
 /// # Promises
-/// What the server's [`Profile`] says. The end of a connection is told to every holder of it at once; its silence after the
-/// heartbeat's `valid` at the latest, which is before the server ends it.
+/// What the server's [`Profile`] says. The end of a connection is told to every holder of it at once; its
+/// silence after the heartbeat's `valid` at the latest, which is before the server ends it.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] while the server is asked closes the connection, and with it ends every lock
-/// that the connection holds.
+/// Dropping a future of [`Backend::contend`] while the server is asked closes the connection, and with it
+/// ends every lock that the connection holds.
 #[derive(Debug)]
 pub struct SessionBackend<C: Sessions> {
     pub(crate) roster: Roster<C>,
@@ -36,7 +36,7 @@ impl<C: Sessions> SessionBackend<C> {
         SessionBackend { roster, pollers: Pollers::default(), turns: Turns::default() }
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn sessions(&self) -> &C {
         &self.roster.sessions
     }

@@ -1,8 +1,8 @@
 //! What this client holds, and in which session.
 //!
-//! Ground rules: a server lets one session take one lock again and again, so who excludes whom within this client is
-//! decided here, before anything is sent. The book is behind a plain mutex that is never held across an await. The end of
-//! a session strikes out all that it held, and tells every holder, in one step.
+//! Ground rules: a server lets one session take one lock again and again, so who excludes whom within this
+//! client is decided here, before anything is sent. The book is behind a plain mutex that is never held
+//! across an await. The end of a session strikes out all that it held, and tells every holder, in one step.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,14 +70,14 @@ impl<S: Session> Book<S> {
         Book(Mutex::new(Pages { held: HashMap::new(), keys: HashMap::new(), waiting: HashMap::new() }))
     }
 
-    /// The session in which the claim is held.
+    /// Returns the session in which the claim is held.
     pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<Open<S>>> {
         let pages = self.pages();
         let held = pages.held.get(&claim.id).filter(|held| held.resource == claim.resource);
         held.map(|held| held.open.clone())
     }
 
-    /// The grant of a claim that is held, as of `asked_at`.
+    /// Returns the grant of a claim that is held, as of `asked_at`.
     pub(crate) fn grant(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
         let pages = self.pages();
         let held = pages.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
@@ -120,7 +120,7 @@ impl<S: Session> Book<S> {
         }
     }
 
-    /// The server gave it.
+    /// Returns the server gave it.
     pub(crate) fn enter(
         &self,
         claim: &Claim,
@@ -156,8 +156,8 @@ impl<S: Session> Book<S> {
         pages.keys.retain(|_, taken| taken.session != session);
         let lost = pages.held.extract_if(|_, held| held.open.number == session);
         let lost: Vec<Held<S>> = lost.map(|(_, held)| held).collect();
-        // Those who hear of it are foreign code, and the last handle of a session may be among what is dropped: neither is any
-        // business of those who want the book.
+        // Those who hear of it are foreign code, and the last handle of a session may be among what is
+        // dropped: neither is any business of those who want the book.
         drop(pages);
         for held in &lost {
             held.lost.fire(LossCause::SessionEnded);

@@ -1,7 +1,8 @@
-//! How a claim comes to be held: asked for in the session that all share, or in one of its own, where it may wait.
+//! How a claim comes to be held: asked for in the session that all share, or in one of its own, where it
+//! may wait.
 //!
-//! Ground rules: whoever leaves while a question is under way leaves a session of which it is not known what it holds;
-//! it is closed, so that nothing is granted to nobody.
+//! Ground rules: whoever leaves while a question is under way leaves a session of which it is not known
+//! what it holds; it is closed, so that nothing is granted to nobody.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl<C: Sessions> SessionBackend<C> {
         Ok(Step::Busy(Hint { ask_again_in, ahead: None }))
     }
 
-    /// The grant of a claim that is held already, once its session has given a sign of life.
+    /// Returns the grant of a claim that is held already, once its session has given a sign of life.
     async fn again(&self, claim: &Claim) -> Result<Option<Grant>, Failure> {
         let Some(open) = self.roster.book.find(claim) else { return Ok(None) };
         match open.ping().await {
@@ -151,7 +152,8 @@ impl<C: Sessions> SessionBackend<C> {
         Ok(None)
     }
 
-    /// From when on a lock counts that was given after a wait: from before a question that was answered afterwards.
+    /// From when on a lock counts that was given after a wait: from before a question that was answered
+    /// afterwards.
     async fn confirm_late(&self, open: &Arc<Open<C::Session>>) -> Result<Moment, Failure> {
         let confirmed = open.ping().await;
         // Without an answer nobody knows whether the session, which has a lock now, still lives.

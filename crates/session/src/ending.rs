@@ -1,6 +1,7 @@
 //! Release, and the question whether what is held is still held.
 //!
-//! Ground rules: a server that denies what it has given is not to be believed in anything else: the session is closed.
+//! Ground rules: a server that denies what it has given is not to be believed in anything else: the session
+//! is closed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! One open session under watch: its end is known at once where it is told, and within the time of silence where it is
-//! not.
+//! One open session under watch: its end is known at once where it is told, and within the time of silence
+//! where it is not.
 //!
-//! Ground rules: a session of which anything is in doubt is over, and what is over never becomes good again. The time of
-//! silence is counted on the clock that counts suspend, from before the last question that was answered.
+//! Ground rules: a session of which anything is in doubt is over, and what is over never becomes good
+//! again. The time of silence is counted on the clock that counts suspend, from before the last question
+//! that was answered.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The sessions of one client: which there are, and which may be used.
 //!
-//! Ground rules: a session is opened by one task while the others wait for it. One that is over is never handed out, and
-//! its end strikes out what it held before anybody learns of it in another way.
+//! Ground rules: a session is opened by one task while the others wait for it. One that is over is never
+//! handed out, and its end strikes out what it held before anybody learns of it in another way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,7 @@ impl<C: Sessions> Roster<C> {
         }
     }
 
-    /// The session that holds many locks; a new one where the last has ended.
+    /// Returns the session that holds many locks; a new one where the last has ended.
     pub(crate) async fn shared(&self) -> Result<Arc<Open<C::Session>>, Failure> {
         let mut current = self.current.lock().await;
         if let Some(open) = current.take() {
@@ -59,7 +59,7 @@ impl<C: Sessions> Roster<C> {
         Ok(open)
     }
 
-    /// A session without a lock.
+    /// Returns a session without a lock.
     pub(crate) async fn lone(&self) -> Result<Arc<Open<C::Session>>, Failure> {
         while let Some(open) = self.idle().pop() {
             if open.is_live() {

@@ -1,7 +1,8 @@
 //! What a server brings: sessions that can be opened, and locks that a session holds.
 //!
-//! Ground rules: nothing here decides who of one client may ask; that is done before a session is asked. A session
-//! answers one question at a time as it is, and leaves nothing behind where it says that it did not happen.
+//! Ground rules: nothing here decides who of one client may ask; that is done before a session is asked. A
+//! session answers one question at a time as it is, and leaves nothing behind where it says that it did not
+//! happen.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -15,9 +16,9 @@ use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Resource, Severity
 /// # What the implementer promises
 /// - Dropping a [`Session`] closes its connection, and the server ends all of its locks then.
 /// - The server keeps a session that it does not hear of for longer than the `valid` of the profile's
-///   [`Liveness::Heartbeat`](leasehold_core::Liveness), counted from the last statement that it answered. What makes the
-///   server give up sooner, such as its own settings for dead connections, is set for each session when it is opened.
-///   The profile's `place_ttl` is how long it keeps one at most.
+///   [`Liveness::Heartbeat`](leasehold_core::Liveness), counted from the last statement that it answered.
+///   What makes the server give up sooner, such as its own settings for dead connections, is set for each
+///   session when it is opened. The profile's `place_ttl` is how long it keeps one at most.
 /// - Fences are drawn *after* the lock was given, and are not taken back with a transaction.
 #[async_trait]
 pub trait Sessions: Any + Debug + Send + Sync {
@@ -30,8 +31,8 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// How many locks one session may hold.
     fn room(&self) -> Room;
 
-    /// What the server knows the lock of this resource by. Where two resources have the same key, whoever asks for one
-    /// while the other is held is told so.
+    /// What the server knows the lock of this resource by. Where two resources have the same key, whoever
+    /// asks for one while the other is held is told so.
     fn key(&self, resource: &Resource) -> String;
 
     /// Opens one session, with all that must be set for it.
@@ -46,8 +47,8 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// A [`Failure`]; looking changes nothing.
     async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure>;
 
-    /// Resources whose name begins with `prefix` and that are held, in the order of their names, beginning behind
-    /// `after`, at most `limit`.
+    /// Resources whose name begins with `prefix` and that are held, in the order of their names, beginning
+    /// behind `after`, at most `limit`.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -58,15 +59,15 @@ pub trait Sessions: Any + Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<Summary>, Failure>;
 
-    /// Ends the session of another client that holds this claim, if it still does, and answers the resources that it held
-    /// beside it; `None` where no session holds it, and none was ended then.
+    /// Ends the session of another client that holds this claim, if it still does, and answers the
+    /// resources that it held beside it; `None` where no session holds it, and none was ended then.
     ///
-    /// That it holds is found out by the server in the step that ends the session, so no other one is hit which has come in
-    /// its place. It comes back when the lock is free.
+    /// That it holds is found out by the server in the step that ends the session, so no other one is hit
+    /// which has come in its place. It comes back when the lock is free.
     ///
     /// # Errors
-    /// `Denied` where this user may not, `Unsupported` where it is of another program. A [`Failure`] whose effect is
-    /// `Unknown` may have ended it.
+    /// `Denied` where this user may not, `Unsupported` where it is of another program. A [`Failure`] whose
+    /// effect is `Unknown` may have ended it.
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure>;
 
     /// As [`Backend::examine`](leasehold_core::Backend::examine).
@@ -91,8 +92,8 @@ pub enum Room {
 }
 
 impl Room {
-    /// What an examination says of the connections that this takes, of `most` that the server has, where that is known. Nothing
-    /// where all locks share one.
+    /// What an examination says of the connections that this takes, of `most` that the server has, where
+    /// that is known. Nothing where all locks share one.
     pub fn cost(self, most: Option<u64>) -> Option<Finding> {
         let Room::One { sessions, option } = self else { return None };
         let sessions = u64::try_from(sessions).unwrap_or(u64::MAX);
@@ -119,12 +120,13 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// A deadlock, or a race that was lost, is [`Answer::Busy`]: whoever asks again may be luckier.
     ///
     /// # Errors
-    /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After one whose
-    /// effect is not known the session is closed. It must come, by the session's own limit of time, also where the server
-    /// does not answer; for one that waits that is after `wait` and the limit.
+    /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After
+    /// one whose effect is not known the session is closed. It must come, by the session's own limit of
+    /// time, also where the server does not answer; for one that waits that is after `wait` and the limit.
     async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure>;
 
-    /// Gives a lock back; `false` where the server says that the session did not have it, which is never right.
+    /// Gives a lock back; `false` where the server says that the session did not have it, which is never
+    /// right.
     ///
     /// # Errors
     /// A failure after which the session is closed.
@@ -136,8 +138,8 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// A failure after which the session is closed.
     async fn ping(&self) -> Result<(), Failure>;
 
-    /// Makes a [`Session::lock`] that has begun come back soon, whatever it answers. Without effect where none has; in
-    /// particular it never ends what is asked afterwards.
+    /// Makes a [`Session::lock`] that has begun come back soon, whatever it answers. Without effect where
+    /// none has; in particular it never ends what is asked afterwards.
     async fn cancel(&self);
 
     /// Comes back when the connection has ended.
@@ -155,7 +157,8 @@ pub trait Session: Debug + Send + Sync + 'static {
 pub struct Ask<'a> {
     /// For whom. Its share is exclusive or a reader's.
     pub claim: &'a Claim,
-    /// How long the server may let it wait; zero where it must answer at once. Never longer than [`LONGEST_WAIT`].
+    /// How long the server may let it wait; zero where it must answer at once. Never longer than
+    /// [`LONGEST_WAIT`].
     pub wait: Duration,
     /// Who holds it in this session already.
     pub beside: Beside,
@@ -166,7 +169,8 @@ pub struct Ask<'a> {
 pub enum Beside {
     /// None: the server decides.
     Nobody,
-    /// Readers, beside a reader: the server has given the lock to the session already, and keeps it for the others.
+    /// Readers, beside a reader: the server has given the lock to the session already, and keeps it for the
+    /// others.
     Readers,
 }
 
@@ -179,8 +183,8 @@ pub enum Answer {
     Busy,
 }
 
-/// The longest that one question waits in a server. It is asked again afterwards: so a connection that is dead without
-/// anybody having been told is noticed.
+/// The longest that one question waits in a server. It is asked again afterwards: so a connection that is
+/// dead without anybody having been told is noticed.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Says that two names cannot be told apart on this server, as long as one of them is held.

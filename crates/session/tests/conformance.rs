@@ -1,4 +1,5 @@
-//! Sessions in memory before all laws: one that holds many locks and polls, and one a lock that waits in the server.
+//! Sessions in memory before all laws: one that holds many locks and polls, and one a lock that waits in
+//! the server.
 
 mod store;
 

@@ -63,7 +63,7 @@ impl Certificates {
         })
     }
 
-    /// The authority's certificate, which a client must trust.
+    /// Returns the authority's certificate, which a client must trust.
     pub fn ca_path(&self) -> &Path {
         &self.ca
     }

@@ -36,12 +36,12 @@ impl Directory {
         &self.path
     }
 
-    /// The file that the server's stdout and stderr go to.
+    /// Returns the file that the server's stdout and stderr go to.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("server.log")
     }
 
-    /// The last 30 lines of the log, or why it cannot be read.
+    /// Returns the last 30 lines of the log, or why it cannot be read.
     pub fn log_tail(&self) -> String {
         tail(&self.log_path()).unwrap_or_else(|cause| format!("(no log: {cause})"))
     }

@@ -1,7 +1,8 @@
 //! Real etcd servers, one or a cluster of them, with their faults as methods.
 //!
-//! The kit asks a server for its state over plain HTTP, which every etcd speaks beside its own protocol, and changes it by
-//! `etcdctl`, the program of the same project, so that nothing here depends on the clients under test.
+//! The kit asks a server for its state over plain HTTP, which every etcd speaks beside its own protocol,
+//! and changes it by `etcdctl`, the program of the same project, so that nothing here depends on the
+//! clients under test.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -90,7 +91,7 @@ impl EtcdCluster {
         format!("{scheme}://{}", addrs.join(","))
     }
 
-    /// The address of a member's port for clients.
+    /// Returns the address of a member's port for clients.
     ///
     /// # Panics
     /// Where there is no such member.
@@ -98,12 +99,12 @@ impl EtcdCluster {
         self.members[member].client.addr()
     }
 
-    /// The certificates, where TLS was asked for.
+    /// Returns the certificates, where TLS was asked for.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// A member's stdout and stderr.
+    /// Returns a member's stdout and stderr.
     pub fn log_path(&self, member: usize) -> PathBuf {
         self.members[member].process.directory().log_path()
     }
@@ -129,7 +130,7 @@ impl EtcdCluster {
         self.ready(member).await
     }
 
-    /// The member that leads, as the members that answer see it. Waits up to 30 seconds for one.
+    /// Returns the member that leads, as the members that answer see it. Waits up to 30 seconds for one.
     pub async fn leader(&self) -> Result<usize, Error> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
@@ -146,13 +147,14 @@ impl EtcdCluster {
         }
     }
 
-    /// How many requests of a kind, such as `Txn` or `Range`, a member has begun to handle; streams count once.
+    /// How many requests of a kind, such as `Txn` or `Range`, a member has begun to handle; streams count
+    /// once.
     pub async fn requests(&self, member: usize, method: &str) -> Result<u64, Error> {
         let name = format!("grpc_server_started_total{{grpc_method=\"{method}\"");
         Ok(self.metric(member, &name).await?.unwrap_or_default() as u64)
     }
 
-    /// The sum of all values of a metric of one member whose lines begin so.
+    /// Returns the sum of all values of a metric of one member whose lines begin so.
     pub async fn metric(&self, member: usize, name: &str) -> Result<Option<f64>, Error> {
         let text = self.get(member, "/metrics").await?;
         let values =
@@ -161,7 +163,8 @@ impl EtcdCluster {
         Ok((!values.is_empty()).then(|| values.iter().sum()))
     }
 
-    /// Runs `etcdctl` with these arguments against all members and returns what it printed. Blocks the calling thread.
+    /// Runs `etcdctl` with these arguments against all members and returns what it printed. Blocks the
+    /// calling thread.
     ///
     /// # Errors
     /// Where it is not installed, or fails: then with what it said.
@@ -220,7 +223,7 @@ impl EtcdCluster {
         }
     }
 
-    /// The answer to an HTTP request, head included.
+    /// Returns the answer to an HTTP request, head included.
     async fn get(&self, member: usize, path: &str) -> Result<String, Error> {
         let addr = self.members[member].metrics.addr();
         let asking = async {

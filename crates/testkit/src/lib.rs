@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! Real lock servers for tests, with faults as methods.
 //!
-//! Each server is the real program of its Debian package, started for one test on a free port of 127.0.0.1 in a
-//! temporary directory, and ended with the test, in whatever way the test ends. Nothing here imitates a server,
-//! and nothing here knows leasehold, so the kit also tests other clients.
+//! Each server is the real program of its Debian package, started for one test on a free port of 127.0.0.1
+//! in a temporary directory, and ended with the test, in whatever way the test ends. Nothing here imitates
+//! a server, and nothing here knows leasehold, so the kit also tests other clients.
 //!
 //! # A worked example
 //!
@@ -80,9 +80,9 @@
 //!
 //! # Adding a server
 //!
-//! One file a server, of the same parts: a [`Directory`], its [`Port`]s, a [`Process`], [`Certificates`] where
-//! it speaks TLS; a builder that ends in `start` and `start_or_skip`; a readiness check by the server's own
-//! protocol; and `restart`, because only the server's type knows where its data are.
+//! One file a server, of the same parts: a [`Directory`], its [`Port`]s, a [`Process`], [`Certificates`]
+//! where it speaks TLS; a builder that ends in `start` and `start_or_skip`; a readiness check by the
+//! server's own protocol; and `restart`, because only the server's type knows where its data are.
 //!
 //! # Limits
 //!

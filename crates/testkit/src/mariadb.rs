@@ -1,7 +1,8 @@
 //! A real MariaDB server with its faults as methods, a replica of it, and a cluster of several.
 //!
-//! MariaDB refuses to run as root. Where the tests do, the server runs as the user `mysql` of its Debian package, to
-//! whom its directory is given. The kit asks its server through the program `mariadb`, over the server's socket.
+//! MariaDB refuses to run as root. Where the tests do, the server runs as the user `mysql` of its Debian
+//! package, to whom its directory is given. The kit asks its server through the program `mariadb`, over the
+//! server's socket.
 
 mod builder;
 mod galera;
@@ -26,8 +27,8 @@ use crate::process::{Process, output, output_here};
 use crate::redis::Data;
 use crate::require;
 
-/// A MariaDB server of this test alone, on a free port of 127.0.0.1, with a database `locks`. Everybody may log in as
-/// `root`, unless that has a password.
+/// A MariaDB server of this test alone, on a free port of 127.0.0.1, with a database `locks`. Everybody may
+/// log in as `root`, unless that has a password.
 ///
 /// # Promises
 /// - When `start` returns, the server answers on its port.
@@ -35,8 +36,8 @@ use crate::require;
 /// - Its directory is removed then; after a panic it stays, and the end of its log is printed.
 ///
 /// # Does not promise
-/// That anything survives a loss of power: nothing is forced to the disk of a temporary directory. What was confirmed
-/// survives [`MariaDbServer::kill`].
+/// That anything survives a loss of power: nothing is forced to the disk of a temporary directory. What was
+/// confirmed survives [`MariaDbServer::kill`].
 #[derive(Debug)]
 pub struct MariaDbServer {
     // Dropped in this order: the process ends before its port is free for others.
@@ -53,7 +54,8 @@ impl MariaDbServer {
         MariaDbBuilder::new()
     }
 
-    /// Starts a server with the default options, or ends the test as skipped; see [`require`](crate::require).
+    /// Starts a server with the default options, or ends the test as skipped; see
+    /// [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -74,22 +76,22 @@ impl MariaDbServer {
         }
     }
 
-    /// The address of the port.
+    /// Returns the address of the port.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// The certificates, where TLS was asked for.
+    /// Returns the certificates, where TLS was asked for.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The unix socket.
+    /// Returns the unix socket.
     pub fn socket(&self) -> PathBuf {
         self.process.directory().path().join(SOCKET)
     }
 
-    /// The server's output and log.
+    /// Returns the server's output and log.
     pub fn log_path(&self) -> PathBuf {
         self.process.directory().log_path()
     }
@@ -119,7 +121,8 @@ impl MariaDbServer {
 
     /// Restarts the server on the same port, running, stopped or killed, and waits until it answers.
     ///
-    /// [`Data::Keep`] on what was confirmed; [`Data::Lose`] with an empty database, as after the loss of a disk.
+    /// [`Data::Keep`] on what was confirmed; [`Data::Lose`] with an empty database, as after the loss of a
+    /// disk.
     pub async fn restart(&self, data: Data) -> Result<(), Error> {
         self.kill()?;
         if data == Data::Lose {
@@ -131,8 +134,8 @@ impl MariaDbServer {
         self.ready().await
     }
 
-    /// Starts a replica that follows this server, read-only, on a port of its own. This server must have been started
-    /// by [`MariaDbBuilder::replicated`].
+    /// Starts a replica that follows this server, read-only, on a port of its own. This server must have
+    /// been started by [`MariaDbBuilder::replicated`].
     ///
     /// # Errors
     /// Where it does not come up or does not follow.
@@ -238,7 +241,7 @@ impl Programs {
         self.own_all(&directory.path().join(DATA))
     }
 
-    /// The folder of the data that all servers begin with.
+    /// Returns the folder of the data that all servers begin with.
     fn template(&self) -> Result<PathBuf, Error> {
         let version = Command::new(&self.mariadbd).arg("--version").output();
         let version = version.map_err(cannot("start", "mariadbd"))?.stdout;
@@ -246,7 +249,8 @@ impl Programs {
         let version = version.split_whitespace().skip_while(|word| *word != "Ver").nth(1);
         let name = format!("mariadb-{}", version.unwrap_or("unknown"));
         peers::folder(&name, |folder| {
-            // Made in a temporary directory, because the server's user may not reach the folder beside the tests.
+            // Made in a temporary directory, because the server's user may not reach the folder beside the
+            // tests.
             let directory = Directory::create("mariadb")?;
             self.own(directory.path())?;
             let data = directory.path().join(DATA);
@@ -296,6 +300,7 @@ const DATABASE: &str = "locks";
 const SOCKET: &str = "socket";
 /// The log of changes, which is written whole at the start.
 const LOG_SIZE: &str = "--innodb-log-file-size=4M";
-/// Reached by what hangs only: one that ends is noticed at once. A server that joins others copies all that they have first.
+/// Reached by what hangs only: one that ends is noticed at once. A server that joins others copies all that
+/// they have first.
 const START_LIMIT: Duration = Duration::from_secs(120);
 const START_PAUSE: Duration = Duration::from_millis(30);

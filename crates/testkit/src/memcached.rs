@@ -1,7 +1,7 @@
 //! A real memcached server with its faults as methods.
 //!
-//! The kit asks its server by the text protocol, each time over a connection of its own, so that it works whatever
-//! became of earlier ones.
+//! The kit asks its server by the text protocol, each time over a connection of its own, so that it works
+//! whatever became of earlier ones.
 
 mod builder;
 
@@ -49,7 +49,8 @@ impl MemcachedServer {
         Self::builder().start().await
     }
 
-    /// Starts a server with the default options, or ends the test as skipped; see [`require`](crate::require).
+    /// Starts a server with the default options, or ends the test as skipped; see
+    /// [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -57,8 +58,8 @@ impl MemcachedServer {
         Self::builder().start_or_skip().await
     }
 
-    /// Starts as many servers with the default options, or ends the test as skipped. A client is given all of them;
-    /// they know nothing of each other.
+    /// Starts as many servers with the default options, or ends the test as skipped. A client is given all
+    /// of them; they know nothing of each other.
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -86,27 +87,27 @@ impl MemcachedServer {
         Some(format!("memcacheds://{}{}", self.login_part(), port.addr()))
     }
 
-    /// The authority's certificate that a TLS client must trust, where TLS was asked for.
+    /// Returns the authority's certificate that a TLS client must trust, where TLS was asked for.
     pub fn ca_path(&self) -> Option<&Path> {
         self.certificates().map(Certificates::ca_path)
     }
 
-    /// The certificates, where TLS was asked for.
+    /// Returns the certificates, where TLS was asked for.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.tls.as_ref().map(|(_, certificates)| certificates)
     }
 
-    /// The address of the port without TLS.
+    /// Returns the address of the port without TLS.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// The server's stdout and stderr.
+    /// Returns the server's stdout and stderr.
     pub fn log_path(&self) -> PathBuf {
         self.process.directory().log_path()
     }
 
-    /// The server's process id, while it runs.
+    /// Returns the server's process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
@@ -138,8 +139,8 @@ impl MemcachedServer {
         self.ask("flush_all", "OK\r\n").await.map(drop)
     }
 
-    /// Writes as many items of as many bytes each, which nobody asks for, so that others are evicted. Each size has
-    /// keys of its own, because a set that finds no memory removes what its key had.
+    /// Writes as many items of as many bytes each, which nobody asks for, so that others are evicted. Each
+    /// size has keys of its own, because a set that finds no memory removes what its key had.
     pub async fn fill(&self, items: usize, bytes: usize) -> Result<(), Error> {
         let value = "x".repeat(bytes);
         let mut first = 0;
@@ -165,8 +166,8 @@ impl MemcachedServer {
         value.ok_or_else(|| Error::failed(format!("memcached has no number {name}: {answer}")))
     }
 
-    /// Sends one command, which may have several lines but for the last line's end, and returns everything up to an
-    /// answer that ends with `end`.
+    /// Sends one command, which may have several lines but for the last line's end, and returns everything
+    /// up to an answer that ends with `end`.
     ///
     /// # Errors
     /// An error of the server; no such answer within 10 seconds, as from a stopped server; no connection.

@@ -1,8 +1,9 @@
 //! Programs of other libraries that contend for the same locks: what they need, and how they are driven.
 //!
-//! Ground rules: a peer is a real library of its own language, driven by lines on its stdin and stdout. Packages come
-//! from the language's own package client, into a folder beside the tests' programs, once; nothing is installed into
-//! the system. What cannot be had here is *missing*, as a server that is not installed is.
+//! Ground rules: a peer is a real library of its own language, driven by lines on its stdin and stdout.
+//! Packages come from the language's own package client, into a folder beside the tests' programs, once;
+//! nothing is installed into the system. What cannot be had here is *missing*, as a server that is not
+//! installed is.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ impl Peer {
         stdin.write_all(format!("{line}\n").as_bytes()).map_err(cannot("tell a peer", line))
     }
 
-    /// The next line of its stdout.
+    /// Returns the next line of its stdout.
     ///
     /// # Errors
     /// Where none comes within a minute, or none will.
@@ -66,7 +67,7 @@ impl Peer {
             .ok_or_else(|| Error::failed(format!("no answer of a peer within {ANSWER_LIMIT:?}")))
     }
 
-    /// The next line of its stdout, or `None` where it does not come in time.
+    /// Returns the next line of its stdout, or `None` where it does not come in time.
     ///
     /// # Errors
     /// Where none will come any more.
@@ -126,7 +127,7 @@ impl Drop for Peer {
     }
 }
 
-/// A Python that has these packages, each as pip takes it, such as `kazoo>=2.10,<3`.
+/// Returns a Python that has these packages, each as pip takes it, such as `kazoo>=2.10,<3`.
 ///
 /// # Errors
 /// [`Error::is_missing`] where Python, pip or the registry is not there.
@@ -138,7 +139,7 @@ pub fn python(packages: &[&str]) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// The folder with these Python packages.
+/// Returns the folder with these Python packages.
 ///
 /// # Errors
 /// As [`python`].
@@ -152,7 +153,7 @@ pub fn python_packages(packages: &[&str]) -> Result<PathBuf, Error> {
     })
 }
 
-/// A Node.js that has these packages, each as npm takes it, such as `ioredis@5`.
+/// Returns a Node.js that has these packages, each as npm takes it, such as `ioredis@5`.
 ///
 /// # Errors
 /// [`Error::is_missing`] where Node.js, npm or the registry is not there.
@@ -169,8 +170,8 @@ pub fn node(packages: &[&str]) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// A program of a Rust package that has a workspace, and so dependencies, of its own. It is built where that was not done
-/// since it was changed.
+/// Returns a program of a Rust package that has a workspace, and so dependencies, of its own. It is built
+/// where that was not done since it was changed.
 ///
 /// # Errors
 /// [`Error::is_missing`] where it cannot be built, for want of the registry above all.
@@ -184,7 +185,7 @@ pub fn rust(manifest: &Path, program: &str) -> Result<Command, Error> {
     Ok(Command::new(target.join("debug").join(program)))
 }
 
-/// A Java that has these jars of Debian's, and is told the source of its program next.
+/// Returns a Java that has these jars of Debian's, and is told the source of its program next.
 ///
 /// # Errors
 /// [`Error::is_missing`] where the jars, or a Java that compiles, are not there.
@@ -205,7 +206,8 @@ pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// A folder that is kept beside the tests' programs, filled by `fill` unless an earlier test did so.
+/// Returns a folder that is kept beside the tests' programs, filled by `fill` unless an earlier test did
+/// so.
 pub(crate) fn folder(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-+._".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).collect();

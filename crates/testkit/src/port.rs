@@ -1,8 +1,9 @@
 //! Loopback ports for servers that are started and started again.
 //!
-//! A port stays taken for as long as its value lives, also while nothing listens on it, so that a server comes
-//! back on the same port. Ports are chosen below 32768, where the system's range for outgoing connections
-//! begins: from that range on, any client's connection may take a port away while its server is down.
+//! A port stays taken for as long as its value lives, also while nothing listens on it, so that a server
+//! comes back on the same port. Ports are chosen below 32768, where the system's range for outgoing
+//! connections begins: from that range on, any client's connection may take a port away while its server is
+//! down.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -46,12 +47,12 @@ impl Port {
         Err(Error::failed(format!("no free port from {FIRST} to {LAST} on 127.0.0.1; end some servers")))
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// The address, on 127.0.0.1.
+    /// Returns the address, on 127.0.0.1.
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
     }
@@ -77,8 +78,8 @@ where
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // Closing the file would leave the lock to a process that another thread starts just now, for a moment.
-        // An error changes nothing: the close that follows frees the lock as well.
+        // Closing the file would leave the lock to a process that another thread starts just now, for a
+        // moment. An error changes nothing: the close that follows frees the lock as well.
         let _ = self.lock.unlock();
     }
 }

@@ -1,7 +1,7 @@
 //! A real PostgreSQL server with its faults as methods, a standby of it, and a pooler before it.
 //!
-//! PostgreSQL refuses to run as root. Where the tests do, the server runs as the user `postgres` of its Debian package,
-//! to whom its directory is given. The kit asks its server through `psql`.
+//! PostgreSQL refuses to run as root. Where the tests do, the server runs as the user `postgres` of its
+//! Debian package, to whom its directory is given. The kit asks its server through `psql`.
 
 mod bouncer;
 mod builder;
@@ -25,8 +25,8 @@ use crate::process::{Process, output};
 use crate::redis::Data;
 use crate::require;
 
-/// A PostgreSQL server of this test alone, on a free port of 127.0.0.1, where everybody may log in as `postgres`, unless
-/// it has a password.
+/// A PostgreSQL server of this test alone, on a free port of 127.0.0.1, where everybody may log in as
+/// `postgres`, unless it has a password.
 ///
 /// # Promises
 /// - When `start` returns, the server answers on its port.
@@ -34,8 +34,8 @@ use crate::require;
 /// - Its directory is removed then; after a panic it stays, and the end of its log is printed.
 ///
 /// # Does not promise
-/// Transactions are not forced to the disk unless a setting says so, so that tests are quick: a killed server loses
-/// nothing by that, a machine without power would.
+/// Transactions are not forced to the disk unless a setting says so, so that tests are quick: a killed
+/// server loses nothing by that, a machine without power would.
 #[derive(Debug)]
 pub struct PostgresServer {
     // Dropped in this order: the process ends before its port is free for others.
@@ -52,7 +52,8 @@ impl PostgresServer {
         PostgresBuilder::new()
     }
 
-    /// Starts a server with the default options, or ends the test as skipped; see [`require`](crate::require).
+    /// Starts a server with the default options, or ends the test as skipped; see
+    /// [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -65,7 +66,8 @@ impl PostgresServer {
         self.url_at(self.addr())
     }
 
-    /// As [`PostgresServer::url`], by way of another address: a [`Proxy`](crate::Proxy)'s or a [`PgBouncer`]'s.
+    /// As [`PostgresServer::url`], by way of another address: a [`Proxy`](crate::Proxy)'s or a
+    /// [`PgBouncer`]'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         match &self.password {
             Some(password) => format!("postgres://postgres:{password}@{addr}/postgres"),
@@ -73,17 +75,17 @@ impl PostgresServer {
         }
     }
 
-    /// The address of the port.
+    /// Returns the address of the port.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// The certificates, where TLS was asked for.
+    /// Returns the certificates, where TLS was asked for.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The folder of the unix socket.
+    /// Returns the folder of the unix socket.
     pub fn socket_folder(&self) -> &Path {
         self.process.directory().path()
     }
@@ -94,7 +96,7 @@ impl PostgresServer {
         format!("postgres://postgres@/postgres?host={folder}&port={}", self.port.number())
     }
 
-    /// The server's output and log.
+    /// Returns the server's output and log.
     pub fn log_path(&self) -> PathBuf {
         self.process.directory().log_path()
     }
@@ -207,7 +209,8 @@ impl PostgresServer {
         self.process.directory().path().join(DATA)
     }
 
-    /// The server's processes are in sessions of their own, where a signal to its group does not reach them.
+    /// The server's processes are in sessions of their own, where a signal to its group does not
+    /// reach them.
     fn signal_children(&self, signal: rustix::process::Signal) -> Result<(), Error> {
         let Some(parent) = self.process.pid() else { return Ok(()) };
         let path = format!("/proc/{parent}/task/{parent}/children");
@@ -272,7 +275,7 @@ impl Programs {
         Ok(Self { folder, psql, runner: runner()?, language: None })
     }
 
-    /// The program, and the arguments that come before its own.
+    /// Returns the program, and the arguments that come before its own.
     fn command(&self, name: &str) -> (PathBuf, Vec<OsString>) {
         let mut words: Vec<OsString> = Vec::new();
         if let Some(language) = &self.language {

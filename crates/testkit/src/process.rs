@@ -1,10 +1,10 @@
 //! One server program as a child process that can be stopped, killed and started again.
 //!
-//! Ground rules: a child is always ended before its test is, in whatever way the test ends. Drop kills it; and
-//! if the test's own process is killed, its guardian does: a shell that waits at the end of a pipe which only
-//! the test's process keeps open. (The kernel's parent-death signal would end a server with the *thread* that
-//! started it, and needs unsafe code.) A child is a process group of its own, so that Ctrl-C in a terminal does
-//! not reach it before the test, and so that its helper processes end with it.
+//! Ground rules: a child is always ended before its test is, in whatever way the test ends. Drop kills it;
+//! and if the test's own process is killed, its guardian does: a shell that waits at the end of a pipe
+//! which only the test's process keeps open. (The kernel's parent-death signal would end a server with the
+//! *thread* that started it, and needs unsafe code.) A child is a process group of its own, so that Ctrl-C
+//! in a terminal does not reach it before the test, and so that its helper processes end with it.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -22,9 +22,11 @@ use crate::error::{Error, cannot};
 /// A server program, running or not, with the faults of a process as methods.
 ///
 /// # Promises
-/// - Every fault has happened when its method returns: a stopped process runs no more instruction, a killed one is gone.
+/// - Every fault has happened when its method returns: a stopped process runs no more instruction, a killed
+///   one is gone.
 /// - Drop kills the process, stopped or not, and waits for its end.
-/// - When the test's process ends without Drop (`kill -9`, abort, a static), the child is killed within moments.
+/// - When the test's process ends without Drop (`kill -9`, abort, a static), the child is killed within
+///   moments.
 ///
 /// # Does not promise
 /// Nothing here waits until a server is ready; that is the business of the server's own type.
@@ -38,7 +40,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `program` in `directory`, which it owns, stdout and stderr appended to the log there, stdin empty.
+    /// Starts `program` in `directory`, which it owns, stdout and stderr appended to the log there, stdin
+    /// empty.
     ///
     /// # Errors
     /// When no process can be started. A program that starts and then fails is seen by [`Process::exited`].
@@ -73,7 +76,7 @@ impl Process {
         &self.directory
     }
 
-    /// The process id, unless it was killed, terminated, or seen to have exited.
+    /// Returns the process id, unless it was killed, terminated, or seen to have exited.
     pub fn pid(&self) -> Option<u32> {
         self.running().as_ref().map(|running| running.child.id())
     }
@@ -104,7 +107,8 @@ impl Process {
         self.with_running("resume", |running| running.signal(Signal::CONT))
     }
 
-    /// Kills it (SIGKILL), stopped or not, and waits until it is gone. A process that is not running stays so.
+    /// Kills it (SIGKILL), stopped or not, and waits until it is gone. A process that is not running stays
+    /// so.
     pub fn kill(&self) -> Result<(), Error> {
         match self.running().take() {
             Some(running) => running.end().map(drop).map_err(cannot("kill", self.program.display())),
@@ -174,8 +178,8 @@ const CHANGE_PAUSE: Duration = Duration::from_millis(1);
 /// pipe ends before a number came, there never was a server.
 const GUARDIAN: &str = "read -r group || exit 0; read -r _; kill -s KILL -- \"-$group\"";
 
-/// Tells the guardian its number before it becomes the server, so that no moment is unguarded, whenever the test
-/// is killed. Redirecting its output closes its end of the pipe.
+/// Tells the guardian its number before it becomes the server, so that no moment is unguarded, whenever the
+/// test is killed. Redirecting its output closes its end of the pipe.
 const INTRODUCE: &str = "echo $$; log=$1; shift; exec \"$@\" >>\"$log\" 2>&1";
 
 /// A child that has not been waited for. While that is so its number cannot become another process's.
@@ -200,7 +204,8 @@ impl Running {
         match Self::introduce(process, &guardian) {
             Ok(child) => Ok(Self { child, guardian, ended: false }),
             Err(cause) => {
-                // It waits for a number that never comes. Its end is not this failure's cause, so not reported.
+                // It waits for a number that never comes. Its end is not this failure's cause, so not
+                // reported.
                 let _ = guardian.kill().and_then(|()| guardian.wait());
                 Err(cannot("start", process.program.display())(cause))
             }

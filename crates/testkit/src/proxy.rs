@@ -1,8 +1,8 @@
 //! A TCP proxy that breaks the connection between a client and a server in chosen ways.
 //!
-//! It knows bytes, not protocols, so that one proxy serves every server. It runs on a thread of its own, so that
-//! a test that blocks its thread does not stop the network. Connections are bounded in number, what is on the
-//! way is bounded in bytes, and everything ends on Drop.
+//! It knows bytes, not protocols, so that one proxy serves every server. It runs on a thread of its own, so
+//! that a test that blocks its thread does not stop the network. Connections are bounded in number, what is
+//! on the way is bounded in bytes, and everything ends on Drop.
 
 mod connection;
 
@@ -85,8 +85,8 @@ impl Proxy {
         self.port.addr()
     }
 
-    /// Leads new connections to another server, as a name or a virtual address does that moves. Older connections stay
-    /// where they are.
+    /// Leads new connections to another server, as a name or a virtual address does that moves. Older
+    /// connections stay where they are.
     pub fn lead_to(&self, upstream: SocketAddr) {
         *self.shared.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
     }
@@ -112,14 +112,14 @@ impl Proxy {
         self.shared.change(way, |flow| flow.holds = true);
     }
 
-    /// Delivers what is sent that way so much later. Order and throughput stay. What is on its way already keeps
-    /// the delay that it began with.
+    /// Delivers what is sent that way so much later. Order and throughput stay. What is on its way already
+    /// keeps the delay that it began with.
     pub fn delay(&self, way: Way, delay: Duration) {
         self.shared.change(way, |flow| flow.delay = delay);
     }
 
-    /// Loses every reply: a request reaches the server, and when the server answers, the answer is dropped and
-    /// the connection closed. What was asked has happened then, and its client cannot know.
+    /// Loses every reply: a request reaches the server, and when the server answers, the answer is dropped
+    /// and the connection closed. What was asked has happened then, and its client cannot know.
     ///
     /// A reply is what the server sends first after the client has sent something; the proxy cannot tell a
     /// pushed message that comes in between from it. Messages to a client that asked nothing since pass.
@@ -320,7 +320,7 @@ fn close(listener: TcpListener) -> std::io::Result<()> {
     Ok(rustix::net::shutdown(&listener, rustix::net::Shutdown::Both)?)
 }
 
-/// The next connection; none ever while nothing listens.
+/// Returns the next connection; none ever while nothing listens.
 async fn accept(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {

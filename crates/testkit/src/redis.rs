@@ -1,8 +1,8 @@
 //! A real Redis (or Valkey) server with its faults as methods.
 //!
-//! The kit talks to its server over a unix socket as a user of its own, never over the port, so that it works
-//! whatever a test does to the network, to passwords and to users, and so that its own traffic can be left out
-//! of what a test counts.
+//! The kit talks to its server over a unix socket as a user of its own, never over the port, so that it
+//! works whatever a test does to the network, to passwords and to users, and so that its own traffic can be
+//! left out of what a test counts.
 
 mod builder;
 mod cluster;
@@ -43,7 +43,8 @@ use resp::Connection;
 /// - Its directory is removed then; after a panic it stays, and the end of its log is printed.
 ///
 /// # Does not promise
-/// A server in a `static` is never dropped by Rust: it is killed with the test's process, but its directory stays.
+/// A server in a `static` is never dropped by Rust: it is killed with the test's process, but its directory
+/// stays.
 #[derive(Debug)]
 pub struct RedisServer {
     // Dropped in this order: the process ends before its ports are free for others.
@@ -75,7 +76,8 @@ impl RedisServer {
         Self::builder().start().await
     }
 
-    /// Starts a server with the default options, or ends the test as skipped; see [`require`](crate::require).
+    /// Starts a server with the default options, or ends the test as skipped; see
+    /// [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -109,42 +111,42 @@ impl RedisServer {
         format!("redis+unix://{}{}", self.socket_path().display(), pass.unwrap_or_default())
     }
 
-    /// The address of the port without TLS.
+    /// Returns the address of the port without TLS.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// The number of the port without TLS.
+    /// Returns the number of the port without TLS.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// The address of the port with TLS, where TLS was asked for.
+    /// Returns the address of the port with TLS, where TLS was asked for.
     pub fn tls_addr(&self) -> Option<SocketAddr> {
         self.tls.as_ref().map(|(port, _)| port.addr())
     }
 
-    /// The certificates, where TLS was asked for.
+    /// Returns the certificates, where TLS was asked for.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.tls.as_ref().map(|(_, certificates)| certificates)
     }
 
-    /// The authority's certificate that a TLS client must trust, where TLS was asked for.
+    /// Returns the authority's certificate that a TLS client must trust, where TLS was asked for.
     pub fn ca_path(&self) -> Option<&Path> {
         self.certificates().map(Certificates::ca_path)
     }
 
-    /// The unix socket, which the server always has.
+    /// Returns the unix socket, which the server always has.
     pub fn socket_path(&self) -> PathBuf {
         self.process.directory().path().join(SOCKET)
     }
 
-    /// The server's stdout and stderr.
+    /// Returns the server's stdout and stderr.
     pub fn log_path(&self) -> PathBuf {
         self.process.directory().log_path()
     }
 
-    /// The server's process id, while it runs.
+    /// Returns the server's process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
@@ -177,8 +179,8 @@ impl RedisServer {
             Data::Keep if self.pid().is_some() => {
                 self.resume()?;
                 if self.appendonly == Appendonly::None {
-                    // With a save point, the server writes its snapshot within its orderly end, so that no write
-                    // comes between the two.
+                    // With a save point, the server writes its snapshot within its orderly end, so that no
+                    // write comes between the two.
                     self.command(&["CONFIG", "SET", "save", "3600 1"]).await?;
                     snapshot = true;
                 }
@@ -225,7 +227,7 @@ impl RedisServer {
         })
     }
 
-    /// The text of one field of `INFO everything`, such as `used_memory` or `cmdstat_set`.
+    /// Returns the text of one field of `INFO everything`, such as `used_memory` or `cmdstat_set`.
     pub async fn info_field(&self, name: &str) -> Result<Option<String>, Error> {
         let info = self.info().await?;
         let mut lines = info.lines().filter_map(|line| line.split_once(':'));
@@ -311,8 +313,8 @@ impl Admin {
 
     async fn ask(&self, socket: &Path, words: &[&[u8]]) -> Result<Reply, Error> {
         let mut slot = self.connection.lock().await;
-        // Taken out while in use: a command that was given up leaves its reply behind, so its connection is not
-        // used again.
+        // Taken out while in use: a command that was given up leaves its reply behind, so its connection is
+        // not used again.
         let mut connection = match slot.take() {
             Some(connection) => connection,
             None => self.connect(socket).await?,

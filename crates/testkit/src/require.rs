@@ -16,9 +16,9 @@ use crate::error::Error;
 /// libtest sets to the test's path.
 ///
 /// # Panics
-/// When `LEASEHOLD_REQUIRE` is a comma list that names `server`, or `all`: then a skip is a failure. `all` means every
-/// server that Debian stable has a package of, so it does not include `valkey-server`. Also when
-/// the file cannot be written, because an uncounted skip would look like a success.
+/// When `LEASEHOLD_REQUIRE` is a comma list that names `server`, or `all`: then a skip is a failure. `all`
+/// means every server that Debian stable has a package of, so it does not include `valkey-server`. Also
+/// when the file cannot be written, because an uncounted skip would look like a success.
 #[track_caller]
 pub fn skip(server: &str, reason: &str) {
     let test = std::thread::current().name().unwrap_or("unknown").to_owned();

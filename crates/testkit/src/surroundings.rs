@@ -1,7 +1,7 @@
 //! A test in surroundings of its own: a mount namespace, fewer rights, lower limits.
 //!
-//! The test's program starts itself again, inside a wrapper such as `unshare --mount`, with this one test. Where this
-//! machine does not allow the surroundings, the test is skipped, and says so.
+//! The test's program starts itself again, inside a wrapper such as `unshare --mount`, with this one test.
+//! Where this machine does not allow the surroundings, the test is skipped, and says so.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,11 +10,12 @@ use std::process::Command;
 
 use crate::require::skip;
 
-/// The directory to test in, when this program runs in the surroundings of the test. Otherwise it is started there, and
-/// `None` says that the test is over: passed, or skipped where the surroundings cannot be had.
+/// Returns the directory to test in, when this program runs in the surroundings of the test. Otherwise it
+/// is started there, and `None` says that the test is over: passed, or skipped where the surroundings
+/// cannot be had.
 ///
-/// `test` is the full name of the test. `script` is run by a shell inside `wrapper`, with `$DIR` as the directory, which
-/// is also where servers of the test have theirs.
+/// `test` is the full name of the test. `script` is run by a shell inside `wrapper`, with `$DIR` as the
+/// directory, which is also where servers of the test have theirs.
 ///
 /// # Panics
 /// Where the test failed in its surroundings.
@@ -30,7 +31,8 @@ pub fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
     None
 }
 
-/// A wrapper that gives a mount namespace, also to those who are not root where the kernel allows it.
+/// Returns a wrapper that gives a mount namespace, also to those who are not root where the kernel allows
+/// it.
 pub fn private_mounts() -> Vec<String> {
     let mut wrapper = vec!["unshare".to_owned(), "--mount".to_owned()];
     if !rustix::process::geteuid().is_root() {

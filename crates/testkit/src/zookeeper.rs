@@ -1,7 +1,7 @@
 //! A real ZooKeeper ensemble, of one server or several, with its faults as methods.
 //!
-//! The kit asks its servers by ZooKeeper's four-letter words, each over a connection of its own, which open no
-//! session and are not counted as requests.
+//! The kit asks its servers by ZooKeeper's four-letter words, each over a connection of its own, which open
+//! no session and are not counted as requests.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -27,8 +27,8 @@ use crate::require;
 /// - Their directories are removed then; after a panic they stay, and the end of each log is printed.
 ///
 /// # Does not promise
-/// Transactions are not forced to the disk, so that tests are quick: a killed server loses nothing by that, a machine
-/// without power would.
+/// Transactions are not forced to the disk, so that tests are quick: a killed server loses nothing by that,
+/// a machine without power would.
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     nodes: Vec<Node>,
@@ -56,14 +56,15 @@ impl ZooKeeperEnsemble {
     /// Starts as many servers and waits until all of them serve.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when Java or ZooKeeper are not installed. Otherwise the end of a server's log is in the
-    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    /// [`Error::is_missing`] when Java or ZooKeeper are not installed. Otherwise the end of a server's log
+    /// is in the text. A port that another program took meanwhile is no error: the start is tried on
+    /// others, 5 times.
     pub async fn start(servers: usize) -> Result<Self, Error> {
         Self::start_as(servers, Speech::Plain, "").await
     }
 
-    /// As [`ZooKeeperEnsemble::start`]; besides, clients may speak TLS on ports of their own, where they have to prove who
-    /// they are, with certificates made for this ensemble.
+    /// As [`ZooKeeperEnsemble::start`]; besides, clients may speak TLS on ports of their own, where they
+    /// have to prove who they are, with certificates made for this ensemble.
     ///
     /// # Errors
     /// As [`ZooKeeperEnsemble::start`].
@@ -71,8 +72,8 @@ impl ZooKeeperEnsemble {
         Self::start_as(servers, Speech::Tls, "").await
     }
 
-    /// As [`ZooKeeperEnsemble::start_or_skip`], with settings of the test's own: lines as in a server's file, which go before
-    /// the kit's. `srvr` has to stay in `4lw.commands.whitelist`.
+    /// As [`ZooKeeperEnsemble::start_or_skip`], with settings of the test's own: lines as in a server's
+    /// file, which go before the kit's. `srvr` has to stay in `4lw.commands.whitelist`.
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -205,7 +206,7 @@ impl ZooKeeperEnsemble {
         self.nodes[server].process.directory().path().join(DATA)
     }
 
-    /// The number of the server that leads, or stands alone. `None` while there is none.
+    /// Returns the number of the server that leads, or stands alone. `None` while there is none.
     pub async fn leader(&self) -> Option<usize> {
         for server in 0..self.nodes.len() {
             let state = self.ask(server, "srvr").await.unwrap_or_default();
@@ -216,7 +217,7 @@ impl ZooKeeperEnsemble {
         None
     }
 
-    /// A server's answer to a four-letter word such as `srvr`, `mntr` or `wchs`.
+    /// Returns a server's answer to a four-letter word such as `srvr`, `mntr` or `wchs`.
     pub async fn ask(&self, server: usize, word: &str) -> Result<String, Error> {
         let addr = self.addr(server);
         let asked = async {
@@ -275,7 +276,7 @@ impl NodePorts {
     }
 }
 
-/// The configuration of one server. A tick of half a second makes sessions of one second possible.
+/// Returns the configuration of one server. A tick of half a second makes sessions of one second possible.
 fn config(number: usize, ports: &[NodePorts]) -> String {
     let mut config = format!(
         "tickTime=500\ninitLimit=20\nsyncLimit=4\ndataDir={DATA}\nclientPort={}\n\
@@ -301,7 +302,7 @@ enum Speech {
     Tls,
 }
 
-/// A key store as ZooKeeper reads PEM: the key and the certificate in one file.
+/// Returns a key store as ZooKeeper reads PEM: the key and the certificate in one file.
 fn key_store(certificates: &Certificates, directory: &Directory) -> Result<PathBuf, Error> {
     let server = certificates.server();
     let read = |path: &Path| std::fs::read_to_string(path).map_err(cannot("read", path.display()));
@@ -310,7 +311,7 @@ fn key_store(certificates: &Certificates, directory: &Directory) -> Result<PathB
     Ok(directory.path().join("server-store.pem"))
 }
 
-/// The lines for a port of its own that speaks TLS. Certificates are for the loopback address.
+/// Returns the lines for a port of its own that speaks TLS. Certificates are for the loopback address.
 fn secure_config(certificates: &Certificates, keys: &Path, port: u16) -> String {
     format!(
         "secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n\

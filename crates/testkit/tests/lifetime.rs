@@ -27,7 +27,7 @@ fn plays(name: &str) -> bool {
     std::env::var(ROLE).is_ok_and(|role| role == name)
 }
 
-/// The words after `marker` in the output of a role.
+/// Returns the words after `marker` in the output of a role.
 fn told<'a>(output: &'a str, marker: &str) -> Option<&'a str> {
     output.lines().find_map(|line| line.split_once(marker)).map(|(_, words)| words.trim())
 }
@@ -36,7 +36,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Whether any process, zombies aside, works in `directory` or below. Redis replaces its command line, but not this.
+/// Whether any process, zombies aside, works in `directory` or below. Redis replaces its command line, but
+/// not this.
 fn works_in(directory: &Path) -> bool {
     let here = |process: PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(directory));
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| here(entry.path()))
@@ -98,7 +99,7 @@ async fn no_server_outlives_a_killed_test() {
     }
 }
 
-/// The server's process id, from its own log.
+/// Returns the server's process id, from its own log.
 fn pid_in(directory: &Path) -> u32 {
     let log = std::fs::read_to_string(directory.join("server.log")).unwrap();
     log.split_once("pid=").unwrap().1.split_once(',').unwrap().0.parse().unwrap()

@@ -13,7 +13,7 @@ fn bytes(text: &str) -> Reply {
     Reply::Bytes(text.as_bytes().to_vec())
 }
 
-/// A client on the server's port, not the kit's own connection.
+/// Returns a client on the server's port, not the kit's own connection.
 async fn client(server: &RedisServer) -> TcpStream {
     TcpStream::connect(server.addr()).await.unwrap()
 }

@@ -100,7 +100,7 @@ impl Columns {
         })
     }
 
-    /// The present, in whole units of both columns.
+    /// Returns the present, in whole units of both columns.
     pub(super) fn now(&self) -> String {
         format!("UTC_TIMESTAMP({})", self.digits)
     }
@@ -112,7 +112,7 @@ impl Columns {
         format!("TIMESTAMPADD(MICROSECOND, {micros}, {})", self.now())
     }
 
-    /// A date in microseconds since 1970.
+    /// Returns a date in microseconds since 1970.
     pub(super) fn micros(&self, date: &str) -> String {
         format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {date})")
     }
@@ -144,8 +144,8 @@ impl Columns {
         )
     }
 
-    /// A holder of ours, as its column carries it. In one that has not every character, those of a note that are not plain
-    /// are question marks.
+    /// Returns a holder of ours, as its column carries it. In one that has not every character, those of a
+    /// note that are not plain are question marks.
     pub(super) fn holder(&self, by: &str) -> String {
         match self.holders {
             Holders::Any => text(by),
@@ -214,7 +214,8 @@ fn text_width(kind: &str) -> Option<usize> {
     }
 }
 
-/// Whether a column of dates follows the session's time zone, and how many digits of a second's fraction it has.
+/// Whether a column of dates follows the session's time zone, and how many digits of a second's fraction it
+/// has.
 fn date(kind: &str) -> Option<(bool, usize)> {
     let (kind, digits) = match kind.strip_suffix(')').and_then(|kind| kind.split_once('(')) {
         Some((kind, digits)) => (kind, digits.parse().ok().filter(|digits| *digits <= 6)?),

@@ -1,9 +1,10 @@
 //! Advisory locks: all locks of a client are held by one session.
 //!
-//! Ground rules: such a lock is not taken back when its statement fails, so a statement that failed is followed by one
-//! that gives the lock back, and a session of which that is not known is closed. A session has one user: it is marked by a
-//! word when it is opened, is not opened where it has a mark, and each statement changes nothing in a session of another mark. A
-//! pooler that shares sessions against what was found out can therefore not make two holders of one lock.
+//! Ground rules: such a lock is not taken back when its statement fails, so a statement that failed is
+//! followed by one that gives the lock back, and a session of which that is not known is closed. A session
+//! has one user: it is marked by a word when it is opened, is not opened where it has a mark, and each
+//! statement changes nothing in a session of another mark. A pooler that shares sessions against what was
+//! found out can therefore not make two holders of one lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -311,7 +312,7 @@ impl Statements {
         }
     }
 
-    /// The statement that gives a lock back, with its row or alone.
+    /// Returns the statement that gives a lock back, with its row or alone.
     fn free(&self, exclusive: bool, with_row: bool) -> &Sql {
         match (exclusive, with_row) {
             (true, true) => &self.free_alone,
@@ -322,8 +323,8 @@ impl Statements {
     }
 }
 
-/// Takes the lock, and enters who has it, in one round trip. The fence is drawn for a row that is there only once the
-/// lock was given.
+/// Takes the lock, and enters who has it, in one round trip. The fence is drawn for a row that is there
+/// only once the lock was given.
 fn take(names: &Names, lock: &str, clear: &str) -> String {
     let held = names.table("_held");
     format!(
@@ -359,7 +360,7 @@ fn shared() -> Failure {
     )
 }
 
-/// The process of a claim that [`stranger`] has made up.
+/// Returns the process of a claim that [`stranger`] has made up.
 fn process_of_stranger(id: ClaimId) -> Option<i32> {
     let (pid, rest) = id.as_bytes().split_first_chunk()?;
     rest.iter().all(|byte| *byte == 0).then(|| i32::from_be_bytes(*pid))
@@ -392,10 +393,12 @@ const TAKE: &[Type] = &[
     Type::TEXT,
 ];
 
-/// Of a statement that gives a lock back: the key, the mark of the session and, where it has a row, the claim.
+/// Of a statement that gives a lock back: the key, the mark of the session and, where it has a row, the
+/// claim.
 const FREE: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4, Type::TEXT, Type::TEXT];
 
-/// The setting that marks a session. No server reports its changes, so no pooler carries it from one session to another.
+/// The setting that marks a session. No server reports its changes, so no pooler carries it from one
+/// session to another.
 const MARK: &str = "'leasehold.session'::text";
 const WORD: &str = "coalesce(current_setting('leasehold.session'::text, true), ''::text)";
 
@@ -405,8 +408,8 @@ const KEY: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4];
 const STRANGERS: &str = "SELECT k.pid, k.mode, a.application_name FROM pg_catalog.pg_locks k \
     JOIN pg_catalog.pg_stat_activity a USING (pid) WHERE a.application_name NOT LIKE 'leasehold %'";
 
-/// Whether a lock `k` of the server is held, and of the key whose four parameters begin with this one. PostgreSQL shows a key of
-/// one number as two halves.
+/// Whether a lock `k` of the server is held, and of the key whose four parameters begin with this one.
+/// PostgreSQL shows a key of one number as two halves.
 fn is_of_key(first: usize) -> String {
     let [wide, one, high, low] = [first, first + 1, first + 2, first + 3];
     format!(

@@ -1,8 +1,9 @@
-//! Rows locked by open transactions: each lock has a connection of its own, and who waits for one waits in the server.
+//! Rows locked by open transactions: each lock has a connection of its own, and who waits for one waits in
+//! the server.
 //!
-//! Ground rules: everything that is set for a lock is set for its transaction, so that it works through a pooler that
-//! keeps a session for no longer. What others are to see at once, and what must not be taken back, is written by another
-//! connection.
+//! Ground rules: everything that is set for a lock is set for its transaction, so that it works through a
+//! pooler that keeps a session for no longer. What others are to see at once, and what must not be taken
+//! back, is written by another connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -96,7 +97,8 @@ pub(crate) struct RowSession {
     /// The server's process while there is a transaction, else 0.
     pid: AtomicI32,
     call: watch::Sender<Call>,
-    /// Taken while the server is told to end a statement: no other may begin then, or it would be the one that ends.
+    /// Taken while the server is told to end a statement: no other may begin then, or it would be the one
+    /// that ends.
     calling: Mutex<()>,
 }
 
@@ -234,7 +236,8 @@ impl Session for RowSession {
     async fn unlock(&self, claim: &Claim, _: Beside) -> Result<bool, Failure> {
         let had_it = self.pid.load(Ordering::SeqCst) != 0;
         self.end().await?;
-        // The row counts no longer, since the transaction is over; whoever comes next clears it away if this fails.
+        // The row counts no longer, since the transaction is over; whoever comes next clears it away if
+        // this fails.
         let id = claim.id.to_hex();
         if let Err(refusal) = self.base.pool.ask(&self.base.roll.strike, &[&id]).await {
             tracing::debug!(failure = %refusal.into_failure(), "the row of a lock that was released is left");
@@ -343,8 +346,8 @@ impl Statements {
 
 /// Tries of one question whose row or table is not there yet.
 const MAX_TRIES: u32 = 3;
-/// How long a statement waits in the server where a pooler is in between: some versions of PgBouncer end with all their
-/// connections when a statement is called back.
+/// How long a statement waits in the server where a pooler is in between: some versions of PgBouncer end
+/// with all their connections when a statement is called back.
 const SLICE: Duration = Duration::from_millis(200);
 /// Milliseconds for which the making of a row waits for another transaction that has made it.
 const MAKING: u32 = 100;

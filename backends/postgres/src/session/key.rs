@@ -1,7 +1,8 @@
-//! Which advisory lock of PostgreSQL a name means, as .NET's DistributedLock derives it, so that both exclude each other.
+//! Which advisory lock of PostgreSQL a name means, as .NET's DistributedLock derives it, so that both
+//! exclude each other.
 //!
-//! Up to nine characters of ASCII, sixteen hexadecimal digits, and eight, a comma and eight, stand for themselves;
-//! anything else is hashed, and two names may then meet in one key.
+//! Up to nine characters of ASCII, sixteen hexadecimal digits, and eight, a comma and eight, stand for
+//! themselves; anything else is hashed, and two names may then meet in one key.
 
 /// One key. PostgreSQL keeps keys of one number and of two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +21,7 @@ impl Key {
         })
     }
 
-    /// The numbers as the statements take them: whether it is one, that one, or the two.
+    /// Returns the numbers as the statements take them: whether it is one, that one, or the two.
     pub(crate) fn numbers(self) -> (bool, i64, i32, i32) {
         match self {
             Key::One(one) => (true, one, 0, 0),
@@ -28,7 +29,7 @@ impl Key {
         }
     }
 
-    /// The key as it is written beside the name.
+    /// Returns the key as it is written beside the name.
     pub(crate) fn text(self) -> String {
         match self {
             Key::One(one) => one.to_string(),

@@ -1,7 +1,7 @@
 //! Who holds what: a row beside each lock, for those who look.
 //!
-//! Ground rules: the lock decides, and a row only tells. A row counts while the session lives whose word it has; what
-//! outlived its session is cleared away by whoever comes next.
+//! Ground rules: the lock decides, and a row only tells. A row counts while the session lives whose word it
+//! has; what outlived its session is cleared away by whoever comes next.
 
 use leasehold_core::{
     Claim, ClaimId, Effect, Failure, FailureKind, Note, Resource, Share, Standing, Summary,
@@ -96,9 +96,9 @@ impl Roll {
         }
     }
 
-    /// What is to be done when a session has been opened: rows whose sessions are gone are cleared away, and the highest
-    /// epoch is noted, which a restore in another cluster goes on above. The counter of fences is raised to the clock, which it
-    /// falls behind where an older copy of it was put back.
+    /// What is to be done when a session has been opened: rows whose sessions are gone are cleared away,
+    /// and the highest epoch is noted, which a restore in another cluster goes on above. The counter of
+    /// fences is raised to the clock, which it falls behind where an older copy of it was put back.
     pub(crate) async fn tidy(&self, link: &Link) -> Result<(), Refusal> {
         link.ask(&self.mark, &[]).await?;
         match link.run(&self.raise).await {
@@ -143,8 +143,9 @@ impl Roll {
     }
 }
 
-/// The statement that ends the session of the claim `$1` on the name `$2`, where the row `h` fulfils the condition. It answers
-/// whether the session has ended, and what else it held; no row where there is none.
+/// Returns the statement that ends the session of the claim `$1` on the name `$2`, where the row `h`
+/// fulfils the condition. It answers whether the session has ended, and what else it held; no row where
+/// there is none.
 ///
 /// The session is known by its word, which no other ever has, and not by its number alone.
 pub(crate) fn evict(names: &Names, holds: &str) -> String {
@@ -215,14 +216,15 @@ fn unescaped(text: &str) -> String {
     text.replace("%00", "\0").replace("%25", "%")
 }
 
-/// The beginning of a statement that enters a claim.
+/// Returns the beginning of a statement that enters a claim.
 pub(crate) fn insert(held: &str) -> String {
     format!(
         "INSERT INTO {held} AS h (claim, name, lock_key, weight, capacity, note, session, pid, epoch, seq)"
     )
 }
 
-/// The fence, as the last two columns of such a statement. It must be drawn when the lock has been given.
+/// Returns the fence, as the last two columns of such a statement. It must be drawn when the lock has been
+/// given.
 pub(crate) fn drawn(names: &Names) -> String {
     format!("{}, nextval('{}'::regclass)", epoch(names), names.table("_fence"))
 }
@@ -238,7 +240,8 @@ pub(crate) const AGAIN: &str = "ON CONFLICT (claim) DO UPDATE SET session = excl
 pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = h.pid \
                                 AND a.application_name = h.session)";
 
-/// Milliseconds that the server waits for the end of a session. It takes a few, unless the session is at work.
+/// Milliseconds that the server waits for the end of a session. It takes a few, unless the session is at
+/// work.
 const EVICTING: u32 = 2_000;
 
 /// Names of locks that are told to have ended with another.

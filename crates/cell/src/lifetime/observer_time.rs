@@ -1,9 +1,10 @@
 //! Each observer's clock ends claims: a text has spans, and how many signs of life there were.
 //!
-//! Ground rules: *a claim lives iff it was seen in another state within its span, as this observer measures it.* A state
-//! is made of what was granted, the count of signs of life, and the span. A client that gives a sign of life counts it, no matter
-//! what it knew of the claim before: so each renewal, each repeated grant and each adoption begins the span anew for everybody,
-//! also where the writer sees the claim for the first time. Dates are for display only.
+//! Ground rules: *a claim lives iff it was seen in another state within its span, as this observer measures
+//! it.* A state is made of what was granted, the count of signs of life, and the span. A client that gives
+//! a sign of life counts it, no matter what it knew of the claim before: so each renewal, each repeated
+//! grant and each adoption begins the span anew for everybody, also where the writer sees the claim for the
+//! first time. Dates are for display only.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ impl Lifetime for ObserverTime {
 
     fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry {
         match old {
-            // Nothing was heard of it, and it was not called: its state stays what others may have seen before.
+            // Nothing was heard of it, and it was not called: its state stays what others may have seen
+            // before.
             Some((judged, raw)) if judged == entry => raw.clone(),
             _ => {
                 let began = old.is_some_and(|(judged, _)| judged.since == entry.since);

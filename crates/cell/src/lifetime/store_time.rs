@@ -1,4 +1,5 @@
-//! The store's clock ends claims: the moments of a text are counted from the cell's origin, which is [`ORIGIN`].
+//! The store's clock ends claims: the moments of a text are counted from the cell's origin, which is
+//! [`ORIGIN`].
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The backend over a [`ShedTable`]: the calls of the seam, and what is asked again.
 //!
-//! Ground rules: nothing is remembered of a row. Its condition stands in each statement, so what ran out and was taken by
-//! somebody else is never touched, by whatever late or repeated request.
+//! Ground rules: nothing is remembered of a row. Its condition stands in each statement, so what ran out
+//! and was taken by somebody else is never touched, by whatever late or repeated request.
 
 use std::time::Duration;
 
@@ -72,7 +72,8 @@ impl<T: ShedTable> ShedBackend<T> {
         releases
     }
 
-    /// Those that are held all the same: by another program that was looked at, or under another note.
+    /// Returns those that are held all the same: by another program that was looked at, or under another
+    /// note.
     async fn still_there(
         &self,
         claims: &[&Claim],

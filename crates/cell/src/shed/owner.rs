@@ -1,7 +1,7 @@
 //! What stands in `locked_by`: whose row it is.
 //!
-//! Ground rules: ShedLock's other users only compare it with their own, or show it to people. A row of theirs is shown,
-//! and may be ended by somebody who saw it.
+//! Ground rules: ShedLock's other users only compare it with their own, or show it to people. A row of
+//! theirs is shown, and may be ended by somebody who saw it.
 
 use leasehold_core::{Claim, ClaimId, Note};
 

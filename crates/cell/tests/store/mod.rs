@@ -1,8 +1,8 @@
 //! Cells in the memory of this process, with the faults of a store: lost races, lost requests, lost answers.
 //!
-//! Two kinds, as the crate knows two ways of keeping time: one with a clock, which keeps a fence beside each text and
-//! never forgets it, as a table does; and one without, which numbers its writes and forgets a text when it need not be
-//! kept any longer, as a cache does.
+//! Two kinds, as the crate knows two ways of keeping time: one with a clock, which keeps a fence beside
+//! each text and never forgets it, as a table does; and one without, which numbers its writes and forgets a
+//! text when it need not be kept any longer, as a cache does.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
 
@@ -31,7 +31,7 @@ pub(crate) const TABLE: Kind =
 pub(crate) const CACHE: Kind =
     Kind { timekeeping: Timekeeping::Observer, waiting: Waiting::Polls, order: Order::Fifo };
 
-/// A mutex that somebody wants.
+/// Returns a mutex that somebody wants.
 pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
@@ -127,8 +127,8 @@ impl Store {
         self.retakes.load(Ordering::SeqCst)
     }
 
-    /// The next commit of which nothing is said, of cells that their client has written last, is carried out when a permit
-    /// is added.
+    /// The next commit of which nothing is said, of cells that their client has written last, is
+    /// carried out when a permit is added.
     pub(crate) fn stall_a_commit(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
         self.next_commits.lock().unwrap().push_back(Fate::Waits(gate.clone()));

@@ -55,7 +55,8 @@ pub(crate) async fn another_client_goes_on_with_a_claim(trial: &Trial) -> Checke
     Ok(())
 }
 
-/// Beside another claim of the same client, which is kept alive meanwhile: what they may share must not keep both.
+/// Beside another claim of the same client, which is kept alive meanwhile: what they may share must not
+/// keep both.
 pub(crate) async fn what_nobody_goes_on_with_ends(trial: &Trial) -> Checked {
     needs_adoption(trial)?;
     let (resource, beside) = (trial.resource("forgone")?, trial.resource("beside")?);

@@ -60,7 +60,8 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
     Ok(())
 }
 
-/// Tasks of one client take and give back at the same time, a lock for each, and somebody else has some of the locks in between.
+/// Tasks of one client take and give back at the same time, a lock for each, and somebody else has some of
+/// the locks in between.
 pub(crate) async fn what_tasks_want_at_once_is_told_apart(trial: &Trial) -> Checked {
     let (ours, theirs) = (trial.client(0), trial.client(1));
     for share in trial.alone()? {

@@ -241,7 +241,8 @@ pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Ch
     trial.client(0).nobody(&resource, "after those that were killed were passed over").await
 }
 
-/// The turn of one that wants more than there is has not come when it dies. Whoever wants less gets it all the same.
+/// The turn of one that wants more than there is has not come when it dies. Whoever wants less gets
+/// it all the same.
 pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     trial.needs_share(Share::READER)?;
@@ -261,7 +262,8 @@ pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial
     nobody_at_last(trial, &resource, "long after a writer that waited was killed").await
 }
 
-/// Killed at any instant of taking and releasing, a process leaves the resource usable, and its fences used up.
+/// Killed at any instant of taking and releasing, a process leaves the resource usable, and its fences used
+/// up.
 pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     let resource = trial.resource("instant")?;
@@ -273,7 +275,8 @@ pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked
         let mut claim = trial.short(&resource, Share::MUTEX)?;
         taker.begin_to_take(&claim, trial.ttl()).await?;
         while trial.clock.now() < end {
-            // Some calls are awaited, so that the last one before the kill is any of them at any of its steps.
+            // Some calls are awaited, so that the last one before the kill is any of them at any of its
+            // steps.
             let answer = tokio::time::timeout(trial.clock.now().until(end), taker.taken(trial.ttl())).await;
             let Ok(answer) = answer else { break };
             let fence =
@@ -354,8 +357,8 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     trial.client(0).free(&claim).await
 }
 
-/// The answer to a renewal, asked again while it is not known: a connection that broke while its process was stopped is
-/// found broken by the first that uses it.
+/// Returns the answer to a renewal, asked again while it is not known: a connection that broke while its
+/// process was stopped is found broken by the first that uses it.
 async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Checked<String> {
     let until = trial.clock.now().after(AT_ONCE);
     loop {
@@ -403,5 +406,6 @@ const KILLS: usize = 8;
 
 /// So many waiters die together. One by one they would cost a second each.
 const DEAD: usize = 16;
-/// Two seconds are promised. No machine is so busy that it takes four times as long, and one by one they take twice that.
+/// Two seconds are promised. No machine is so busy that it takes four times as long, and one by one they
+/// take twice that.
 const TOGETHER: Duration = Duration::from_secs(8);

@@ -105,7 +105,8 @@ pub(crate) async fn a_grant_in_time_is_reported(trial: &Trial) -> Checked {
     trial.client(1).free(&claim).await
 }
 
-/// A lease that is longer than the profile allows is refused: a shorter one would end before its holder knows.
+/// A lease that is longer than the profile allows is refused: a shorter one would end before its
+/// holder knows.
 pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checked {
     let Liveness::Lease { min, max } = trial.profile().liveness else {
         return Err(Stop::OptedOut("a session has no ttl".to_owned()));

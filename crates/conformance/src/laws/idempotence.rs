@@ -97,7 +97,8 @@ pub(crate) async fn a_waiting_claim_keeps_one_place(trial: &Trial) -> Checked {
     trial.client(0).nobody(&resource, "after all releases").await
 }
 
-/// A claim whose first answer was lost asks again while it already stands in line, and stands no worse for it.
+/// A claim whose first answer was lost asks again while it already stands in line, and stands no
+/// worse for it.
 pub(crate) async fn a_repeated_wait_keeps_its_place(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     trial.needs_polling()?;

@@ -1,4 +1,5 @@
-//! Registers: small values that change on a condition, whole and one after the other, and that can be waited for.
+//! Registers: small values that change on a condition, whole and one after the other, and that can be
+//! waited for.
 
 mod history;
 mod time;

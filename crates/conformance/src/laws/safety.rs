@@ -111,8 +111,8 @@ pub(crate) async fn a_capacity_fills_up_exactly(trial: &Trial) -> Checked {
     Ok(())
 }
 
-/// Many takers on one resource for a while, watched by a referee. Answers how many grants there were, and how many
-/// claims were inside together.
+/// Many takers on one resource for a while, watched by a referee. Answers how many grants there were, and
+/// how many claims were inside together.
 async fn storm(trial: &Trial, shares: &[Share]) -> Checked<(usize, usize)> {
     let resource = trial.resource(&format!("storm/{shares:?}"))?;
     let referee = Arc::new(Referee::default());

@@ -1,4 +1,5 @@
-//! Wake: a waiter learns of a release within the profile's promise, and no wake-up is lost between look and wait.
+//! Wake: a waiter learns of a release within the profile's promise, and no wake-up is lost between look and
+//! wait.
 
 use std::time::Duration;
 
@@ -218,7 +219,7 @@ pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &
     trial.client(0).nobody(&resource, "after all releases").await
 }
 
-/// A mutex that is held, and two claims that wait for it.
+/// Returns a mutex that is held, and two claims that wait for it.
 async fn two_in_line(trial: &Trial, resource: &Resource) -> Checked<(Claim, Waiting, Waiting)> {
     let holder = trial.claim(resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;

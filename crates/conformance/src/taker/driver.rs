@@ -1,6 +1,7 @@
 //! The suite's end of a taker: a child process that is told what to do, stopped and killed.
 //!
-//! Signals go only to the child that this value started, by its id, and only while it has not been waited for.
+//! Signals go only to the child that this value started, by its id, and only while it has not been waited
+//! for.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl Taker {
         self.tell(&Order::Contend(claim.clone(), wait)).await
     }
 
-    /// The answer to an order to take a claim.
+    /// Returns the answer to an order to take a claim.
     pub(crate) async fn taken(&mut self, wait: Duration) -> Checked<Option<Option<Fence>>> {
         let answer = self.answer(wait.saturating_add(AT_ONCE)).await?;
         match answer.split_once(' ') {
@@ -102,7 +103,7 @@ impl Taker {
         self.tell(&Order::Release(claim.clone())).await
     }
 
-    /// The answer to an order to release a claim.
+    /// Returns the answer to an order to release a claim.
     pub(crate) async fn released(&mut self) -> Checked<String> {
         self.answer(HANG).await
     }

@@ -1,7 +1,7 @@
 //! A small backend over the ledger of the contract, right in every way but the one that it is told.
 //!
-//! It is the negative control of the suite: a law that no defect breaks proves nothing. Where a defect needs its own
-//! path through the code, the sound path stays the shortest.
+//! It is the negative control of the suite: a law that no defect breaks proves nothing. Where a defect
+//! needs its own path through the code, the sound path stays the shortest.
 
 mod defect;
 mod registers;
@@ -75,22 +75,22 @@ pub fn strong() -> Profile {
     }
 }
 
-/// A strong store for callers that poll.
+/// Returns a strong store for callers that poll.
 pub fn polling() -> Profile {
     Profile { waiting: Waiting::Polls, place_ttl: Duration::from_secs(2), ..strong() }
 }
 
-/// A store in which a session keeps the claims, for callers that poll.
+/// Returns a store in which a session keeps the claims, for callers that poll.
 pub fn session() -> Profile {
     Profile { liveness: Liveness::Session, place_ttl: Duration::ZERO, ..polling() }
 }
 
-/// A strong store that admits permits one by one only.
+/// Returns a strong store that admits permits one by one only.
 pub fn single_permits() -> Profile {
     Profile { admission: Admission::Permits, ..strong() }
 }
 
-/// A store that promises as little as a profile can.
+/// Returns a store that promises as little as a profile can.
 pub fn weak() -> Profile {
     Profile { admission: Admission::Exclusive, order: Order::Unordered, fencing: Grade::None, ..polling() }
 }

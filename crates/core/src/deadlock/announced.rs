@@ -1,7 +1,9 @@
-//! How a wait is announced: as a claim of its own, whose note says who waits for what, and what he holds meanwhile.
+//! How a wait is announced: as a claim of its own, whose note says who waits for what, and what he holds
+//! meanwhile.
 //!
-//! Ground rules: the announcement lives and dies with the process that made it, as every claim does. Claims are named by
-//! the beginning of their public tags, since the ids are secrets. Text that is not an announcement is nobody's wait.
+//! Ground rules: the announcement lives and dies with the process that made it, as every claim does. Claims
+//! are named by the beginning of their public tags, since the ids are secrets. Text that is not an
+//! announcement is nobody's wait.
 
 use std::fmt;
 
@@ -20,7 +22,8 @@ pub struct Announced {
     pub resource: Resource,
     /// How much of it.
     pub share: Share,
-    /// The claim that stands in the line for it, where it is in the way of those behind it and behind those ahead.
+    /// The claim that stands in the line for it, where it is in the way of those behind it and behind those
+    /// ahead.
     pub asks: Option<Tag>,
     /// What whoever waits holds meanwhile, [`HOLDS_MAX`] claims at most.
     pub holds: Vec<Tag>,
@@ -73,7 +76,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Those of a store that promises this.
+    /// Returns those of a store that promises this.
     ///
     /// # Errors
     /// Never: the names are good ones.
@@ -139,7 +142,8 @@ const NAME: &str = "leasehold!waits";
 const SHARED_MOST: usize = 256;
 /// Each of these is looked at by itself.
 const EXCLUSIVE_MOST: usize = 32;
-/// How many of the claims that somebody holds an announcement names: as many as fit beside the longest name of a resource.
+/// How many of the claims that somebody holds an announcement names: as many as fit beside the longest name
+/// of a resource.
 pub const HOLDS_MAX: usize = 16;
 /// How an announcement begins, with the version of what follows.
 const WORD: &str = "waits1";

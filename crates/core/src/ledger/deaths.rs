@@ -1,4 +1,5 @@
-//! Lines in which waiters died, in virtual time: how long those that live wait for it, and what it costs them.
+//! Lines in which waiters died, in virtual time: how long those that live wait for it, and what it costs
+//! them.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use super::*;
 
 const PLACE: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(3600);
-/// Between the answer to a look and the next one, where nothing else is due: as the stores do that are polled.
+/// Between the answer to a look and the next one, where nothing else is due: as the stores do that are
+/// polled.
 const PAUSES: [u64; 5] = [300, 400, 325, 375, 350];
 /// A look in the very instant of an end is one too early.
 const TICK: Duration = Duration::from_millis(2);
@@ -35,7 +37,7 @@ fn ask(id: ClaimId, share: Share, wait: Wait) -> Ask {
 const HOLDER: usize = 1 << 20;
 
 impl Line {
-    /// All of them came one after the other and waited for long; then the dead ones died.
+    /// Returns all of them came one after the other and waited for long; then the dead ones died.
     fn behind(holder: Share, waiters: &[(Share, bool)]) -> Line {
         let mut line =
             Line { ledger: Ledger::default(), now: Moment::from_millis(1), looks: Vec::new(), asked: 0 };
@@ -83,7 +85,7 @@ impl Line {
     }
 }
 
-/// The holder leaves: in which order, and how late, are those granted that live?
+/// Returns the holder leaves: in which order, and how late, are those granted that live?
 fn released(holder: Share, waiters: &[(Share, bool)]) -> (Vec<ClaimId>, Duration, usize) {
     let mut line = Line::behind(holder, waiters);
     let freed = line.now;
@@ -180,7 +182,8 @@ proptest! {
         let (order, late, _) = released(Share::MUTEX, &waiters);
         let expected: Vec<ClaimId> = (0..lives.len()).filter(|n| lives[*n]).map(id).collect();
         prop_assert_eq!(order.clone(), expected);
-        // Each hand-over waits for the next look of one that polls, and some of the dead are called later than others.
+        // Each hand-over waits for the next look of one that polls, and some of the dead are called later
+        // than others.
         let polls = Duration::from_millis(400) * u32::try_from(order.len()).unwrap();
         prop_assert!(late <= Duration::from_secs(5) + polls, "{late:?} for {} of {}", order.len(), lives.len());
     }

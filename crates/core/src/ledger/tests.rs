@@ -284,7 +284,7 @@ fn the_smallest_capacity_in_line_counts() {
     assert!(!granted(5, Share::MUTEX) && !granted(6, Share::WRITER));
 }
 
-/// The id of the claim with this number, of many.
+/// Returns the id of the claim with this number, of many.
 fn numbered(n: usize) -> ClaimId {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());

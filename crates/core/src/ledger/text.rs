@@ -1,12 +1,12 @@
 //! The line as text, for stores that keep it in a file, a row or a value.
 //!
-//! One header line with the version, the length and a checksum of the body; then one line for the store's own
-//! words, one for the last fence, one for each claim. Whatever is not exactly what [`Ledger::to_text`] wrote is
-//! refused: a store must be able to tell a damaged ledger from an empty one.
+//! One header line with the version, the length and a checksum of the body; then one line for the store's
+//! own words, one for the last fence, one for each claim. Whatever is not exactly what [`Ledger::to_text`]
+//! wrote is refused: a store must be able to tell a damaged ledger from an empty one.
 //!
-//! There are two forms. Where one clock ends the claims of all, an end is a moment of that clock. Where each observer
-//! measures by its own clock, an end is a span, and the count of signs of life stands beside it. Neither form can be
-//! read as the other, nor by a release that knows only one of them.
+//! There are two forms. Where one clock ends the claims of all, an end is a moment of that clock. Where
+//! each observer measures by its own clock, an end is a span, and the count of signs of life stands beside
+//! it. Neither form can be read as the other, nor by a release that knows only one of them.
 
 use std::fmt::Write;
 
@@ -14,14 +14,14 @@ use super::{Entry, Ledger};
 use crate::{ClaimId, Fence, Moment, Note, Share};
 
 impl Ledger {
-    /// Writes the ledger down, together with `head`: words of the store's own, under the same checksum. Signs of life are
-    /// not counted in it, as the moments suffice.
+    /// Writes the ledger down, together with `head`: words of the store's own, under the same checksum.
+    /// Signs of life are not counted in it, as the moments suffice.
     pub fn to_text(&self, head: &str) -> String {
         self.written(head, Form::Moments)
     }
 
-    /// Writes the ledger down as [`Ledger::to_text`] does, for observers that share no clock: `until` is a span since the moment [`Moment::START`], and
-    /// `beats` is written, too.
+    /// Writes the ledger down as [`Ledger::to_text`] does, for observers that share no clock: `until` is a
+    /// span since the moment [`Moment::START`], and `beats` is written, too.
     pub fn to_span_text(&self, head: &str) -> String {
         self.written(head, Form::Spans)
     }
@@ -66,7 +66,8 @@ impl Ledger {
         if sum != checksum(body.as_bytes()) {
             return Err(DamagedLedger("its checksum does not fit"));
         }
-        // What carries the checksum was written by us; the checks below are for other versions and for forgeries.
+        // What carries the checksum was written by us; the checks below are for other versions and for
+        // forgeries.
         let body = body.strip_suffix('\n').ok_or(DamagedLedger("its last line has no end"))?;
         let mut lines = body.split('\n');
         let head = lines.next().and_then(unescape).ok_or(DamagedLedger("its head is unreadable"))?;
@@ -157,7 +158,8 @@ fn unescape(text: &str) -> Option<String> {
     Some(plain)
 }
 
-/// The first 64 bits of BLAKE3: enough against damage; it is no protection against those who may write.
+/// Returns the first 64 bits of BLAKE3: enough against damage; it is no protection against those who may
+/// write.
 fn checksum(body: &[u8]) -> String {
     blake3::hash(body).to_hex()[..16].to_owned()
 }

@@ -1,7 +1,8 @@
 //! What the answers of several members to one question amount to.
 //!
-//! Pure: it is told who answered what, and says as early as it can what follows. Only the locks of *armed* members
-//! count. A member that lost its memory would otherwise vote for a second holder, and for a fence of yesterday.
+//! Pure: it is told who answered what, and says as early as it can what follows. Only the locks of *armed*
+//! members count. A member that lost its memory would otherwise vote for a second holder, and for a fence
+//! of yesterday.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,8 @@ pub enum Verdict {
     Undecided,
     /// The claim was granted before, with this fence.
     Held(Fence),
-    /// A majority is locked for the claim. To be granted, this fence is to be written to a majority of these members.
+    /// A majority is locked for the claim. To be granted, this fence is to be written to a majority of
+    /// these members.
     Write {
         /// The fence.
         fence: Fence,
@@ -60,12 +62,12 @@ pub enum Verdict {
 }
 
 impl Ballot {
-    /// A question to the members of these names.
+    /// Returns a question to the members of these names.
     pub fn new(names: Arc<[String]>) -> Ballot {
         Ballot { members: names.iter().map(|_| Heard::Nothing).collect(), names }
     }
 
-    /// The fewest members that decide.
+    /// Returns the fewest members that decide.
     pub fn majority(&self) -> usize {
         majority(self.members.len())
     }
@@ -218,7 +220,7 @@ impl Ballot {
         told.collect::<Vec<_>>().join("; ")
     }
 
-    /// The armed members whose lock the claim has: number, answer, epoch, and greatest fence.
+    /// Returns the armed members whose lock the claim has: number, answer, epoch, and greatest fence.
     fn locked(&self) -> impl Iterator<Item = (usize, &Answer, u64, Fence)> + Clone {
         self.answers().filter_map(|(member, answer)| match answer.vote {
             Vote::Yours { last, .. } => Some((member, answer, answer.memory.armed()?, last)),
@@ -248,12 +250,12 @@ impl Ballot {
     }
 }
 
-/// The fewest of so many members that decide: any two such groups have a member in common.
+/// Returns the fewest of so many members that decide: any two such groups have a member in common.
 pub const fn majority(members: usize) -> usize {
     members / 2 + 1
 }
 
-/// The kind that all failures share; where they differ, or one may pass, the whole may pass.
+/// Returns the kind that all failures share; where they differ, or one may pass, the whole may pass.
 pub fn common_kind<'a>(mut failures: impl Iterator<Item = &'a Failure>) -> FailureKind {
     let first = failures.next().map_or(FailureKind::Unavailable, |failure| failure.kind);
     if failures.all(|failure| failure.kind == first) { first } else { FailureKind::Unavailable }

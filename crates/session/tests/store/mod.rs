@@ -1,7 +1,7 @@
 //! A server in the memory of this process whose sessions hold locks, with its faults as methods.
 //!
-//! As real ones do, it lets one session take one lock again and again: who excludes whom within a client is not its
-//! business.
+//! As real ones do, it lets one session take one lock again and again: who excludes whom within a client is
+//! not its business.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
 
@@ -44,7 +44,7 @@ impl Server {
         Arc::new(Server { state: Mutex::default(), changes: watch::Sender::new(0) })
     }
 
-    /// A client of this server.
+    /// Returns a client of this server.
     pub(crate) fn client(self: &Arc<Self>, room: Room, waiting: Waiting) -> SessionBackend<MemorySessions> {
         let profile = Profile {
             name: "memory",

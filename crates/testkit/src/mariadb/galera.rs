@@ -1,7 +1,7 @@
 //! Several MariaDB servers that decide together, by Galera.
 //!
-//! Ground rules: the provider comes with Debian's `mariadb-server`, and so do the programs that carry a state over to a
-//! server that joins.
+//! Ground rules: the provider comes with Debian's `mariadb-server`, and so do the programs that carry a
+//! state over to a server that joins.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ use crate::require;
 /// As [`MariaDbServer`], for each of them: when `start` returns, all belong to one cluster and answer.
 ///
 /// # Does not promise
-/// That a server which was killed comes back by [`MariaDbServer::restart`]: the first one was told to found a cluster.
+/// That a server which was killed comes back by [`MariaDbServer::restart`]: the first one was told to found
+/// a cluster.
 #[derive(Debug)]
 pub struct GaleraCluster {
     // Dropped in this order: the servers end before their ports are free for others.
@@ -28,7 +29,8 @@ impl GaleraCluster {
     /// Starts the servers, one after the other, since each takes over the state of those before it.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of a server's log is in the text.
+    /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of a server's log is in
+    /// the text.
     pub async fn start(count: usize) -> Result<Self, Error> {
         if !Path::new(PROVIDER).is_file() {
             return Err(Error::missing(PROVIDER, "galera-4"));
@@ -54,13 +56,13 @@ impl GaleraCluster {
         require::or_skip("galera", Self::start(count).await)
     }
 
-    /// The servers, in the order in which they joined.
+    /// Returns the servers, in the order in which they joined.
     pub fn servers(&self) -> &[MariaDbServer] {
         &self.servers
     }
 
-    /// Lets a server that has lost the others decide without them, as an operator does who knows that they are gone, and
-    /// waits until it answers.
+    /// Lets a server that has lost the others decide without them, as an operator does who knows that they
+    /// are gone, and waits until it answers.
     ///
     /// # Errors
     /// What the server says.
@@ -71,7 +73,7 @@ impl GaleraCluster {
     }
 }
 
-/// A server that founds a cluster, or joins the one of this port.
+/// Returns a server that founds a cluster, or joins the one of this port.
 fn member([group, increments, state]: [&Port; 3], founder: Option<u16>) -> MariaDbBuilder {
     let provider = format!(
         "base_port={own};gmcast.listen_addr=tcp://{group};ist.recv_addr={increments};gcache.size=8M;pc.recovery=false",

@@ -53,8 +53,9 @@ impl MemcachedBuilder {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in the
-    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in
+    /// the text. A port that another program took meanwhile is no error: the start is tried on others, 5
+    /// times.
     pub async fn start(self) -> Result<MemcachedServer, Error> {
         on_free_ports(|| self.start_once()).await
     }

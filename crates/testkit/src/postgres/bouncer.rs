@@ -105,8 +105,8 @@ impl PgBouncer {
         require::or_skip("pgbouncer", Self::start(server, mode, sessions).await)
     }
 
-    /// Ends the pooler, and starts it again on the same port with these lines for the end of its section `[pgbouncer]`, where each
-    /// goes before an earlier one of its name.
+    /// Ends the pooler, and starts it again on the same port with these lines for the end of its section
+    /// `[pgbouncer]`, where each goes before an earlier one of its name.
     ///
     /// # Errors
     /// As [`PgBouncer::start`].
@@ -119,7 +119,7 @@ impl PgBouncer {
         self.ready().await
     }
 
-    /// The address of the port.
+    /// Returns the address of the port.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }

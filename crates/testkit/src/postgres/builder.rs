@@ -56,8 +56,9 @@ impl PostgresBuilder {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of the server's log is in the text.
-    /// A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of the server's log is
+    /// in the text. A port that another program took meanwhile is no error: the start is tried on others, 5
+    /// times.
     pub async fn start(self) -> Result<PostgresServer, Error> {
         on_free_ports(|| self.start_once()).await
     }

@@ -1,7 +1,7 @@
 //! One connection through the proxy: two pumps that look at the faults before each delivery.
 //!
-//! A pump reads on while earlier bytes wait for their time, so that a delay does not lower the throughput, up to
-//! a bounded number of chunks.
+//! A pump reads on while earlier bytes wait for their time, so that a delay does not lower the throughput,
+//! up to a bounded number of chunks.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,7 +1,7 @@
 //! Options of a Redis server, and its start.
 //!
-//! Options become a configuration file, not arguments, so that passwords are not seen in the list of processes
-//! and a failed test keeps them beside the log.
+//! Options become a configuration file, not arguments, so that passwords are not seen in the list of
+//! processes and a failed test keeps them beside the log.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -87,7 +87,8 @@ impl RedisBuilder {
         self
     }
 
-    /// One more user, with a password and rules as of `ACL SETUSER`: `.acl_user("app", "secret", "~lh:* +@all")`.
+    /// One more user, with a password and rules as of `ACL SETUSER`: `.acl_user("app", "secret", "~lh:*
+    /// +@all")`.
     pub fn acl_user(mut self, name: &str, password: &str, rules: &str) -> Self {
         self.users.push(format!("user {name} on {} {rules}", quoted(&format!(">{password}"))));
         self
@@ -125,8 +126,9 @@ impl RedisBuilder {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in the
-    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in
+    /// the text. A port that another program took meanwhile is no error: the start is tried on others, 5
+    /// times.
     pub async fn start(self) -> Result<RedisServer, Error> {
         on_free_ports(|| async { self.start_at(Port::take()?).await }).await
     }
@@ -229,7 +231,8 @@ pub(super) fn quoted(word: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// A word that a client cannot guess, from the keys that the standard library draws for its hash maps.
+/// Returns a word that a client cannot guess, from the keys that the standard library draws for its hash
+/// maps.
 fn random_word() -> String {
     let draw = || RandomState::new().hash_one(0);
     format!("{:016x}{:016x}", draw(), draw())

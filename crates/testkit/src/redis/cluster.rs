@@ -1,8 +1,8 @@
 //! A Redis Cluster of real servers, with its faults as methods.
 //!
-//! The kit forms the cluster and moves its slots by the servers' own commands, so that it needs no program but the server, and asks
-//! each member for its own view over its unix socket. A member's bus port is a port of its own: the usual one, ten thousand above,
-//! would lie where outgoing connections take theirs.
+//! The kit forms the cluster and moves its slots by the servers' own commands, so that it needs no program
+//! but the server, and asks each member for its own view over its unix socket. A member's bus port is a
+//! port of its own: the usual one, ten thousand above, would lie where outgoing connections take theirs.
 
 mod builder;
 
@@ -23,15 +23,16 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::port::Port;
 
-/// A Redis Cluster of this test alone: primaries first, then as many replicas of each, on free ports of 127.0.0.1.
+/// A Redis Cluster of this test alone: primaries first, then as many replicas of each, on free ports of
+/// 127.0.0.1.
 ///
 /// # Promises
 /// - When a `start` returns, every slot is served, all members agree on it, and the replicas follow.
 /// - The members are ended when this is dropped, and also when the test's process is killed.
 ///
 /// # Does not promise
-/// Who is a primary: members take over from each other, also without a fault where the machine stands still for longer than the
-/// node timeout.
+/// Who is a primary: members take over from each other, also without a fault where the machine stands still
+/// for longer than the node timeout.
 #[derive(Debug)]
 pub struct RedisCluster {
     members: Vec<Member>,
@@ -67,7 +68,8 @@ impl RedisCluster {
         RedisClusterBuilder::new()
     }
 
-    /// Starts three primaries with a replica each, or ends the test as skipped; see [`require`](crate::require).
+    /// Starts three primaries with a replica each, or ends the test as skipped; see
+    /// [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -80,7 +82,8 @@ impl RedisCluster {
         self.members.len()
     }
 
-    /// One member, to ask it or to count what it did. Its faults belong to the cluster's methods, which remember them.
+    /// One member, to ask it or to count what it did. Its faults belong to the cluster's methods, which
+    /// remember them.
     ///
     /// # Panics
     /// Where there is no such member.
@@ -88,7 +91,8 @@ impl RedisCluster {
         &self.members[member].server
     }
 
-    /// `redis+cluster://…` or, with TLS, `rediss+cluster://…`, with all members, and the default user's password if it has one.
+    /// `redis+cluster://…` or, with TLS, `rediss+cluster://…`, with all members, and the default user's
+    /// password if it has one.
     pub fn url(&self) -> String {
         let addrs: Vec<SocketAddr> = (0..self.members()).map(|member| self.addr(member)).collect();
         self.url_at(&addrs)
@@ -101,7 +105,7 @@ impl RedisCluster {
         format!("{scheme}+cluster://{}{}", self.members[0].server.password_part(), addrs.join(","))
     }
 
-    /// The address of a member's port for clients: with TLS where the cluster has it.
+    /// Returns the address of a member's port for clients: with TLS where the cluster has it.
     ///
     /// # Panics
     /// Where there is no such member.
@@ -110,7 +114,7 @@ impl RedisCluster {
         server.tls_addr().unwrap_or_else(|| server.addr())
     }
 
-    /// The certificates, which all members share, where TLS was asked for.
+    /// Returns the certificates, which all members share, where TLS was asked for.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
@@ -142,13 +146,14 @@ impl RedisCluster {
         Ok(())
     }
 
-    /// The slot that a key lies in.
+    /// Returns the slot that a key lies in.
     pub async fn slot_of(&self, key: &str) -> Result<u16, Error> {
         let reply = self.members[self.awake()?].server.command(&["CLUSTER", "KEYSLOT", key]).await?;
         reply.into_text()?.parse().map_err(|_| Error::failed("redis told no number as the slot of a key"))
     }
 
-    /// The member that says it is the primary of a slot, the one of the newest epoch where two do. Waits up to a minute for one.
+    /// Returns the member that says it is the primary of a slot, the one of the newest epoch where two do.
+    /// Waits up to a minute for one.
     pub async fn primary_of(&self, slot: u16) -> Result<usize, Error> {
         let serving = || -> Asking<'_, _> {
             Box::pin(async move { Ok(self.serving(slot).await?.map(|(_, member)| member)) })
@@ -156,7 +161,7 @@ impl RedisCluster {
         self.until(&format!("a primary of slot {slot}"), serving).await
     }
 
-    /// The member that serves a slot and is not `old`. Waits up to a minute for one.
+    /// Returns the member that serves a slot and is not `old`. Waits up to a minute for one.
     pub async fn promoted(&self, slot: u16, old: usize) -> Result<usize, Error> {
         let other = || -> Asking<'_, _> {
             Box::pin(async move {
@@ -167,19 +172,21 @@ impl RedisCluster {
         self.until(&format!("another primary of slot {slot} than member {old}"), other).await
     }
 
-    /// A member that runs and follows `primary`. Waits up to a minute for one that is in step.
+    /// Returns a member that runs and follows `primary`. Waits up to a minute for one that is in step.
     pub async fn replica_of(&self, primary: usize) -> Result<usize, Error> {
         let find = || -> Asking<'_, _> { Box::pin(self.follower(primary)) };
         self.until(&format!("a replica of member {primary}"), find).await
     }
 
-    /// Waits up to a minute until all members that run agree on who serves which slot, serve, and follow where they are replicas.
+    /// Waits up to a minute until all members that run agree on who serves which slot, serve, and follow
+    /// where they are replicas.
     pub async fn settle(&self) -> Result<(), Error> {
         let settled = || -> Asking<'_, _> { Box::pin(async { Ok(self.is_settled().await?.then_some(())) }) };
         self.until("a cluster at rest", settled).await
     }
 
-    /// Hands what `primary` serves over to its replica in order, as before maintenance, and says which that is.
+    /// Hands what `primary` serves over to its replica in order, as before maintenance, and says which that
+    /// is.
     pub async fn hand_over(&self, primary: usize) -> Result<usize, Error> {
         let replica = self.replica_of(primary).await?;
         let asked = Mutex::new(None);
@@ -194,7 +201,8 @@ impl RedisCluster {
         self.end_move(&moving).await
     }
 
-    /// Begins a move: from now on the old owner refers requests for keys that it does not have to the new one.
+    /// Begins a move: from now on the old owner refers requests for keys that it does not have to the new
+    /// one.
     pub async fn begin_move(&self, slot: u16, to: usize) -> Result<SlotMove, Error> {
         let from = self.primary_of(slot).await?;
         let (source, target) = (self.myself(from).await?.id, self.myself(to).await?.id);
@@ -259,7 +267,8 @@ impl RedisCluster {
         if self.myself(replica).await?.is_primary() {
             return Ok(Some(replica));
         }
-        // The others do not vote again about a primary that they have voted about just now, and the attempt ends.
+        // The others do not vote again about a primary that they have voted about just now, and the attempt
+        // ends.
         let now = Instant::now();
         let tries = {
             let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,10 +8,10 @@ use crate::error::Error;
 
 /// How many commands and connections of clients a server has seen since it started.
 ///
-/// A command that a script calls counts under its own name, beside the `evalsha` that called it. Commands that
-/// the server rejects before it runs them (no permission, wrong number of arguments) do not count. What goes
-/// through [`RedisServer::command`](super::RedisServer::command) is left out, unless it was rejected (then it
-/// is taken away though it never counted) or is itself a script (what it calls counts).
+/// A command that a script calls counts under its own name, beside the `evalsha` that called it. Commands
+/// that the server rejects before it runs them (no permission, wrong number of arguments) do not count.
+/// What goes through [`RedisServer::command`](super::RedisServer::command) is left out, unless it was
+/// rejected (then it is taken away though it never counted) or is itself a script (what it calls counts).
 ///
 /// ```
 /// # use leasehold_testkit::RedisServer;
@@ -25,7 +25,8 @@ use crate::error::Error;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Calls by command, in lower case, subcommands as `config|get`; commands that were not called are absent.
+    /// Calls by command, in lower case, subcommands as `config|get`; commands that were not called are
+    /// absent.
     pub commands: BTreeMap<String, u64>,
     /// Connections that are open now.
     pub connections: u64,
@@ -34,7 +35,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All commands together.
+    /// Returns all commands together.
     pub fn total(&self) -> u64 {
         self.commands.values().sum()
     }

@@ -9,7 +9,8 @@ use crate::require;
 
 /// Independent Redis servers for clients that ask several and go by the majority, as in Redlock.
 ///
-/// Every server has a [`Proxy`], so that each can be cut off alone. Faults of a server are those of [`RedisServer`].
+/// Every server has a [`Proxy`], so that each can be cut off alone. Faults of a server are those of
+/// [`RedisServer`].
 #[derive(Debug)]
 pub struct RedisQuorum {
     // Dropped in this order: nothing is passed on to a server that has ended.
@@ -69,7 +70,8 @@ impl RedisQuorum {
         &self.servers[number]
     }
 
-    /// The network before one of the servers, for clients that came by [`RedisQuorum::hosts_by_proxy`].
+    /// Returns the network before one of the servers, for clients that came by
+    /// [`RedisQuorum::hosts_by_proxy`].
     ///
     /// # Panics
     /// Where there are fewer.

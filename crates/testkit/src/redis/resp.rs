@@ -1,7 +1,7 @@
 //! As much of Redis's protocol (RESP2) as the kit needs to ask its own server.
 //!
-//! One request, one reply. The server is ours, but limits hold all the same: a test kit that runs out of memory
-//! hides the fault that it was to show.
+//! One request, one reply. The server is ours, but limits hold all the same: a test kit that runs out of
+//! memory hides the fault that it was to show.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The text of a string, or the digits of an integer.
+    /// Returns the text of a string, or the digits of an integer.
     ///
     /// # Errors
     /// For no value, for several, and for bytes that are not UTF-8.
@@ -38,7 +38,7 @@ impl Reply {
         }
     }
 
-    /// The texts of several strings.
+    /// Returns the texts of several strings.
     ///
     /// # Errors
     /// For anything but a list, and as [`Reply::into_text`] for what is in it.

@@ -1,8 +1,9 @@
 //! A primary with replicas that real Sentinels watch, with its faults as methods.
 //!
-//! On request everybody is reached by way of a proxy, whose address is the one that is announced, so that any server can be cut off
-//! from clients, Sentinels and other servers alike. The kit itself asks each over its unix socket. The Sentinels' periods are
-//! shortened, so that a failover takes about two seconds instead of ten and more; their order of steps stays what it is.
+//! On request everybody is reached by way of a proxy, whose address is the one that is announced, so that
+//! any server can be cut off from clients, Sentinels and other servers alike. The kit itself asks each over
+//! its unix socket. The Sentinels' periods are shortened, so that a failover takes about two seconds
+//! instead of ten and more; their order of steps stays what it is.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use crate::require;
 /// - All are ended when this is dropped, and also when the test's process is killed.
 ///
 /// # Does not promise
-/// Who is the primary: Sentinels fail over also without a fault, where the machine stands still for longer than `down_after`.
+/// Who is the primary: Sentinels fail over also without a fault, where the machine stands still for longer
+/// than `down_after`.
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: Vec<Node>,
@@ -71,7 +73,8 @@ impl RedisSentinel {
         }
     }
 
-    /// Starts one primary, two replicas and three Sentinels, or ends the test as skipped; see [`require`](crate::require).
+    /// Starts one primary, two replicas and three Sentinels, or ends the test as skipped; see
+    /// [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -93,7 +96,7 @@ impl RedisSentinel {
         format!("redis+sentinel://{login}{}/{}", addrs.join(","), Self::NAME)
     }
 
-    /// The password of the servers, if they have one.
+    /// Returns the password of the servers, if they have one.
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
@@ -111,7 +114,7 @@ impl RedisSentinel {
         &self.servers[number].server
     }
 
-    /// The address by which a server is known to everybody.
+    /// Returns the address by which a server is known to everybody.
     pub fn addr(&self, number: usize) -> SocketAddr {
         self.servers[number].addr()
     }
@@ -121,7 +124,7 @@ impl RedisSentinel {
         &self.sentinels[number].server
     }
 
-    /// The address by which a Sentinel is known to everybody.
+    /// Returns the address by which a Sentinel is known to everybody.
     pub fn sentinel_addr(&self, number: usize) -> SocketAddr {
         self.sentinels[number].addr()
     }
@@ -146,8 +149,8 @@ impl RedisSentinel {
         self.server(number).restart(data).await
     }
 
-    /// The proxy of a server, where [`RedisSentinelBuilder::proxies`] were asked for. One that blackholes both ways cuts the server
-    /// off: it runs, and nobody reaches it.
+    /// Returns the proxy of a server, where [`RedisSentinelBuilder::proxies`] were asked for. One that
+    /// blackholes both ways cuts the server off: it runs, and nobody reaches it.
     ///
     /// # Errors
     /// Without proxies.
@@ -155,7 +158,8 @@ impl RedisSentinel {
         self.servers[number].proxy()
     }
 
-    /// The proxy of a Sentinel, as [`RedisSentinel::proxy`]. One that is cut off goes on to see the servers.
+    /// Returns the proxy of a Sentinel, as [`RedisSentinel::proxy`]. One that is cut off goes on to see the
+    /// servers.
     ///
     /// # Errors
     /// Without proxies.
@@ -181,8 +185,8 @@ impl RedisSentinel {
         Ok(texts.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
     }
 
-    /// The server that all running Sentinels name as the primary, without a failover under way, and that says so itself.
-    /// Waits up to a minute for one.
+    /// Returns the server that all running Sentinels name as the primary, without a failover under way, and
+    /// that says so itself. Waits up to a minute for one.
     pub async fn primary(&self) -> Result<usize, Error> {
         self.until("a primary", || Box::pin(self.named_by_all())).await
     }
@@ -206,8 +210,9 @@ impl RedisSentinel {
                 if let Some(primary) = self.named_by_all().await?.filter(|primary| *primary != old) {
                     return Ok(Some(primary));
                 }
-                // Refused while one is under way, right after another, and while replicas are not known well enough. One that is
-                // given up, because another Sentinel made the chosen replica follow again, has to be asked for again.
+                // Refused while one is under way, right after another, and while replicas are not known
+                // well enough. One that is given up, because another Sentinel made the chosen replica
+                // follow again, has to be asked for again.
                 if self.view(0).await?.get("port") == Some(port) {
                     drop(self.sentinel(0).command(command).await);
                 }
@@ -217,7 +222,8 @@ impl RedisSentinel {
         self.until(&format!("another primary than server {old}, which was asked to step down"), done).await
     }
 
-    /// Waits up to a minute until all running servers are in step with the primary, and the Sentinels know them and each other.
+    /// Waits up to a minute until all running servers are in step with the primary, and the Sentinels know
+    /// them and each other.
     pub async fn settle(&self) -> Result<(), Error> {
         // Sentinels end all connections of a server that they tell to follow another, the kit's as well.
         let settled = || -> Asking<'_, _> {
@@ -294,8 +300,8 @@ impl RedisSentinel {
 }
 
 impl RedisSentinelBuilder {
-    /// Options of each server: `.server(RedisServer::builder().password("secret"))`. A password is what they and the Sentinels log
-    /// in with as well.
+    /// Options of each server: `.server(RedisServer::builder().password("secret"))`. A password is what
+    /// they and the Sentinels log in with as well.
     pub fn server(mut self, server: RedisBuilder) -> Self {
         self.server = server;
         self
@@ -377,12 +383,14 @@ impl RedisSentinelBuilder {
 }
 
 impl Node {
-    /// Starts a server, behind a proxy where there are some, whose address it announces by the directives that begin so.
+    /// Starts a server, behind a proxy where there are some, whose address it announces by the directives
+    /// that begin so.
     async fn start(server: RedisBuilder, proxies: Proxies, announce: &str) -> Result<Self, Error> {
         if proxies == Proxies::None {
             return Ok(Self { server: server.start().await?, proxy: None });
         }
-        // The proxy is there first, so that the server can name it; until the server is there, it leads nowhere.
+        // The proxy is there first, so that the server can name it; until the server is there, it leads
+        // nowhere.
         let own = Port::take()?;
         let proxy = Proxy::start(own.addr()).await?;
         let server = server
@@ -405,7 +413,8 @@ impl Node {
 /// How long the Sentinels wait before they try again, and for replicas to follow.
 const FAILOVER_TIMEOUT_MS: u32 = 4_000;
 
-/// Periods of the Sentinels, in milliseconds; the greatest part of a failover is to wait for the next of these.
+/// Periods of the Sentinels, in milliseconds; the greatest part of a failover is to wait for the next of
+/// these.
 const PERIODS: [(&str, &str); 5] = [
     ("info-period", "500"),
     ("ask-period", "200"),

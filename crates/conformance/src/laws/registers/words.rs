@@ -8,7 +8,7 @@ use super::{Client, MAX_TRIES, PAUSE};
 use crate::client::{HANG, within};
 use crate::stop::{Checked, Stop, ensure};
 
-/// The registers of this connection; a law about them is opted out of where there are none.
+/// Returns the registers of this connection; a law about them is opted out of where there are none.
 pub(super) fn store(client: &Client) -> Checked<&dyn Registers> {
     let none = || Stop::OptedOut(format!("the {} backend has no registers", client.backend.profile().name));
     client.backend.registers().ok_or_else(none)
@@ -33,7 +33,7 @@ pub(super) async fn swap(
     Ok(within(HANG, "swap", store(client)?.swap(at, seen, &put)).await??)
 }
 
-/// The stamp of a register that nobody has written yet.
+/// Returns the stamp of a register that nobody has written yet.
 pub(super) async fn at_rest(client: &Client, at: &Resource) -> Checked<Stamp> {
     let found = read(client, at).await?;
     ensure!(found.value.is_none(), "{at:?} was never written, and holds {:?}", found.value);

@@ -28,8 +28,8 @@ impl RedisClusterBuilder {
         Self { server: RedisBuilder::new(), primaries: 3, replicas: 1, node_timeout: Duration::from_secs(5) }
     }
 
-    /// Options of each member: `.server(RedisServer::builder().password("secret"))`. A password is what members log in to each
-    /// other with as well, and TLS makes the whole cluster speak it.
+    /// Options of each member: `.server(RedisServer::builder().password("secret"))`. A password is what
+    /// members log in to each other with as well, and TLS makes the whole cluster speak it.
     pub fn server(mut self, server: RedisBuilder) -> Self {
         self.server = server;
         self
@@ -56,7 +56,8 @@ impl RedisClusterBuilder {
     /// Starts the members, makes them one cluster, and waits until it serves.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in the text.
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in
+    /// the text.
     pub async fn start(self) -> Result<RedisCluster, Error> {
         let directory = Directory::create("redis-cluster")?;
         let (password, tls) = self.server.login();
