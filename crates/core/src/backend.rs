@@ -31,10 +31,11 @@ use crate::{
 /// The engine never drops a future of this trait midway; a backend need not be cancel safe.
 #[async_trait]
 pub trait Backend: Any + Debug + Send + Sync {
-    /// What this connection promises. Constant for its life.
+    /// Returns the promises of this connection. Constant for its life.
     fn profile(&self) -> &Profile;
 
-    /// Why claims of this share are not admitted, where the profile alone does not tell a person enough.
+    /// Explains why claims of this share are not admitted, where the profile alone does not say enough for
+    /// a person.
     fn why_not(&self, _share: Share) -> Option<&'static str> {
         None
     }
@@ -44,23 +45,23 @@ pub trait Backend: Any + Debug + Send + Sync {
         None
     }
 
-    /// Whether another client goes on with a granted claim by contending for it: it is answered with the
-    /// fence of the grant, its note is seen from then on, and the end of the first client does not end the
-    /// claim.
+    /// Returns `true` if another client can adopt a granted claim by contending for it: the answer has the
+    /// fence of the grant, the other client's note is shown from then on, and the end of the first client
+    /// does not end the claim.
     ///
     /// Not where a connection or a process keeps what it holds.
     fn adopts(&self) -> bool {
         false
     }
 
-    /// This client has done with a granted claim that another one may go on with. If none does, the claim
-    /// ends with its lease; if one does, nothing of this client ends it.
+    /// Notes that this client has finished with a granted claim that another client may adopt. If none
+    /// does, the claim ends with its lease; if one does, nothing of this client ends it.
     ///
     /// Only for backends that [adopt](Backend::adopts), and only those have something to do here whose
     /// client itself ends what it does not renew.
     fn forgo(&self, _claim: &Claim) {}
 
-    /// One step towards holding the claim.
+    /// Takes one step towards holding the claim.
     ///
     /// May block until `patience` ends, and returns as soon as anything changed. A poller answers at once and
     /// says when to ask again; a notifier subscribes, then looks, then waits; a queue keeps its place between
@@ -94,7 +95,7 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// [part](Backend::part).
     async fn release(&self, batch: &[&Claim]) -> Vec<Release>;
 
-    /// Takes a claim away from whoever has it, for an operator who has seen it.
+    /// Takes a claim away from the client that has it, for an operator who has seen it.
     ///
     /// Unlike a release it may be of another client, and end more: where a connection keeps what it holds,
     /// only its end takes a claim away, and all else that it holds goes along. It ends nothing where the
@@ -139,7 +140,7 @@ pub trait Backend: Any + Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<Summary>, Failure>;
 
-    /// What of this store's set-up helps or hurts locks with leases of `ttl`, for a person to read.
+    /// Examines which settings of this store help or harm locks with leases of `ttl`, for a person to read.
     ///
     /// It asks the server and changes nothing on it, and it does not fail: what may not be asked, or was
     /// not answered, is a finding of its own. What can be found out over the seam, such as how long a round
@@ -160,12 +161,12 @@ pub enum Step {
     Busy(Hint),
 }
 
-/// What a claim that is not yet granted may know.
+/// A hint about a claim that is not yet granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
     /// When to call `contend` again; at once where it is `None`.
     pub ask_again_in: Option<Duration>,
-    /// How many claims are ahead, holders included, where that is known.
+    /// The number of claims ahead, holders included, where it is known.
     pub ahead: Option<u32>,
 }
 
@@ -178,7 +179,7 @@ pub struct Renew<'a> {
     pub proof: &'a Proof,
 }
 
-/// What became of one renewal.
+/// The outcome of one renewal.
 #[derive(Clone, Debug)]
 pub enum Renewal {
     /// The lease runs for another ttl from when the call was made.
@@ -191,7 +192,7 @@ pub enum Renewal {
     Unknown(Failure),
 }
 
-/// What became of one release.
+/// The outcome of one release.
 #[derive(Clone, Debug)]
 pub enum Release {
     /// The claim was there and is ended.
@@ -202,12 +203,13 @@ pub enum Release {
     Unknown(Failure),
 }
 
-/// What became of a claim that was to be taken away.
+/// The outcome of taking a claim away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// It was there and is ended.
     Ended {
-        /// What else ended with it, as far as that is known: what its connection held beside it.
+        /// The other resources that were freed with it, as far as they are known: those that its connection
+        /// held beside it.
         beside: Vec<Resource>,
     },
     /// It was not there any more; nothing was ended.

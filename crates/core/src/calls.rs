@@ -1,4 +1,4 @@
-//! What one that waits hears of calls to others, and when it is to look after them.
+//! The calls to others that a waiter hears of, and the moment at which it looks after them.
 //!
 //! Those that live answer within milliseconds, and those who wait hear of that, too: as long as nobody
 //! died, nobody looks. Where a call stays unanswered, all who hear of it look at slightly different times.
@@ -13,7 +13,7 @@ use crate::{CALL_GRACE, CHALLENGE_AFTER, Moment, PROBE_AFTER, PROBED_PER_SILENT,
 #[derive(Clone, Debug, Default)]
 pub struct CallWatch {
     unanswered: HashSet<u32>,
-    /// How many were called since all calls were answered.
+    /// The number of claims called since all calls were answered.
     called: usize,
     first: Option<Moment>,
     last: Option<Moment>,
@@ -56,8 +56,8 @@ impl CallWatch {
         self.last = Some(now);
     }
 
-    /// When to look: because of what became free, when a look calls more of the line, or when the first
-    /// that was called is passed over. `None` where nothing became free and all have answered.
+    /// Returns when to look: because of what became free, when a look calls more of the line, or when the
+    /// first that was called is passed over. `None` where nothing became free and all have answered.
     pub fn look_at(&self) -> Option<Moment> {
         [self.unused, self.unanswered_at()].into_iter().flatten().min()
     }
@@ -80,8 +80,8 @@ impl CallWatch {
 
 /// Delays a look of one that has so many waiters before it, where several look because of one moment.
 ///
-/// The others hear what the first look found. So few look at once, whichever of them live, and the last of
-/// a long line is late by a fraction of what a call may take.
+/// The others hear what the first look found. So few look at once, no matter which of them live, and the
+/// last of a long line is late by a fraction of what a call may take.
 pub fn stagger(behind: u32) -> Duration {
     STEP.mul_f64(f64::from(behind).ln_1p() / std::f64::consts::LN_2)
 }

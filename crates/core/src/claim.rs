@@ -11,26 +11,27 @@ use crate::{Note, Resource, Share};
 /// failure: the backend recognises the claim and answers the same again.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Who asks; the secret that renews and releases.
+    /// The identity of the claim; the secret that renews and releases it.
     pub id: ClaimId,
-    /// What is asked for.
+    /// The resource that is asked for.
     pub resource: Resource,
-    /// How much of it.
+    /// The share of the resource that is asked for.
     pub share: Share,
-    /// How long the server keeps the claim without hearing of it again. Crash recovery, not a business limit.
+    /// The time for which the server keeps the claim without hearing of it again. Crash recovery, not a
+    /// business limit.
     pub ttl: Duration,
-    /// What others see.
+    /// The note that others see.
     pub note: Note,
 }
 
 /// 128 random bits that name one claim.
 ///
-/// Whoever knows it can end the claim, so it is never logged; the fence is the public number.
+/// Any client that knows it can end the claim, so it is never logged; the fence is the public number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimId([u8; 16]);
 
 impl ClaimId {
-    /// The id made of these bytes, which must come from the operating system's random source.
+    /// Creates the id from these bytes, which must come from the operating system's random source.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         ClaimId(bytes)
     }
@@ -50,7 +51,7 @@ impl ClaimId {
         text
     }
 
-    /// Returns a public name of the claim, which is of no use to end it: 32 hexadecimal digits of BLAKE3
+    /// Returns a public name of the claim, which cannot be used to end it: 32 hexadecimal digits of BLAKE3
     /// over the id.
     pub fn tag(self) -> String {
         let digest =

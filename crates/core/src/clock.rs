@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A point on one clock, in whole nanoseconds since that clock's own beginning.
 ///
 /// On a client that clock counts suspend (`CLOCK_BOOTTIME` on Linux), which `std::time::Instant` does not:
-/// a lease goes on running out while a laptop sleeps.
+/// a lease continues to run out while a laptop sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
@@ -21,12 +21,12 @@ impl Moment {
     /// Later than every other moment: the end of what never ends by time.
     pub const NEVER: Moment = Moment(u64::MAX);
 
-    /// The moment that lies `nanos` nanoseconds after the clock's beginning.
+    /// Returns the moment `nanos` nanoseconds after the clock's beginning.
     pub const fn from_nanos(nanos: u64) -> Self {
         Moment(nanos)
     }
 
-    /// The moment that lies `millis` milliseconds after the clock's beginning.
+    /// Returns the moment `millis` milliseconds after the clock's beginning.
     pub const fn from_millis(millis: u64) -> Self {
         Moment(millis.saturating_mul(1_000_000))
     }
@@ -36,26 +36,26 @@ impl Moment {
         self.0
     }
 
-    /// This moment moved forward; [`Moment::NEVER`] where it would pass the end.
+    /// Returns this moment moved forward; [`Moment::NEVER`] where it would pass the end.
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         Moment(self.0.saturating_add(nanos))
     }
 
-    /// This moment moved back, not before the clock's beginning.
+    /// Returns this moment moved back, not before the clock's beginning.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         Moment(self.0.saturating_sub(nanos))
     }
 
-    /// How long ago `earlier` was; zero where it lies in the future.
+    /// Returns the time since `earlier`; zero where that lies in the future.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// How long it is until `later`; zero where it has passed, [`Duration::MAX`] for [`Moment::NEVER`].
+    /// Returns the time until `later`; zero where it has passed, [`Duration::MAX`] for [`Moment::NEVER`].
     pub fn until(self, later: Moment) -> Duration {
         if later == Moment::NEVER { Duration::MAX } else { later.since(self) }
     }
@@ -76,12 +76,12 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn now(&self) -> Moment;
 }
 
-/// A clock that moves only when it is told to, for tests and simulation.
+/// A clock that moves only when it is advanced, for tests and simulation.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that stands at its beginning.
+    /// Creates a clock at its beginning.
     pub fn new() -> Self {
         Self::default()
     }

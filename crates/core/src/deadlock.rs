@@ -1,8 +1,8 @@
-//! Who waits for whom, and who of them can never go on: the graph of waits as pure code.
+//! Which waits depend on which, and which of them can never end: the graph of waits as pure code.
 //!
 //! Ground rules: what is known of a wait is what its [`Announced`] says, and what is known of a resource is
-//! its [`Snapshot`]. Whoever holds and is not known to wait counts as one who goes on and lets go. Whoever
-//! waits ahead in a line counts as one who stays until it is his turn. No I/O and no clock.
+//! its [`Snapshot`]. A holder that is not known to wait counts as one that continues and releases. A waiter
+//! that is ahead in a line counts as one that stays until its turn comes. No I/O and no clock.
 
 mod announced;
 
@@ -13,10 +13,10 @@ pub use announced::{Announced, HOLDS_MAX, Places, Tag};
 
 use crate::{ClaimId, Resource, Share, Snapshot};
 
-/// Waits of which each can only go on after another of them has: without help none ever does.
+/// A cycle of waits, each of which can end only after another of them: without help none ever does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deadlock {
-    /// Who waits: first the one who is to give up, then each behind one who waits for it, as far as that
+    /// The waits: first the one that is to give up, then each behind one that waits for it, as far as that
     /// goes.
     pub waits: Vec<Blocked>,
 }
@@ -24,16 +24,16 @@ pub struct Deadlock {
 /// One wait of a [`Deadlock`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocked {
-    /// The claim by which the wait is announced. Whoever has it can end that announcement, so it is not
-    /// printed.
+    /// The claim by which the wait is announced. A client that has it can end that announcement, so it is
+    /// not printed.
     pub id: ClaimId,
-    /// Who waits, in the words of his note.
+    /// The waiter, in the words of its note.
     pub who: String,
-    /// What he waits for.
+    /// The resource that it waits for.
     pub resource: Resource,
-    /// How much of it.
+    /// The share that it asks for.
     pub share: Share,
-    /// What he holds of that which others in here wait for.
+    /// The resources that it holds and that others of this deadlock wait for.
     pub holds: Vec<Resource>,
 }
 
@@ -60,13 +60,13 @@ pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
     found
 }
 
-/// Who of the waits stands in whose way.
+/// Which of the waits block which.
 struct Graph<'a> {
     waits: &'a [Announced],
     lines: HashMap<&'a Resource, &'a Snapshot>,
-    /// Whose claims they are, as far as their owners wait.
+    /// The claims by their owners, as far as those wait.
     owners: HashMap<Tag, Vec<usize>>,
-    /// For each wait those that would have to end before it; of one that may go on by itself, none.
+    /// For each wait those that would have to end before it; none for a wait that may end by itself.
     behind: Vec<Vec<usize>>,
 }
 
@@ -102,8 +102,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Whose waits would have to end before this one can, given who can never go on; none where it does
-    /// without that.
+    /// Returns the owners whose waits would have to end before this one can, given which can never end;
+    /// none where it ends without that.
     fn in_the_way_of(&self, wait: usize, stuck: &[bool]) -> Vec<usize> {
         let Announced { resource, share, asks, .. } = &self.waits[wait];
         let Some(line) = self.lines.get(resource).filter(|_| stuck[wait]) else { return Vec::new() };
@@ -111,7 +111,7 @@ impl<'a> Graph<'a> {
         let mut behind = Vec::new();
         for holder in &line.holders {
             let owners = self.owners.get(&Tag::of(holder.id)).map(Vec::as_slice).unwrap_or_default();
-            // An owner who waits in several places may let go as soon as one of these waits ends.
+            // An owner that waits in several places may release as soon as one of these waits ends.
             if !owners.is_empty() && owners.iter().all(|owner| stuck[*owner]) {
                 load.add(holder.share);
                 behind.extend(owners);
@@ -138,11 +138,11 @@ impl<'a> Graph<'a> {
         reached
     }
 
-    /// These waits in the order in which they are told: whoever is to give up, and each behind whom it
-    /// waits for.
+    /// Returns these waits in the order in which they are reported: the one that is to give up, and each
+    /// behind the one that it waits for.
     fn told(&self, among: &HashSet<usize>) -> Vec<Blocked> {
         let mut left: Vec<usize> = among.iter().copied().collect();
-        // Whoever was the last to say that it waits; all who look see the same.
+        // The last that announced its wait; all clients that look see the same.
         left.sort_by_key(|wait| (self.waits[*wait].number, Tag::of(self.waits[*wait].id)));
         let mut told = Vec::with_capacity(left.len());
         let mut next = None;
@@ -166,7 +166,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// What stays in the way, by the rule of admission.
+/// The load that stays in the way, by the rule of admission.
 struct Load {
     weight: u64,
     capacity: u32,

@@ -1,4 +1,4 @@
-//! What went wrong at a backend, and whether it may have happened all the same.
+//! The failure of a call to a backend, and whether it may have taken effect all the same.
 
 use std::error::Error;
 use std::fmt;
@@ -10,15 +10,15 @@ use std::sync::Arc;
 /// [`Effect::Unknown`]; the engine then asks again with the same claim, or releases it.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What went wrong.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// Whether it may have happened.
+    /// Whether the call may have taken effect.
     pub effect: Effect,
     detail: Arc<str>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// What went wrong.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
@@ -32,11 +32,11 @@ pub enum FailureKind {
     Unsupported,
     /// The client was closed, or the runtime that it was opened in ended.
     Closed,
-    /// What is stored under this name is not ours, or is damaged. It is left untouched.
+    /// Data under this name that is not ours, or is damaged. It is left untouched.
     Foreign,
 }
 
-/// Whether a failed call may have taken effect.
+/// The effect that a failed call may have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// It did not happen.
@@ -46,17 +46,18 @@ pub enum Effect {
 }
 
 impl Failure {
-    /// A failure of `kind`, described by `detail`, which says what the person can do where that is known.
+    /// Creates a failure of `kind`, described by `detail`, which says what the person can do where that is
+    /// known.
     pub fn new(kind: FailureKind, effect: Effect, detail: impl Into<String>) -> Self {
         Failure { kind, effect, detail: detail.into().into(), source: None }
     }
 
-    /// The server could not be reached, and the request never left.
+    /// Creates the failure of a request that was never sent because the server could not be reached.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Failure::new(FailureKind::Unavailable, Effect::None, detail)
     }
 
-    /// The request left, the answer did not come.
+    /// Creates the failure of a request that was sent and not answered.
     pub fn unanswered(detail: impl Into<String>) -> Self {
         Failure::new(FailureKind::Unavailable, Effect::Unknown, detail)
     }
@@ -73,7 +74,7 @@ impl Failure {
         &self.detail
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Returns `true` if the same call may succeed later without anybody changing anything.
     pub fn is_transient(&self) -> bool {
         self.kind == FailureKind::Unavailable
     }

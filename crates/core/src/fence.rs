@@ -32,12 +32,12 @@ impl Fence {
     /// Length of [`Fence::to_bytes`].
     pub const BYTES: usize = 20;
 
-    /// The fence made of these parts.
+    /// Creates the fence from these parts.
     pub const fn new(epoch: u64, seq: u64, sub: u32) -> Self {
         Fence { epoch, seq, sub }
     }
 
-    /// Twenty bytes, big-endian, that compare as the fence does.
+    /// Returns twenty bytes, big-endian, that compare as the fence does.
     pub fn to_bytes(self) -> [u8; Fence::BYTES] {
         let mut bytes = [0; Fence::BYTES];
         bytes[..8].copy_from_slice(&self.epoch.to_be_bytes());
@@ -115,18 +115,18 @@ fn parse_part<N: FromStr>(digits: &str, width: usize) -> Result<N, ParseFenceErr
     digits.parse().map_err(|_| ParseFenceError)
 }
 
-/// A text that is no fence.
+/// The error of a text that is not a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a fence: expected twenty decimal digits, as LEASEHOLD_FENCE holds them")]
 pub struct ParseFenceError;
 
-/// How far a fence can be trusted on a given connection, weakest first.
+/// The degree to which a fence can be trusted on a given connection, weakest first.
 ///
 /// A grade is demanded with `.fenced(grade)`; it is never lowered silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Grade {
-    /// There is no fence.
+    /// No fence.
     None,
     /// Rises while the server keeps its data; after a loss of data it rises by the server's wall clock at
     /// best.

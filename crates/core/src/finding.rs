@@ -1,4 +1,4 @@
-//! What an examination of a store found, for a person who decides whether to rely on it.
+//! The findings of an examination of a store, for a person who decides whether to rely on it.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was looked at, in one or two words with hyphens. Stable, because scripts choose by it.
+    /// The subject of the finding, in one or two words with hyphens. Stable, because scripts choose by it.
     pub topic: &'static str,
-    /// How bad it is.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// What was seen. Without passwords.
+    /// The observation. Without passwords.
     pub found: String,
-    /// What that means for a lock.
+    /// The consequence for a lock.
     pub meaning: String,
-    /// What to do; empty where there is nothing to do.
+    /// The advice; empty where there is nothing to do.
     pub advice: String,
 }
 
@@ -32,14 +32,14 @@ impl Finding {
         Finding { topic, severity, found: found.into(), meaning: String::new(), advice: String::new() }
     }
 
-    /// What it means for a lock.
+    /// Sets the consequence for a lock.
     #[must_use]
     pub fn meaning(mut self, meaning: impl Into<String>) -> Finding {
         self.meaning = meaning.into();
         self
     }
 
-    /// What to do about it.
+    /// Sets the advice.
     #[must_use]
     pub fn advice(mut self, advice: impl Into<String>) -> Finding {
         self.advice = advice.into();
@@ -47,7 +47,7 @@ impl Finding {
     }
 }
 
-/// How bad a finding is, best first.
+/// The severity of a finding, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {

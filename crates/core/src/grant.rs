@@ -20,7 +20,7 @@ pub struct Grant {
     pub fence: Option<Fence>,
     /// Tells of an end that only the backend can see: a session that ended, a claim that was broken.
     pub lost: Option<LossSignal>,
-    /// What the backend keeps with the grant.
+    /// The proof that the backend keeps with the grant.
     pub proof: Proof,
 }
 
@@ -73,7 +73,7 @@ impl LossTrigger {
         (LossTrigger(loss.clone()), LossSignal(loss))
     }
 
-    /// Says that the claim is lost. The first cause stays.
+    /// Signals that the claim is lost. The first cause stays.
     ///
     /// Those who [listen](LossSignal::on_loss) are called before this comes back, so no lock may be held
     /// that they need. One that panics keeps the call from none of the others, and does not end this.
@@ -118,11 +118,11 @@ impl LossSignal {
         *self.0.cause.borrow()
     }
 
-    /// Calls `tell` once, when the claim is lost; at once where it is already. Not after what is returned
-    /// was dropped, though a call that has begun goes on.
+    /// Calls `tell` once, when the claim is lost; at once where it is lost already. It is not called after
+    /// the returned value was dropped, though a call that has begun continues.
     ///
-    /// It is called by whoever finds the loss, and must neither block nor panic. No task waits meanwhile,
-    /// so a claim that is held for a moment only costs nobody a change of tasks.
+    /// It is called by the code that finds the loss, and must neither block nor panic. No task waits
+    /// meanwhile, so a claim that is held for a moment only costs nobody a change of tasks.
     pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> Listening {
         let mut listeners = self.0.listeners();
         // The cause is set before the listeners are called: one that finds none here is among those who are.
@@ -143,7 +143,7 @@ impl LossSignal {
 #[derive(Debug)]
 #[must_use = "nobody is called after it was dropped"]
 pub struct Listening {
-    /// What it listens to may go away before it, with all who listen.
+    /// The signal may go away before its listener, with all other listeners.
     loss: Weak<Loss>,
     number: u64,
 }
@@ -158,7 +158,7 @@ impl Drop for Listening {
     }
 }
 
-/// What both ends of a loss signal share.
+/// The state that both ends of a loss signal share.
 struct Loss {
     cause: watch::Sender<Option<LossCause>>,
     listeners: Mutex<Listeners>,
@@ -184,13 +184,13 @@ impl fmt::Debug for Loss {
     }
 }
 
-/// What a backend keeps with a grant and hands out to those who know its type, for instance the key whose
-/// revision a user compares in a transaction of their own.
+/// A value that a backend keeps with a grant and hands out to callers that know its type, for instance the
+/// key whose revision a user compares in a transaction of their own.
 #[derive(Clone, Default)]
 pub struct Proof(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Proof {
-    /// Nothing is kept.
+    /// Returns an empty proof.
     pub fn none() -> Proof {
         Proof(None)
     }

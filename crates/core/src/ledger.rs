@@ -4,7 +4,7 @@
 //! capacity is the smallest that any of these claims names. Claims ahead only leave, so admission is
 //! monotone: a claim that is admitted stays so until it leaves.
 //!
-//! No I/O and no clock: time is passed in and is the time of whoever keeps the ledger. This IS the
+//! No I/O and no clock: time is passed in and is the time of the process that keeps the ledger. This IS the
 //! implementation for stores that keep a ledger, and the oracle for those that decide by script, by lease
 //! or by sequence.
 
@@ -16,30 +16,33 @@ mod text;
 
 pub use text::DamagedLedger;
 
-/// How long the line waits for a claim whose turn has come and that does not take it, before it passes on.
+/// The time for which the line waits for a claim whose turn has come and that does not take it, before it
+/// passes on.
 ///
 /// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than
 /// this.
 pub const CALL_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a called claim may leave its call unanswered before others in the line are called as well.
+/// The time for which a called claim may leave its call unanswered before others in the line are called as
+/// well.
 ///
-/// Where one waiter died, others may have died with it. They are called while the grace of the first is
+/// When one waiter died, others may have died with it. They are called while the grace of the first is
 /// still running, so that all who do not answer are passed over together.
 pub const PROBE_AFTER: Duration = Duration::from_millis(250);
 
-/// How long a call is unanswered before its claim counts as silent, and lets the line call further.
+/// The time after which an unanswered call makes its claim count as silent, and lets the line call further.
 ///
 /// No waiter that polls leaves more time between two looks than this.
 pub const SILENT_AFTER: Duration = Duration::from_millis(400);
 
-/// How far from its head the line calls for each claim that is silent; all of it where as many are.
+/// The distance from its head to which the line calls for each claim that is silent; all of it where as
+/// many are.
 ///
 /// One dead waiter costs those that live no more than so many looks, and all that died are called in the
 /// second step.
 pub const PROBED_PER_SILENT: usize = 32;
 
-/// How long those who wait for word leave a claim alone that keeps them from what is free.
+/// The time for which notified waiters leave a claim alone that keeps them from what is free.
 ///
 /// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long
 /// as its place is kept. One of them looks after this time, and *challenges* it: it answers within
@@ -48,7 +51,7 @@ pub const PROBED_PER_SILENT: usize = 32;
 /// silent for as long as [`CALL_GRACE`].
 pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 
-/// The most claims that may stand in one line.
+/// The most claims that one line may have.
 pub const MAX_LINE: usize = 10_000;
 
 /// The line of claims on one resource, holders first.
@@ -61,9 +64,9 @@ pub struct Ledger {
 /// One claim in the line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Whose it is.
+    /// The id of the claim.
     pub id: ClaimId,
-    /// What it asks for.
+    /// The share that it asks for.
     pub share: Share,
     /// Its fence, once it was granted.
     pub granted: Option<Fence>,
@@ -75,7 +78,7 @@ pub struct Entry {
     /// the end does not move. An observer that shares no clock with the others sees by it that the claim
     /// lives.
     pub beats: u64,
-    /// What it says of itself.
+    /// The note of the claim.
     pub note: Note,
 }
 
@@ -89,26 +92,26 @@ impl Entry {
 /// One call for admission.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Whose it is.
+    /// The id of the claim.
     pub id: ClaimId,
-    /// What it asks for.
+    /// The share that it asks for.
     pub share: Share,
-    /// How long the claim lives once granted; [`Duration::MAX`] where a session keeps it.
+    /// The time for which the claim lives once granted; [`Duration::MAX`] where a session keeps it alive.
     pub lease: Duration,
-    /// Whether, and how long, it keeps a place when it is not admitted.
+    /// Whether, and for how long, it keeps a place when it is not admitted.
     pub wait: Wait,
-    /// What it says of itself.
+    /// The note of the claim.
     pub note: Note,
 }
 
-/// What a claim does when it is not admitted.
+/// The behaviour of a claim that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// It goes away, and gives up its place if it had one.
     No,
-    /// It stands in line; the place is kept for this long, [`Duration::MAX`] where a session keeps it.
+    /// It is queued; the place is kept for this long, [`Duration::MAX`] where a session keeps it alive.
     InLine(Duration),
-    /// It does not stand in line, and passes those who do: admission by what is held alone.
+    /// It is not queued, and passes those that are: admission by what is held alone.
     Barging,
 }
 
@@ -119,7 +122,7 @@ pub enum Verdict {
     Granted(Fence),
     /// It does not.
     Busy {
-        /// How many claims are ahead of it, holders included.
+        /// The number of claims ahead of it, holders included.
         ahead: u32,
         /// When the earliest of those ahead leaves unless it is heard of again, or when another ask is of
         /// use: to challenge one of them, or to call more of the line.
@@ -130,12 +133,12 @@ pub enum Verdict {
 }
 
 impl Ledger {
-    /// An empty line whose next fence comes after `last`.
+    /// Creates an empty line whose next fence comes after `last`.
     pub fn new(last: Fence) -> Self {
         Ledger { entries: Vec::new(), last }
     }
 
-    /// The line of a stored ledger, in order.
+    /// Creates the line of a stored ledger, in order.
     pub fn restore(entries: Vec<Entry>, last: Fence) -> Self {
         let top = entries.iter().filter_map(|entry| entry.granted).max().unwrap_or_default();
         Ledger { entries, last: last.max(top) }
@@ -159,7 +162,7 @@ impl Ledger {
     /// Asks for admission. Repeating it with the same id answers the same, and keeps the place or the lease
     /// alive.
     ///
-    /// The share of a claim is fixed when it first stands in line; a repeated ask cannot change it.
+    /// The share of a claim is fixed when it is first queued; a repeated ask cannot change it.
     pub fn contend(&mut self, ask: &Ask, now: Moment) -> Verdict {
         self.expire(now);
         let known = self.position(ask.id);
@@ -169,7 +172,7 @@ impl Ledger {
             let entry = &mut self.entries[index];
             entry.until = entry.until.max(now.after(ask.lease));
             entry.beat();
-            // It may be another client that goes on with the claim: then it is that one who is seen.
+            // Another client may have adopted the claim: then its note is the one that is shown.
             entry.note = ask.note.clone();
             return Verdict::Granted(fence);
         }
@@ -257,9 +260,10 @@ impl Ledger {
         self.entries[..called].iter().filter(|entry| entry.granted.is_none())
     }
 
-    /// Whether one waits behind another that alone may keep it from what is free, now or when more of it is.
+    /// Returns `true` if a claim waits behind another that alone may keep it from what is free, now or when
+    /// more of it is.
     ///
-    /// Where all want the same this is never so: what admits the one behind admits the one in front.
+    /// Where all want the same this is never so: a load that admits the one behind admits the one in front.
     pub fn is_mixed(&self) -> bool {
         let mut blocked = self.entries[self.called_up_to()..].iter().filter(|entry| entry.granted.is_none());
         let Some(first) = blocked.next() else { return false };
@@ -288,7 +292,7 @@ impl Ledger {
         self.entries.iter().position(is_kept_out).unwrap_or(self.entries.len())
     }
 
-    /// Shortens the places of waiting claims whose turn has come: whoever does not answer is passed over.
+    /// Shortens the places of waiting claims whose turn has come: those that do not answer are passed over.
     fn call(&mut self, now: Moment) {
         let called = self.called_up_to();
         for entry in &mut self.entries[..called] {
@@ -306,8 +310,8 @@ impl Ledger {
     /// A claim that is called this way answers by asking again, which gives it its place back for the whole
     /// time. Those who do not leave the line together, however many they are.
     fn probe(&mut self, place: Duration, now: Moment) -> Moment {
-        // Places that are no longer than a call do not show who was called; those of sessions end without a
-        // timer.
+        // Places that are no longer than a call do not show which were called; those of sessions end
+        // without a timer.
         if place <= CALL_GRACE || place == Duration::MAX {
             return Moment::NEVER;
         }
@@ -347,7 +351,7 @@ impl Ledger {
     /// from what is free and was not heard of for as long as a call may take. Answers when another ask is
     /// of use, which is soon for a claim that is new in the line; never where it is in nobody's way.
     ///
-    /// The ends of places tell when their claims were heard of, as all of a line keep them for as long,
+    /// The ends of places show when their claims were heard of, as all of a line keep them for as long,
     /// which is `place`.
     fn challenge(&mut self, index: usize, is_new: bool, place: Duration, now: Moment) -> Moment {
         let share = self.entries[index].share;
@@ -370,8 +374,8 @@ impl Ledger {
 
     /// Returns the rule itself, for a claim that stands behind the first `ahead` entries.
     ///
-    /// What is held counts wherever it stands: one that passes the line is in nobody's way only while it
-    /// fits.
+    /// A held claim counts at any place in the line: one that passes the line is in nobody's way only while
+    /// it fits.
     fn admits(&self, ahead: usize, share: Share) -> bool {
         let mut load = u64::from(share.weight());
         let mut capacity = share.capacity();

@@ -1,10 +1,10 @@
-//! What a holder tells those who look.
+//! The note that a holder shows to those who look.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Up to 1 KiB of text that a claim shows to whoever inspects the resource: host, process, command,
-/// a leader's address, a trace id. It is information, never part of a decision.
+/// Up to 1 KiB of text that a claim shows to anybody who inspects the resource: host, process, command, a
+/// leader's address, a trace id. It is information, never part of a decision.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Note(Arc<str>);
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Clock, Moment};
 
-/// How long one wait may last. Cloned freely: all clones end together.
+/// The limit of one wait. Cloned freely: all clones end together.
 ///
 /// The engine ends it, at the deadline or because nobody wants the answer any more; a backend listens and
 /// comes back with what it has. The engine never drops a backend's future instead.
@@ -20,18 +20,18 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// A wait without a deadline.
+    /// Creates a wait without a deadline.
     pub fn unlimited(clock: Arc<dyn Clock>) -> Self {
         Patience { clock, deadline: None, ended: CancellationToken::new() }
     }
 
-    /// A wait up to `deadline`. Whoever makes it must also call [`Patience::end`] then: there is no timer
-    /// in here.
+    /// Creates a wait up to `deadline`. Its creator must also call [`Patience::end`] then: there is no
+    /// timer in here.
     pub fn until(clock: Arc<dyn Clock>, deadline: Moment) -> Self {
         Patience { clock, deadline: Some(deadline), ended: CancellationToken::new() }
     }
 
-    /// No wait at all: look once and answer.
+    /// Creates a patience that does not wait at all: look once and answer.
     pub fn none(clock: Arc<dyn Clock>) -> Self {
         let patience = Patience::unlimited(clock);
         patience.end();
@@ -48,12 +48,12 @@ impl Patience {
         &self.clock
     }
 
-    /// When the wait ends at the latest.
+    /// Returns the moment at which the wait ends at the latest.
     pub fn deadline(&self) -> Option<Moment> {
         self.deadline
     }
 
-    /// What is left: zero when it has ended, [`Duration::MAX`] where there is no deadline.
+    /// Returns the time that is left: zero when it has ended, [`Duration::MAX`] where there is no deadline.
     pub fn left(&self) -> Duration {
         if self.ended.is_cancelled() {
             return Duration::ZERO;
@@ -66,7 +66,7 @@ impl Patience {
         self.ended.cancel();
     }
 
-    /// Whether the wait is over, by a call of [`Patience::end`] or by the clock.
+    /// Returns `true` if the wait is over, by a call of [`Patience::end`] or by the clock.
     pub fn is_ended(&self) -> bool {
         self.left().is_zero()
     }

@@ -1,11 +1,11 @@
-//! What a backend promises, known before any request is sent.
+//! The promises of a backend, known before any request is sent.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{Grade, Share};
 
-/// What a backend promises on this connection. All enums are ordered, weakest first, so that a demand is
+/// The promises of a backend on this connection. All enums are ordered, weakest first, so that a demand is
 /// a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
@@ -15,25 +15,25 @@ pub struct Profile {
     pub admission: Admission,
     /// In which order waiting claims are granted.
     pub order: Order,
-    /// How a waiter learns that its turn has come.
+    /// The way in which a waiter learns that its turn has come.
     pub waiting: Waiting,
-    /// What keeps a granted claim alive.
+    /// The mechanism that keeps a granted claim alive.
     pub liveness: Liveness,
-    /// How far its fences can be trusted.
+    /// The degree to which its fences can be trusted.
     pub fencing: Grade,
-    /// What can take a granted claim away.
+    /// The events that can take a granted claim away.
     pub safety: Safety,
-    /// How long the place of a waiter that is not heard of any more stays in the line, or the ttl of its
-    /// claim where that is longer; zero where the server knows at once, or where there is no line.
+    /// The time for which the place of a silent waiter stays in the line, or the ttl of its claim where
+    /// that is longer; zero where the server knows at once, or where there is no line.
     pub place_ttl: Duration,
     /// The coarseness of the server's own clock, taken off the validity of every grant.
     pub granularity: Duration,
-    /// How much later than its ttl, or than `place_ttl` while it waits, a claim goes whose client died:
-    /// what the server adds to the time that it was asked for. Zero where it goes in time.
+    /// The time by which a claim of a dead client outlives its ttl, or `place_ttl` while it waits: the
+    /// margin that the server adds to the time that it was asked for. Zero where it goes in time.
     pub overrun: Duration,
     /// The most claims that one `renew` call sends to the server in one request.
     pub renew_batch_max: usize,
-    /// How many bytes of a holder's note others are shown for sure; what is longer may be cut off.
+    /// The bytes of a holder's note that others are sure to see; a longer note may be cut off.
     pub note_max: usize,
 }
 
@@ -45,11 +45,12 @@ pub enum Admission {
     Exclusive,
     /// One writer or many readers.
     SharedExclusive,
-    /// That, and one permit a claim of a capacity that all claims of one name agree on. A semaphore is
-    /// another lock there than the mutex or the read-write lock of its name: they do not exclude each
+    /// The same, and one permit per claim of a capacity that all claims of one name agree on. A semaphore
+    /// is another lock there than the mutex or the read-write lock of its name: they do not exclude each
     /// other.
     Permits,
-    /// Any weight of any capacity, and all claims of one name under one rule, whatever their shares.
+    /// Any weight of any capacity, and all claims of one name under one rule, no matter what their shares
+    /// are.
     Counted,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Display for Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Order {
-    /// Whoever asks first after a release.
+    /// The first that asks after a release.
     Unordered,
     /// First come, first served, over all processes.
     Fifo,
@@ -83,7 +84,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// How a waiter learns that its turn has come.
+/// The way in which a waiter learns that its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Waiting {
@@ -95,7 +96,7 @@ pub enum Waiting {
     Blocks,
 }
 
-/// What keeps a granted claim alive.
+/// The mechanism that keeps a granted claim alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Liveness {
@@ -108,18 +109,18 @@ pub enum Liveness {
     },
     /// A session: a connection or a process that the server, or the kernel, watches.
     Session,
-    /// A session that the server ends when it has not heard of it for a while. Whatever the ttl of a claim
-    /// says, its holder may count on it for `valid` from when the last confirmed renewal was asked for, and
-    /// no longer.
+    /// A session that the server ends when it has not heard of it for a while. No matter what the ttl of a
+    /// claim is, its holder may count on it for `valid` from when the last confirmed renewal was asked for,
+    /// and no longer.
     Heartbeat {
-        /// What a grant or a renewal is good for.
+        /// The validity of a grant or a renewal.
         valid: Duration,
     },
 }
 
 impl Liveness {
-    /// For how long the holder of a claim of this ttl may count on it after a confirmed renewal; `None`
-    /// where there is nothing to count because only a signal ends it.
+    /// Returns the time for which the holder of a claim of this ttl may count on it after a confirmed
+    /// renewal; `None` where there is nothing to count because only a signal ends it.
     pub fn valid_for(self, ttl: Duration) -> Option<Duration> {
         match self {
             Liveness::Lease { .. } => Some(ttl),
@@ -129,7 +130,7 @@ impl Liveness {
     }
 }
 
-/// What can take a granted claim away although its holder does everything right, worst first.
+/// The events that can take a granted claim away although its holder does everything right, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Safety {
@@ -152,7 +153,7 @@ impl fmt::Display for Safety {
 }
 
 impl Profile {
-    /// Whether claims of this share can be admitted.
+    /// Checks that claims of this share can be admitted.
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
@@ -166,7 +167,7 @@ impl Profile {
         self.demand("admission", needed, self.admission)
     }
 
-    /// Whether waiting claims are granted in this order at least.
+    /// Checks that waiting claims are granted in this order at least.
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
@@ -174,7 +175,7 @@ impl Profile {
         self.demand("order", order, self.order)
     }
 
-    /// Whether its fences are of this grade at least.
+    /// Checks that its fences are of this grade at least.
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
@@ -182,7 +183,7 @@ impl Profile {
         self.demand("fencing", grade, self.fencing)
     }
 
-    /// Whether a granted claim is as safe as this at least.
+    /// Checks that a granted claim is as safe as this at least.
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
@@ -190,7 +191,7 @@ impl Profile {
         self.demand("safety", safety, self.safety)
     }
 
-    /// Whether others are shown so many bytes of a holder's note at least.
+    /// Checks that others see so many bytes of a holder's note at least.
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
@@ -219,9 +220,9 @@ pub struct Unmet {
     pub backend: &'static str,
     /// Which promise.
     pub what: &'static str,
-    /// What was asked.
+    /// The requirement.
     pub needed: String,
-    /// What there is.
+    /// The promise of the connection.
     pub given: String,
 }
 

@@ -22,10 +22,10 @@ pub use ballot::{Ballot, Counting, Verdict, common_kind, majority};
 /// member's own.
 #[async_trait]
 pub trait Member: Debug + Send + Sync {
-    /// Where it is, for a person.
+    /// Returns its address, for a person.
     fn address(&self) -> String;
 
-    /// What it remembers of itself.
+    /// Reads what it remembers of itself.
     ///
     /// # Errors
     /// It cannot be reached, or may not be used.
@@ -69,7 +69,7 @@ pub trait Member: Debug + Send + Sync {
     /// Ends locks; whether each was there. Answers in order.
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>>;
 
-    /// What is there of a resource.
+    /// Reads what it has of a resource.
     ///
     /// # Errors
     /// As [`Member::recall`].
@@ -95,11 +95,11 @@ pub trait Ear: Send {
     /// Returns the next news.
     async fn hear(&mut self) -> News;
 
-    /// Whether news can be heard at present.
+    /// Returns `true` if news can be heard at present.
     fn is_hearing(&self) -> bool;
 }
 
-/// What may be heard of a resource.
+/// The news that may be heard of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// A claim that held was released here.
@@ -122,7 +122,7 @@ impl Stamp {
 }
 
 impl fmt::Display for Stamp {
-    /// 32 lower-case hexadecimal digits.
+    /// Writes 32 lower-case hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
@@ -134,12 +134,12 @@ impl Debug for Stamp {
     }
 }
 
-/// What a member remembers of itself.
+/// The memory that a member has of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Names the running server; another one after each restart.
     pub run: String,
-    /// Its mark, of whatever run.
+    /// Its mark, of any run.
     pub mark: Option<Mark>,
     /// When it was first seen without a mark of its run, in microseconds by its own clock; `None` where it
     /// is armed, and where nobody has asked it for a lock since.
@@ -148,7 +148,7 @@ pub struct Memory {
     pub unix_us: u64,
 }
 
-/// What arms a member.
+/// The mark that arms a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The epoch of its fences.
@@ -169,7 +169,7 @@ impl Memory {
         Duration::from_micros(self.unix_us.saturating_sub(since))
     }
 
-    /// Says why the member of this name has no vote; `None` where it is armed.
+    /// Explains why the member of this name has no vote; `None` where it is armed.
     pub fn trouble(&self, name: &str) -> Option<String> {
         match (self.armed(), self.unarmed_since) {
             (Some(_), _) => None,
@@ -184,18 +184,18 @@ impl Memory {
 /// The answer to the first round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the member remembers of itself.
+    /// The memory that the member has of itself.
     pub memory: Memory,
-    /// Whose the lock is now.
+    /// The owner of the lock now.
     pub vote: Vote,
 }
 
-/// Whose a lock is.
+/// The owner of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
     /// The asker's.
     Yours {
-        /// The greatest fence in the member's record, of whatever epoch; [`NO_FENCE`] without one.
+        /// The greatest fence in the member's record, of any epoch; [`NO_FENCE`] without one.
         last: Fence,
         /// The fence that this claim has here, where a second round was carried out.
         fence: Option<Fence>,
@@ -206,7 +206,7 @@ pub enum Vote {
         granted: bool,
         /// When the lock ends unless it is extended.
         ends_in: Duration,
-        /// How many connections listen for news; zero where that is not told.
+        /// The number of connections that listen for news; zero where the member does not say.
         listeners: u32,
     },
 }
@@ -223,7 +223,7 @@ pub struct Stay<'a> {
     pub fence: Option<Fence>,
 }
 
-/// What became of a lock that was to be extended.
+/// The outcome of extending a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// It runs for another ttl.
@@ -234,12 +234,12 @@ pub enum Kept {
     Refused,
 }
 
-/// What a member shows of a resource.
+/// The view that a member has of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sight {
     /// The greatest fence in its record; [`NO_FENCE`] without one.
     pub last: Fence,
-    /// Who has the lock.
+    /// The holder of the lock.
     pub holder: Option<Seen>,
 }
 
@@ -254,15 +254,15 @@ pub struct Seen {
     pub since_unix_ms: Option<u64>,
     /// When the lock ends unless it is extended.
     pub ends_in: Duration,
-    /// What it says of itself.
+    /// The note of the holder.
     pub note: Note,
 }
 
 /// Returns the fence of an acquisition that has the locks of these armed members: each with its epoch and
 /// the greatest fence of its record.
 ///
-/// The greatest epoch counts, with zero for whoever is behind it: a member that is armed in a lower epoch has
-/// forgotten nothing, so it has taken nothing in the greater one. `None` of no members at all.
+/// The greatest epoch counts, and members behind it count as zero: a member that is armed in a lower epoch
+/// has forgotten nothing, so it has taken nothing in the greater one. `None` of no members at all.
 pub fn next_fence(members: impl Iterator<Item = (u64, Fence)> + Clone) -> Option<Fence> {
     let epoch = members.clone().map(|(epoch, _)| epoch).max()?;
     let seq = members.filter(|(_, last)| last.epoch == epoch).map(|(_, last)| last.seq).max().unwrap_or(0);

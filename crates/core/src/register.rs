@@ -1,9 +1,10 @@
 //! The second seam, which a backend may have: small values beside the locks, changed on a condition, and
 //! waited for.
 //!
-//! What several parties agree on without holding it, such as how far a latch has come or who waits for a
-//! condition, is kept in a register. It is not a lock: nobody owns it, and no lease ends it. What is built
-//! of registers is written once over this seam, as locks are over [`Backend`](crate::Backend).
+//! A state that several parties agree on without holding it, such as how far a latch has come or which
+//! tasks wait for a condition, is kept in a register. It is not a lock: nobody owns it, and no lease ends
+//! it. What is built of registers is written once over this seam, as locks are over
+//! [`Backend`](crate::Backend).
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -28,25 +29,25 @@ use crate::{Effect, Failure, FailureKind, Patience, Resource, Safety, Waiting};
 /// As those of a backend, its futures are never dropped midway; they need not be cancel safe.
 #[async_trait]
 pub trait Registers: Debug + Send + Sync {
-    /// What this store promises of its registers. Constant for the life of the connection.
+    /// Returns the promises of this store for its registers. Constant for the life of the connection.
     fn promise(&self) -> &RegisterPromise;
 
-    /// What stands there.
+    /// Reads the register.
     ///
     /// # Errors
     /// A [`Failure`]; reading changes nothing.
     async fn read(&self, at: &Resource) -> Result<Registered, Failure>;
 
-    /// Writes, or removes, if what stands there is still what was seen. `None` where it is not: nothing was
-    /// written.
+    /// Writes, or removes, if the register still has the state that was seen. `None` where it is not:
+    /// nothing was written.
     ///
     /// # Errors
     /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one to be
     /// forgotten where the store does not forget, both before anything is sent. After any other whose
-    /// effect is `Unknown` a read tells whether it was written, if the value says who wrote it.
+    /// effect is `Unknown` a read shows whether it was written, if the value names its writer.
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure>;
 
-    /// What stands there as soon as that is something else than what was seen, or when patience ends.
+    /// Returns the state of the register as soon as it is not the one that was seen, or when patience ends.
     ///
     /// A store that promises [`Waiting::Polls`] answers at once, and its caller asks again after a pause.
     ///
@@ -55,21 +56,21 @@ pub trait Registers: Debug + Send + Sync {
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure>;
 }
 
-/// What a store promises of its registers.
+/// The promises of a store for its registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterPromise {
     /// The longest value, in bytes: 4,096 at least.
     pub max_bytes: usize,
-    /// How one learns of a change.
+    /// The way in which a client learns of a change.
     pub waiting: Waiting,
-    /// What can take a written value away, or bring an old one back.
+    /// The events that can take a written value away, or bring an old one back.
     pub safety: Safety,
     /// Whether values can be written that the store itself forgets after a while.
     pub forgets: bool,
 }
 
 impl RegisterPromise {
-    /// Whether such a write can be made at all.
+    /// Checks that such a write can be made at all.
     ///
     /// # Errors
     /// As [`Registers::swap`] says, with [`Effect::None`].
@@ -87,29 +88,29 @@ impl RegisterPromise {
     }
 }
 
-/// What stood in a register when it was read.
+/// The state of a register when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// The value; `None` where there is none.
     pub value: Option<Vec<u8>>,
     /// Names this state.
     pub stamp: Stamp,
-    /// In how long the store forgets the value, by its own clock and rounded down; `None` where it never
-    /// does, or where there is no value.
+    /// The remaining time to live, by the store's clock and rounded down; `None` where the store never
+    /// forgets the value, or where there is no value.
     pub left: Option<Duration>,
 }
 
 /// Names one state of a register, and says nothing else.
 ///
 /// No two values that were ever written under one name have the same stamp, even if they are equal. All the
-/// times in which there was no value may have the same one.
+/// times in which there was not a value may have the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp(pub String);
 
-/// What is to be written.
+/// The value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// The value; `None` removes what stands there.
+    /// The value; `None` removes the present one.
     pub value: Option<Vec<u8>>,
     /// In how long the store is to forget it, not earlier; `None` for never.
     pub keep: Option<Duration>,

@@ -39,10 +39,10 @@ impl Resource {
     /// Returns the name in an alphabet and a length that a store can carry: never refused, injective while
     /// it fits.
     ///
-    /// Bytes for which `plain` says yes stand for themselves, all others become `%XX`; `%` and `~` are
-    /// always written as `%XX`. A result longer than `max` bytes is cut to its first 24 bytes at most,
-    /// followed by `~` and 32 hexadecimal digits of BLAKE3 over the whole name. A backend that stores
-    /// a hashed form (see [`Resource::is_hashed`]) must keep the full name beside it and compare, so that a
+    /// Bytes for which `plain` returns `true` are kept as they are, all others become `%XX`; `%` and `~`
+    /// are always written as `%XX`. A result longer than `max` bytes is cut to its first 24 bytes at most,
+    /// followed by `~` and 32 hexadecimal digits of BLAKE3 over the whole name. A backend that stores a
+    /// hashed form (see [`Resource::is_hashed`]) must keep the full name beside it and compare, so that a
     /// collision is an error and never a silent exclusion of two resources.
     ///
     /// `max` is at least 40.
@@ -96,7 +96,7 @@ impl Resource {
         Resource::new(std::str::from_utf8(&bytes).ok()?).ok()
     }
 
-    /// Whether an escaped form is a hash that does not carry the whole name.
+    /// Returns `true` if an escaped form is a hash that does not carry the whole name.
     pub fn is_hashed(escaped: &str) -> bool {
         escaped.as_bytes().contains(&Resource::HASH_MARK)
     }
@@ -135,7 +135,7 @@ pub enum InvalidResource {
     /// It has a control character.
     #[error("the name has a control character at byte {at}: use printable text")]
     Control {
-        /// Where, in bytes from the beginning.
+        /// Its position, in bytes from the beginning.
         at: usize,
     },
 }

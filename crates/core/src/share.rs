@@ -1,4 +1,4 @@
-//! How much of a resource a claim asks for.
+//! The share of a resource that a claim asks for.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use std::fmt;
 /// | reader | 1 | all |
 /// | writer | all | all |
 ///
-/// Claims on one resource that name different capacities are admitted under the *smallest* of those
-/// that stand in line: a rolling change from five permits to three never lets four in, and a mutex
-/// excludes the readers of the same name.
+/// Claims on one resource that name different capacities are admitted under the *smallest* of those in the
+/// line: a rolling change from five permits to three never lets four in, and a mutex excludes the readers
+/// of the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
     weight: u32,
@@ -28,7 +28,7 @@ impl Share {
     /// A share that goes together with nobody.
     pub const WRITER: Share = Share { weight: u32::MAX, capacity: u32::MAX };
 
-    /// `weight` permits of `capacity`.
+    /// Creates a share of `weight` permits of `capacity`.
     ///
     /// # Errors
     /// [`InvalidShare`] where the weight is zero or does not fit the capacity: such a claim could never be
@@ -40,7 +40,7 @@ impl Share {
         Ok(Share { weight, capacity })
     }
 
-    /// What the claim adds to the load of the resource.
+    /// Returns the weight that the claim adds to the load of the resource.
     pub const fn weight(self) -> u32 {
         self.weight
     }
@@ -50,21 +50,21 @@ impl Share {
         self.capacity
     }
 
-    /// Whether a holder of this share is alone.
+    /// Returns `true` if a holder of this share is alone.
     pub const fn is_exclusive(self) -> bool {
         self.weight == self.capacity
     }
 
-    /// Whether whoever holds this share has all that `wanted` gives, so that asking for it as well adds
-    /// nothing.
+    /// Returns `true` if a holder of this share has all that `wanted` gives, so that asking for it as well
+    /// adds nothing.
     pub fn covers(self, wanted: Share) -> bool {
         self == wanted
             || self.is_exclusive()
             || (self.capacity == wanted.capacity && self.weight > wanted.weight)
     }
 
-    /// Whether it takes a counting backend to admit this share; that of a mutex, a reader or a writer does
-    /// not. All permits of a semaphore do, since they have to exclude single ones.
+    /// Returns `true` if it takes a counting backend to admit this share; that of a mutex, a reader or a
+    /// writer does not. All permits of a semaphore do, since they have to exclude single ones.
     pub const fn is_counted(self) -> bool {
         !matches!(self, Share::MUTEX | Share::READER | Share::WRITER)
     }
@@ -96,7 +96,7 @@ pub struct InvalidShare {
 }
 
 impl InvalidShare {
-    /// Says what can be held instead.
+    /// Returns advice on what can be held instead.
     fn advice(self) -> String {
         match self.capacity {
             0 => "let there be at least 1".to_owned(),
@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(two_of_three.to_string(), "2/3");
         let all = Share::permits(3, 3).unwrap();
         assert!(all.is_exclusive() && all.is_counted() && !Share::WRITER.is_counted());
-        // Most of what readers share is neither a reader nor a writer: only who counts can tell.
+        // Most shares of the readers' capacity are neither a reader nor a writer: only a counting backend
+        // can distinguish them.
         assert!(Share::permits(u32::MAX - 1, u32::MAX).unwrap().is_counted());
     }
 

@@ -1,4 +1,4 @@
-//! What an onlooker sees.
+//! The view of an onlooker.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::{ClaimId, Fence, Note, Resource, Share};
 /// The holders and the line of one resource at one instant of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// What was looked at.
+    /// The resource that was looked at.
     pub resource: Resource,
     /// Names this state; another state has another version.
     pub version: Version,
-    /// Who holds it, in the order of grants.
+    /// The holders, in the order of grants.
     pub holders: Vec<Standing>,
-    /// Who waits, first in line first.
+    /// The waiters, first in line first.
     pub waiting: Vec<Standing>,
     /// The last fence that was granted, where the backend keeps one.
     pub fence: Option<Fence>,
@@ -22,19 +22,20 @@ pub struct Snapshot {
 /// One claim as others see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// The claim. Whoever has it can end the claim: this is what makes `break` possible, and why it is not
-    /// printed.
+    /// The claim. Any client that has it can end the claim: this is what makes `break` possible, and why it
+    /// is not printed.
     pub id: ClaimId,
-    /// How much it asks for.
+    /// The share that it asks for.
     pub share: Share,
     /// Its fence, where it holds.
     pub fence: Option<Fence>,
     /// Since when it holds or waits, in milliseconds of the Unix epoch on the server's clock; for display
     /// only.
     pub since_unix_ms: Option<u64>,
-    /// How long the server keeps it without hearing of it again; `None` where a session keeps it.
+    /// The time for which the server keeps it without hearing of it again; `None` where a session keeps it
+    /// alive.
     pub remaining: Option<Duration>,
-    /// What it says of itself.
+    /// The note of the claim.
     pub note: Note,
 }
 
@@ -43,9 +44,9 @@ pub struct Standing {
 pub struct Summary {
     /// The resource.
     pub resource: Resource,
-    /// How many claims hold it.
+    /// The number of claims that hold it.
     pub holders: u32,
-    /// How many claims wait for it.
+    /// The number of claims that wait for it.
     pub waiting: u32,
 }
 

@@ -1,5 +1,5 @@
-//! How a wait is announced: as a claim of its own, whose note says who waits for what, and what he holds
-//! meanwhile.
+//! The announcement of a wait: a claim of its own, whose note says which owner waits for what, and what it
+//! holds meanwhile.
 //!
 //! Ground rules: the announcement lives and dies with the process that made it, as every claim does. Claims
 //! are named by the beginning of their public tags, since the ids are secrets. Text that is not an
@@ -12,31 +12,30 @@ use crate::{ClaimId, InvalidResource, Note, Profile, Resource, Share, Standing};
 /// One wait, as its announcement says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Announced {
-    /// Where it is announced.
+    /// The place of the announcement.
     pub place: Resource,
     /// The claim that announces it: another wait has another one.
     pub id: ClaimId,
     /// Greater than those of all that were announced when this one was.
     pub number: u64,
-    /// What is waited for.
+    /// The resource that is waited for.
     pub resource: Resource,
-    /// How much of it.
+    /// The share that is asked for.
     pub share: Share,
-    /// The claim that stands in the line for it, where it is in the way of those behind it and behind those
-    /// ahead.
+    /// The claim that is queued for it, where it is in the way of those behind it and behind those ahead.
     pub asks: Option<Tag>,
-    /// What whoever waits holds meanwhile, [`HOLDS_MAX`] claims at most.
+    /// The claims that the waiter holds meanwhile, [`HOLDS_MAX`] at most.
     pub holds: Vec<Tag>,
-    /// Who waits.
+    /// The waiter.
     pub who: String,
 }
 
-/// The beginning of a claim's public tag: enough to tell the claims of one store apart.
+/// The beginning of a claim's public tag: enough to distinguish the claims of one store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u64);
 
 impl Tag {
-    /// Of this claim.
+    /// Returns the tag of this claim.
     pub fn of(id: ClaimId) -> Tag {
         let tag = id.tag();
         // Invariant: a tag has 32 hexadecimal digits.
@@ -62,16 +61,17 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// Where the waits of a store are announced, and how.
+/// The places where the waits of a store are announced, and their form.
 ///
 /// Always under the same names, because a name may stay behind as a fence for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Places {
-    /// What the claims are of that announce: one that has room for all, or some that have room for one each.
+    /// The resources of the announcing claims: one that has room for all, or some that have room for one
+    /// each.
     pub names: Vec<Resource>,
-    /// How much of one of these a claim asks for.
+    /// The share of one of these that a claim asks for.
     pub share: Share,
-    /// How many waits can be announced at a time.
+    /// The number of waits that can be announced at a time.
     pub most: usize,
 }
 
@@ -91,7 +91,7 @@ impl Places {
 }
 
 impl Announced {
-    /// What the claim says that stands for it.
+    /// Returns the note of the claim that announces this wait.
     pub fn to_note(&self) -> Note {
         let Announced { number, resource, share, who, .. } = self;
         let asks = self.asks.map_or_else(|| NONE.to_owned(), |asks| asks.to_string());
@@ -136,18 +136,17 @@ impl Announced {
     }
 }
 
-/// Where waits are announced; where nobody shares a lock, below it.
+/// The resource where waits are announced; where nobody shares a lock, below it.
 const NAME: &str = "leasehold!waits";
 /// As many as one look can bring, with their notes.
 const SHARED_MOST: usize = 256;
 /// Each of these is looked at by itself.
 const EXCLUSIVE_MOST: usize = 32;
-/// How many of the claims that somebody holds an announcement names: as many as fit beside the longest name
-/// of a resource.
+/// The most held claims that an announcement names: as many as fit beside the longest name of a resource.
 pub const HOLDS_MAX: usize = 16;
-/// How an announcement begins, with the version of what follows.
+/// The beginning of an announcement, with the version of what follows.
 const WORD: &str = "waits1";
-/// Where nothing is named.
+/// The word where nothing is named.
 const NONE: &str = "-";
 const DIGITS: usize = 16;
 

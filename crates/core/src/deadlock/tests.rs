@@ -1,9 +1,9 @@
-//! Small graphs, drawn by hand: what is a deadlock, what is none, and who is told.
+//! Small graphs, drawn by hand: which are deadlocks, which are not, and which waiters are notified.
 
 use super::*;
 use crate::{Note, Standing, Version};
 
-/// Claim `n`, and the wait `n`.
+/// Returns the id of claim `n`, and of the wait `n`.
 fn id(n: u8) -> ClaimId {
     ClaimId::from_bytes([n; 16])
 }
@@ -26,7 +26,7 @@ fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
     Snapshot { resource: name(resource), version, holders, waiting: Vec::new(), fence: None }
 }
 
-/// Who waits is called as the number of the wait.
+/// Returns a wait whose waiter is named as its number.
 fn wait(number: u8, resource: &str, share: Share, holds: &[u8]) -> Announced {
     Announced {
         place: name("waits"),

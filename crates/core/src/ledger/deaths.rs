@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(2);
 struct Line {
     ledger: Ledger,
     now: Moment,
-    /// Who waits, and when it looks next; never, where it is dead.
+    /// The waiters, and when each looks next; never, where it is dead.
     looks: Vec<(ClaimId, Share, Moment)>,
     asked: usize,
 }
@@ -56,7 +56,8 @@ impl Line {
         line
     }
 
-    /// Everybody looks when it is due, until `end`. Answers who was granted, and when; each leaves at once.
+    /// Lets all look when they are due, until `end`. Answers who was granted, and when; each leaves at
+    /// once.
     fn run(&mut self, end: Moment) -> Vec<(ClaimId, Moment)> {
         let mut granted = Vec::new();
         // Those that are dead never look again.

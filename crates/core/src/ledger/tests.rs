@@ -103,7 +103,7 @@ fn run(history: &[Call]) -> Result<(), TestCaseError> {
         ids.dedup();
         prop_assert_eq!(ids.len(), ledger.entries().len(), "a claim stands twice");
     }
-    // Whatever happened, the line empties by itself once everybody is silent.
+    // The line always empties by itself once all are silent.
     ledger.expire(now.after(LEASE));
     prop_assert!(ledger.entries().is_empty());
     Ok(())
@@ -244,7 +244,8 @@ fn nobody_is_challenged_for_one_that_would_have_to_wait_all_the_same() {
     let mut ledger = a_reader_behind_a_writer(start);
     let late = start.after(CHALLENGE_AFTER * 2);
     for wait in [Wait::InLine(LONG), Wait::No] {
-        // Another writer has no room beside the reader, and whoever does not wait loses nothing by the line.
+        // Another writer has no room beside the reader, and a claim that does not wait loses nothing by the
+        // line.
         let share = if wait == Wait::No { Share::READER } else { Share::WRITER };
         ledger.contend(&ask(4, share, wait), late);
         assert_eq!(ledger.entries()[1].until, start.after(LONG), "{wait:?}");
@@ -291,7 +292,7 @@ fn numbered(n: usize) -> ClaimId {
     ClaimId::from_bytes(bytes)
 }
 
-/// Where each step looked at the whole line for each of those admitted, this took minutes.
+/// If each step looked at the whole line for each of those admitted, this would take minutes.
 #[test]
 fn as_many_readers_as_there_may_be_are_called_at_once() {
     let (now, readers) = (Moment::from_millis(1), MAX_LINE - 1);

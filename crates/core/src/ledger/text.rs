@@ -1,8 +1,9 @@
 //! The line as text, for stores that keep it in a file, a row or a value.
 //!
 //! One header line with the version, the length and a checksum of the body; then one line for the store's
-//! own words, one for the last fence, one for each claim. Whatever is not exactly what [`Ledger::to_text`]
-//! wrote is refused: a store must be able to tell a damaged ledger from an empty one.
+//! own words, one for the last fence, one for each claim. Any text that is not exactly what
+//! [`Ledger::to_text`] wrote is refused: a store must be able to distinguish a damaged ledger from an empty
+//! one.
 //!
 //! There are two forms. Where one clock ends the claims of all, an end is a moment of that clock. Where
 //! each observer measures by its own clock, an end is a span, and the count of signs of life stands beside
@@ -81,7 +82,7 @@ impl Ledger {
     }
 }
 
-/// A text that is no ledger, or no longer one.
+/// The error of a text that is not a ledger, or no longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stored ledger is damaged: {0}")]
 pub struct DamagedLedger(&'static str);
@@ -135,7 +136,7 @@ fn read_moment(field: &str) -> Option<Moment> {
     if field == "never" { Some(Moment::NEVER) } else { field.parse().ok().map(Moment::from_nanos) }
 }
 
-/// Control characters and `%` become `%XX`, so that a line ends where it ends.
+/// Writes control characters and `%` as `%XX`, so that a line ends where it ends.
 fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         if c == '%' || c.is_ascii_control() {
@@ -158,8 +159,8 @@ fn unescape(text: &str) -> Option<String> {
     Some(plain)
 }
 
-/// Returns the first 64 bits of BLAKE3: enough against damage; it is no protection against those who may
-/// write.
+/// Returns the first 64 bits of BLAKE3: enough against damage, but not a protection against writers with
+/// intent.
 fn checksum(body: &[u8]) -> String {
     blake3::hash(body).to_hex()[..16].to_owned()
 }

@@ -1,8 +1,8 @@
-//! What the answers of several members to one question amount to.
+//! The conclusion from the answers of several members to one question.
 //!
-//! Pure: it is told who answered what, and says as early as it can what follows. Only the locks of *armed*
-//! members count. A member that lost its memory would otherwise vote for a second holder, and for a fence
-//! of yesterday.
+//! Pure: it takes in which member answered what, and says as early as it can what follows. Only the locks
+//! of *armed* members count. A member that lost its memory would otherwise vote for a second holder, and
+//! for a fence of yesterday.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ enum Heard {
     Failed(Failure),
 }
 
-/// Whether more answers may come.
+/// The state of the count: whether more answers may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
     /// They may.
@@ -33,7 +33,7 @@ pub enum Counting {
     Closed,
 }
 
-/// What follows from the answers.
+/// The conclusion from the answers.
 #[derive(Debug)]
 pub enum Verdict {
     /// Nothing yet.
@@ -52,7 +52,7 @@ pub enum Verdict {
     Busy {
         /// When a majority is free at the earliest, unless somebody releases.
         free_in: Duration,
-        /// How many connections listen, the most that a member told.
+        /// The number of connections that listen, the most that a member reported.
         listeners: u32,
     },
     /// Several claims have some of the locks each, and none of them is known to hold.
@@ -82,27 +82,28 @@ impl Ballot {
         }
     }
 
-    /// How many have answered, failures not counted.
+    /// Returns the number of answers, failures not counted.
     pub fn answered(&self) -> usize {
         self.answers().count()
     }
 
-    /// Whether a member answered that is not armed.
+    /// Returns `true` if a member answered that is not armed.
     pub fn met_unarmed(&self) -> bool {
         self.answers().any(|(_, answer)| answer.memory.armed().is_none())
     }
 
-    /// Whether anything came from this member.
+    /// Returns `true` if anything came from this member.
     pub fn was_heard(&self, member: usize) -> bool {
         self.members.get(member).is_some_and(|heard| !matches!(heard, Heard::Nothing))
     }
 
-    /// Whether the claim has a fence from before somewhere, so that it may hold whatever the verdict is.
+    /// Returns `true` if the claim has a fence from before somewhere, so that it may hold no matter what
+    /// the verdict is.
     pub fn met_a_grant(&self) -> bool {
         self.granted_before().next().is_some()
     }
 
-    /// What follows.
+    /// Returns the conclusion.
     pub fn verdict(&self, counting: Counting) -> Verdict {
         let majority = self.majority();
         let pending = match counting {
@@ -140,7 +141,7 @@ impl Ballot {
         }
     }
 
-    /// Why it cannot be granted.
+    /// Returns the reason why it cannot be granted.
     fn refusal(&self, counting: Counting) -> Verdict {
         let silent = self.members.iter().filter(|heard| matches!(heard, Heard::Nothing)).count();
         let unarmed = self.answers().filter(|(_, answer)| answer.memory.armed().is_none()).count();
@@ -167,7 +168,7 @@ impl Ballot {
         Verdict::Busy { free_in: free_in.unwrap_or_default(), listeners }
     }
 
-    /// What to tell where too few can vote: which member said what.
+    /// Returns the failure to report where too few can vote, with what each member said.
     fn failure(&self) -> Failure {
         let needed = self.majority();
         let count = self.members.len();
@@ -208,7 +209,7 @@ impl Ballot {
         Failure::new(kind, effect, format!("{text}: {report}; {advice}"))
     }
 
-    /// Which member said what.
+    /// Returns what each member said.
     fn report(&self) -> String {
         let told = self.names.iter().zip(&self.members).map(|(name, heard)| match heard {
             Heard::Nothing => format!("{name} is silent"),
