@@ -1,4 +1,4 @@
-//! Who logs in, and where the password comes from.
+//! The login, and where the password comes from.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +17,13 @@ pub struct Credentials {
     given: Option<SecretString>,
     file: Option<PathBuf>,
     variable: &'static str,
-    /// Whether it was said that others may read the file.
+    /// `true` once it was reported that others may read the file.
     is_warned: Arc<AtomicBool>,
 }
 
 impl Credentials {
-    /// What stands in a URL. `variable` is the environment variable that is asked last.
+    /// Creates the login from the parts of a URL. `variable` is the environment variable that is asked
+    /// last.
     pub fn new(user: Option<String>, password: Option<SecretString>, variable: &'static str) -> Credentials {
         let user = user.filter(|user| !user.is_empty());
         Credentials { user, given: password, file: None, variable, is_warned: Arc::default() }
@@ -66,12 +67,12 @@ impl Credentials {
         Ok(Some(SecretString::from(text.trim_end_matches(['\r', '\n']))))
     }
 
-    /// Whether the URL itself, or a file that it names, has a password.
+    /// Returns `true` if the URL itself, or a file that it names, has a password.
     pub fn names_password(&self) -> bool {
         self.given.is_some() || self.file.is_some()
     }
 
-    /// How it is shown before the hosts of a URL: `user@`, `user:***@`, or nothing.
+    /// Returns how it is shown before the hosts of a URL: `user@`, `user:***@`, or nothing.
     pub fn shown(&self) -> String {
         match (&self.user, &self.given) {
             (None, None) => String::new(),

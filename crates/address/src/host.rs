@@ -51,7 +51,7 @@ impl Host {
         Ok(Host { name: name.to_owned(), port })
     }
 
-    /// Whether it is this machine, so that nothing crosses a network.
+    /// Returns `true` if it is this machine, so that nothing crosses a network.
     pub fn is_loopback(&self) -> bool {
         self.name == "localhost"
             || self.name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())

@@ -1,4 +1,4 @@
-//! What the URLs of lock servers have in common: hosts, a login, options, and the files of TLS.
+//! The common parts of the URLs of lock servers: hosts, a login, options, and the files of TLS.
 //!
 //! Ground rules: parsing does no I/O; certificates and passwords in files are read when a connection is
 //! made, so that they may be renewed while a program runs. No error and no `Debug` output repeats a

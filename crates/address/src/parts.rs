@@ -17,18 +17,18 @@ use crate::{Host, invalid};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// What stands before `://`.
+    /// The part before `://`.
     pub scheme: String,
     /// The user's name, which may be empty before a password.
     pub user: Option<String>,
     /// The password.
     pub password: Option<SecretString>,
-    /// What stands behind the first slash after the hosts.
+    /// The part behind the first slash after the hosts.
     pub path: String,
     /// The options in their order; one name may come several times.
     pub options: Vec<(String, String)>,
     hosts: String,
-    /// How such a URL is written, for complaints.
+    /// The form of such a URL, for error messages.
     form: &'static str,
 }
 
@@ -75,7 +75,7 @@ impl Parts {
         self.hosts.split(',').map(|text| Host::read(text, port, self.form)).collect()
     }
 
-    /// Whether no server is named at all.
+    /// Returns `true` if no server is named at all.
     pub fn is_without_host(&self) -> bool {
         self.hosts.is_empty()
     }

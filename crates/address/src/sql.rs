@@ -1,4 +1,4 @@
-//! What the URLs of SQL databases have in common beyond those of other servers.
+//! The common parts of the URLs of SQL databases beyond those of other servers.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct SqlOptions {
     pub timeout: Duration,
 }
 
-/// Whether missing tables are made.
+/// The choice whether missing tables are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
     /// They are.
@@ -82,7 +82,7 @@ impl SqlOptions {
         ))
     }
 
-    /// How long the server keeps a session that it does not hear of, at least as well as at most.
+    /// Returns how long the server keeps a silent session, at least as well as at most.
     pub fn patience_of_server(&self) -> Duration {
         self.silence * 2
     }
@@ -118,7 +118,7 @@ pub fn check_shedlock(options: &[(String, String)]) -> Result<(), Failure> {
     }
 }
 
-/// Why rows other than those of leases are not swept.
+/// Returns the reason why rows other than those of leases are not swept.
 pub fn nothing_to_sweep() -> Failure {
     let text = "only leases in rows are swept: locks that connections hold leave no claims behind, and rows of other dialects \
                 are for their own programs to remove";

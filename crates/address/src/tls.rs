@@ -1,4 +1,4 @@
-//! What a TLS connection trusts and shows.
+//! The certificates that a TLS connection trusts and shows.
 //!
 //! The provider is chosen here and not taken from the process, so that no other crate can change it.
 //! Certificate and host name are always verified.
@@ -38,7 +38,7 @@ pub fn client_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {
 /// # Errors
 /// As [`client_settings`].
 pub fn trusted_authorities(files: &TlsFiles) -> Result<Vec<Vec<u8>>, Failure> {
-    // What is wrong with the files is told in our words, before the client sees them.
+    // A problem with the files is reported in our words, before the client sees them.
     client_settings(files)?;
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Somebody may have been quicker, which is as good.

@@ -40,7 +40,7 @@ pub struct CellBackend<C> {
 }
 
 impl<C: Cells> CellBackend<C> {
-    /// A backend over these cells. `clock` is the machine's own, and counts suspend.
+    /// Creates a backend over these cells. `clock` is the machine's own, and counts suspend.
     pub fn new(cells: C, clock: Arc<dyn Clock>) -> Self {
         let cells = Arc::new(cells);
         CellBackend {

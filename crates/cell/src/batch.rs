@@ -10,7 +10,7 @@ use crate::backend::CellBackend;
 use crate::cells::{Basis, Cell, Cells, Swap};
 use crate::pace::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES};
 
-/// What is done to one claim in a ledger; `false` where it is gone.
+/// A change to one claim in a ledger; `false` where the claim is gone.
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
 
 impl<C: Cells> CellBackend<C> {
@@ -32,7 +32,7 @@ impl<C: Cells> CellBackend<C> {
         answers
     }
 
-    /// One read and one write for all; answers those that lost a race.
+    /// Tries one read and one write for all; returns those that lost a race.
     async fn try_change<'g>(
         &self,
         pending: Vec<Pending<'g>>,
@@ -84,7 +84,7 @@ impl<C: Cells> CellBackend<C> {
         lost
     }
 
-    /// What the change does to one cell: an answer for each claim, and the write that makes it true.
+    /// Prepares the change of one cell: an answer for each claim, and the write that makes it true.
     fn prepare(
         &self,
         group: &Group<'_>,
@@ -124,7 +124,7 @@ impl<'a> Pending<'a> {
         Pending { group, seen: None, unchanged: 0 }
     }
 
-    /// One more try, which sees this version.
+    /// Returns one more try, which sees this version.
     fn again(self, seen: u64) -> Pending<'a> {
         let unchanged = if self.seen == Some(seen) { self.unchanged + 1 } else { 0 };
         Pending { seen: Some(seen), unchanged, ..self }
@@ -145,7 +145,7 @@ impl Group<'_> {
     }
 }
 
-/// In the order of names, so that two batches lock rows in the same order.
+/// Groups claims by the order of names, so that two batches lock rows in the same order.
 fn grouped<'a>(claims: &[&'a Claim]) -> Vec<Group<'a>> {
     let mut groups: std::collections::BTreeMap<&Resource, Vec<usize>> = std::collections::BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Who sleeps until word comes, and how the store's word reaches them.
+//! Waiters that sleep until a notification comes, and the way in which the store's notifications reach
+//! them.
 //!
 //! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps what it
 //! heard until somebody asks, so nothing is lost between look and wait. While nothing can be heard,
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::Call;
 
-/// What a claim is called by, in public: it is of no use to end it.
+/// Returns the public address by which a claim is called: it cannot be used to end the claim.
 pub fn address(id: ClaimId) -> u32 {
     // A digest, because these bits travel past all who listen.
     u32::from_str_radix(&id.tag()[..8], 16).unwrap_or_default()
@@ -62,8 +63,7 @@ impl Bells {
         let _ = self.0.wanted.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Says that word of every change from now on will arrive. Whoever waits looks once more, for what was
-    /// missed.
+    /// Notes that every change from now on will be notified. Waiters look once more, for what was missed.
     pub fn begin_hearing(&self) {
         self.0.hearing.send_replace(true);
         let everybody: Vec<Arc<Ear>> =
@@ -71,7 +71,7 @@ impl Bells {
         everybody.iter().for_each(|ear| ear.called.notify_one());
     }
 
-    /// Says that word may be missed from now on. Whoever waits polls.
+    /// Notes that notifications may be missed from now on. Waiters poll.
     pub fn stop_hearing(&self) {
         if self.0.hearing.send_replace(false) {
             let everybody: Vec<Arc<Ear>> =
@@ -124,7 +124,7 @@ impl Bells {
         Bell { bells: self.clone(), resource: resource.clone(), number, ear }
     }
 
-    /// Whether word arrives at present.
+    /// Returns `true` if notifications arrive at present.
     pub(crate) fn is_hearing(&self) -> bool {
         *self.0.hearing.borrow()
     }
@@ -146,7 +146,7 @@ struct Ear {
     address: Option<u32>,
     called: Notify,
     others: Notify,
-    /// What was heard of others since the last look.
+    /// The calls of others since the last look.
     calls: Mutex<CallWatch>,
 }
 
@@ -165,10 +165,10 @@ pub(crate) struct Bell {
     ear: Arc<Ear>,
 }
 
-/// What was heard.
+/// A notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It concerns whoever listens.
+    /// It concerns the listener.
     Called,
     /// Others were called or have answered, or there is more room than before for which nobody was called.
     Others,
@@ -189,13 +189,13 @@ impl Bell {
         self.ear.calls().look();
     }
 
-    /// When to look because of what was heard of others.
+    /// Returns when to look because of the calls of others.
     pub(crate) fn look_at(&self) -> Option<Instant> {
         let at = self.ear.calls().look_at()?;
         Some(self.bells.0.begun + Moment::START.until(at))
     }
 
-    /// Whether word arrives at present.
+    /// Returns `true` if notifications arrive at present.
     pub(crate) fn is_hearing(&self) -> bool {
         self.bells.is_hearing()
     }

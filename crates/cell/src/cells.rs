@@ -1,4 +1,4 @@
-//! What a store has to bring: one value per resource, and writes on a condition.
+//! The interface that a store has to implement: one value per resource, and writes on a condition.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::sweeping::{Found, nothing_to_sweep};
 ///
 /// # Errors
 /// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a
-/// serialization error or a lost race is no failure: the store did nothing, and says so with `Ok(false)` or
-/// [`Seized::Held`].
+/// serialization error or a lost race is not a failure: the store did nothing, and says so with `Ok(false)`
+/// or [`Seized::Held`].
 #[async_trait]
 pub trait Cells: Debug + Send + Sync + 'static {
-    /// What this store promises on this connection. Constant for its life.
+    /// Returns the promises of this store on this connection. Constant for its life.
     fn profile(&self) -> &Profile;
 
-    /// Whose clock ends claims. Constant for its life.
+    /// Returns which clock ends claims. Constant for its life.
     fn timekeeping(&self) -> Timekeeping;
 
     /// Returns the longest text that a cell can carry, in bytes.
@@ -43,16 +43,16 @@ pub trait Cells: Debug + Send + Sync + 'static {
         0
     }
 
-    /// Puts a value where there is no cell, or one in which no claim lives any more, in one step of the
+    /// Puts a value where no cell exists, or one in which no claim lives any more, in one step of the
     /// store.
     ///
     /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the
     /// text; the origin becomes the present. `put.fence` says nothing here.
     async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure>;
 
-    /// How many commits the store is best given at a time, if those that come meanwhile go together in the
-    /// next one; `None` where each is best sent by itself, since the store gains nothing from many in one.
-    /// Constant for its life.
+    /// Returns the best number of commits to give the store at a time, if those that come meanwhile go
+    /// together in the next one; `None` where each is best sent by itself, since the store gains nothing
+    /// from many in one. Constant for its life.
     fn commits_at_once(&self) -> Option<usize> {
         None
     }
@@ -98,7 +98,7 @@ pub trait Cells: Debug + Send + Sync + 'static {
     }
 
     /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names,
-    /// beginning behind `after`. Fewer than `limit` mean that there are no more.
+    /// beginning behind `after`. Fewer than `limit` mean that no more exist.
     async fn list(
         &self,
         prefix: &str,
@@ -106,22 +106,22 @@ pub trait Cells: Debug + Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure>;
 
-    /// Every cell, also those in which no claim lives, in the order of names, beginning behind `after`.
-    /// Fewer than `limit` mean that there are no more.
+    /// Reads every cell, also those in which no claim lives, in the order of names, beginning behind
+    /// `after`. Fewer than `limit` mean that no more exist.
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
         _ = (after, limit);
         Err(nothing_to_sweep())
     }
 
     /// Removes those of these cells that are still what was found, and in which no claim lives; how many.
-    /// The fence of a later cell of the same resource is greater than each before, whatever becomes of any
-    /// clock: a store that cannot see to that answers `None`.
+    /// The fence of a later cell of the same resource is greater than each before, no matter how any clock
+    /// changes: a store that cannot ensure that answers `None`.
     async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
         _ = unused;
         Ok(None)
     }
 
-    /// What of this store's set-up helps or hurts locks with leases of `ttl`. See
+    /// Examines which settings of this store help or harm locks with leases of `ttl`. See
     /// [`Backend::examine`](leasehold_core::Backend::examine).
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
@@ -129,7 +129,7 @@ pub trait Cells: Debug + Send + Sync + 'static {
     }
 }
 
-/// Whose clock ends claims.
+/// The clock that ends claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timekeeping {
     /// The store's: every [`Cell`] says how old it is.
@@ -141,7 +141,7 @@ pub enum Timekeeping {
 /// One cell as it was read.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// The ledger; empty where there are no claims.
+    /// The ledger; empty where it has no claims.
     pub text: String,
     /// Names this state of the cell, among all that it ever had.
     pub version: u64,
@@ -149,7 +149,7 @@ pub struct Cell {
     pub fence: Fence,
     /// The fence above which the next one must be: `fence`, under the store's present epoch.
     pub floor: Fence,
-    /// How long ago the origin was by the store's own clock, when the read was carried out; zero where that
+    /// The time since the origin by the store's own clock, when the read was carried out; zero where that
     /// clock went back. `None` under [`Timekeeping::Observer`].
     pub age: Option<Duration>,
 }
@@ -157,30 +157,30 @@ pub struct Cell {
 /// A value to be written.
 #[derive(Clone, Debug)]
 pub struct Put {
-    /// The ledger; empty where there are no claims left. The cell itself, or at least its fence, is kept
-    /// all the same, unless fences of the store rise without it.
+    /// The ledger; empty where no claims are left. The cell itself, or at least its fence, is kept all the
+    /// same, unless fences of the store rise without it.
     pub text: String,
     /// Names the new state: drawn at random, positive as a signed number. A store that numbers its states
     /// itself ignores it.
     pub version: u64,
     /// The last fence of the cell.
     pub fence: Fence,
-    /// How long the text matters: from the cell's origin where the store keeps time, else from the write.
-    /// Zero without claims. Afterwards no claim lives, and the store may forget the text.
+    /// The time for which the text matters: from the cell's origin where the store keeps time, else from
+    /// the write. Zero without claims. Afterwards no claim lives, and the store may forget the text.
     pub keep: Duration,
-    /// Who is to hear of it.
+    /// The waiters to notify.
     pub call: Call,
 }
 
 impl Put {
-    /// What is written where no claim is left, and nobody is called.
+    /// Returns the write for a cell where no claim is left, and nobody is called.
     pub(crate) fn nothing(fence: Fence) -> Result<Put, Failure> {
         let version = draw_version()?;
         Ok(Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::Nobody })
     }
 }
 
-/// Whom a write concerns.
+/// The waiters that a write concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Nobody waits for it.
@@ -234,31 +234,31 @@ pub struct Amend {
     pub at: Resource,
     /// The version that it must have: the one that this client gave it.
     pub seen: u64,
-    /// What becomes of its claim.
+    /// The outcome for its claim.
     pub way: Way,
     /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` says
     /// nothing.
     pub put: Put,
 }
 
-/// What a change of a client's own cell does.
+/// The effect of a change of a client's own cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The client left it empty, and puts a claim into it. The store makes the fence, as for
     /// [`Cells::seize`].
     Retake,
-    /// A claim is alone in it, and goes on or ends: as [`Basis::Renewed`] with nobody to call.
+    /// A claim is alone in it, and continues or ends: as [`Basis::Renewed`] with nobody to call.
     Keep,
 }
 
-/// What a write does to the origin of a cell.
+/// The effect of a write on the origin of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// It stays: the text was made from what was read.
     Kept,
     /// It becomes the present, on the condition that a claim still lives by the store's clock. Only under
-    /// [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which goes on or
-    /// ends: the fence is the one that stands there, and since no new one is made, the epoch that the store
-    /// is in does not matter.
+    /// [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which continues or
+    /// ends: the fence is the present one, and since no new one is made, the epoch that the store is in
+    /// does not matter.
     Renewed,
 }

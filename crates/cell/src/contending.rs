@@ -1,4 +1,4 @@
-//! How a claim comes to be held: seize what is free, else stand in line, and look again when it is worth it.
+//! Acquisition of a claim: seize what is free, else queue, and look again when it is worth it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::page::{self, BY_STORE, Page};
 use crate::pollers;
 
 impl<C: Cells> CellBackend<C> {
-    /// One step towards holding the claim.
+    /// Takes one step towards holding the claim.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         pace::check(self.cells.profile(), claim)?;
         if patience.is_ended() {
@@ -136,7 +136,7 @@ impl<C: Cells> CellBackend<C> {
         })
     }
 
-    /// Puts the claim where nobody is.
+    /// Puts the claim into a cell that has no claims.
     async fn seize(&self, asking: &Asking<'_>) -> Result<Taking, Failure> {
         let claim = asking.claim;
         let kept_by = self.cells.timekeeping();
@@ -165,7 +165,8 @@ impl<C: Cells> CellBackend<C> {
         })
     }
 
-    /// Puts the claim where this client left nobody, together with what others of its tasks want just now.
+    /// Puts the claim into a cell that this client left empty, together with what others of its tasks want
+    /// just now.
     async fn retake(&self, claim: &Claim, seen: u64, put: &Put) -> Result<Seized, Failure> {
         let amend = Amend { at: claim.resource.clone(), seen, way: Way::Retake, put: put.clone() };
         Ok(match self.commits.amend_one(amend).await? {
@@ -213,7 +214,7 @@ impl<C: Cells> CellBackend<C> {
         Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
-    /// Where the order is free one asks past the line first, and stands in it only as one of those to be
+    /// Where the order is free a claim asks past the line first, and is queued only as one of those to be
     /// called.
     fn contend_in(&self, page: &Page, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
         let known = page.ledger.entries().iter().any(|entry| entry.id == claim.id);
@@ -263,7 +264,7 @@ impl<C: Cells> CellBackend<C> {
         self.pollers.forget(claim.id);
         match self.end(&[claim]).await.pop() {
             Some(Release::Unknown(mut failure)) => {
-                // Whatever this request did, the place may still be there.
+                // No matter what this request did, the place may still exist.
                 failure.effect = Effect::Unknown;
                 Err(failure)
             }
@@ -293,19 +294,20 @@ async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: 
     }
 }
 
-/// What a claim sees that is not granted.
+/// Returns the answer to a claim that is not granted.
 fn busy(page: &Page, ledger: &Ledger, claim: &Claim, ahead: u32, earliest: Moment) -> Seen {
     let before = waiting_before(ledger, claim);
     Seen::Busy { ahead, before, first_end: page.now.until(earliest) }
 }
 
-/// How many wait before this claim. Those who hold are in nobody's way to looking soon.
+/// Returns the number of claims that wait before this one. Those who hold are in nobody's way to looking
+/// soon.
 fn waiting_before(ledger: &Ledger, claim: &Claim) -> u32 {
     let before = ledger.entries().iter().take_while(|entry| entry.id != claim.id);
     u32::try_from(before.filter(|entry| entry.granted.is_none()).count()).unwrap_or(u32::MAX)
 }
 
-/// What the first request is.
+/// The kind of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
     /// To take the cell, in the hope that nobody is there.
@@ -333,12 +335,12 @@ enum Taking {
     Held(Option<Cell>),
 }
 
-/// What one look saw.
+/// The result of one look.
 enum Seen {
     Granted(Grant),
     Busy {
         ahead: u32,
-        /// How many of those wait, too.
+        /// The number of waiting claims among those.
         before: u32,
         first_end: Duration,
     },

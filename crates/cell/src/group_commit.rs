@@ -1,17 +1,17 @@
-//! What several tasks of this client want to change at the same time goes to the store together, in one
-//! commit.
+//! Group commit: changes that several tasks of this client want at the same time go to the store together,
+//! in one commit.
 //!
-//! To a database a commit costs more than what is in it: a request, a transaction, a wait for the disk.
-//! Whoever finds one under way waits for its end, and goes with all others who did; databases write their
-//! own logs in the same way, and call it group commit.
+//! To a database a commit costs more than what is in it: a request, a transaction, a wait for the disk. A
+//! task that finds a commit under way waits for its end, and goes with all others that did; databases write
+//! their own logs in the same way, and call it group commit.
 //!
-//! Ground rules: only a store that says so is written to in this way. Who comes alone waits for nobody, and
-//! sends his change himself. A second commit goes beside the first as soon as it has as much to do, where
-//! the store has use for two: so it is never idle while this client reads answers. Nobody waits longer than
-//! [`LINGER`] for what others sent: that is slow, and no longer counted. A cell is in a commit once, and
-//! cells are in the order of names, so that no two commits wait for one another in a circle. What the store
-//! refuses is sent again one by one, so that nobody is refused for another. What was taken for somebody who
-//! has left is given back.
+//! Ground rules: only a store that says so is written to in this way. A task that comes alone waits for
+//! nobody, and sends its change itself. A second commit goes beside the first as soon as it has as much to
+//! do, where the store has use for two: so it is never idle while this client reads answers. Nobody waits
+//! longer than [`LINGER`] for what others sent: that is slow, and no longer counted. A cell is in a commit
+//! once, and cells are in the order of names, so that no two commits wait for one another in a circle. What
+//! the store refuses is sent again one by one, so that nobody is refused for another. A cell that was taken
+//! for a task that has left is released.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::cells::{Amend, Cells, Put, Way};
 
-/// What became of a change: the fence of its claim, or `None` where its condition did not hold.
+/// The outcome of a change: the fence of its claim, or `None` where its condition did not hold.
 pub(crate) type Amended = Result<Option<Fence>, Failure>;
 
 /// The commits of one client.
@@ -47,7 +47,7 @@ struct Queue {
     /// Commits under way that are not slow, and the cells in them.
     commits: usize,
     cells_under_way: usize,
-    /// Rises when whatever is under way is found to be slow.
+    /// A number that rises when the commit under way is found to be slow.
     era: u64,
     /// Commits under way, slow or not.
     all: usize,
@@ -55,11 +55,11 @@ struct Queue {
     coming: usize,
 }
 
-/// What one task wants.
+/// The changes that one task wants.
 #[derive(Debug)]
 struct Lot {
     amends: Vec<Amend>,
-    /// Who wants to know what became of it; nobody, where it only cleans up.
+    /// The receiver of the outcome; none, where it only cleans up.
     asker: Option<oneshot::Sender<Vec<Amended>>>,
 }
 
@@ -70,7 +70,7 @@ impl<C: Cells> GroupCommit<C> {
         GroupCommit(Arc::new(Shared { cells, queue }))
     }
 
-    /// As [`GroupCommit::amend`] of one.
+    /// Makes one change, as [`GroupCommit::amend`] does.
     pub(crate) async fn amend_one(&self, amend: Amend) -> Amended {
         self.amend(vec![amend]).await.pop().unwrap_or_else(|| Err(unanswered()))
     }
@@ -79,7 +79,7 @@ impl<C: Cells> GroupCommit<C> {
     ///
     /// # Cancel safety
     /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a
-    /// cell that was taken together with others is given back then.
+    /// cell that was taken together with others is released then.
     pub(crate) async fn amend(&self, amends: Vec<Amend>) -> Vec<Amended> {
         let count = amends.len();
         if self.0.cells.commits_at_once().is_none() {
@@ -130,14 +130,14 @@ impl Queue {
         self.waiting.push_back(lot);
     }
 
-    /// Whether those who wait have no reason to wait any longer.
+    /// Returns `true` if those that wait have no reason to wait any longer.
     fn is_ready(&self) -> bool {
         let is_worth_it = self.commits < self.most && self.cells_waiting >= self.cells_under_way;
         !self.waiting.is_empty() && self.all < MAX_COMMITS && (self.commits == 0 || is_worth_it)
     }
 
-    /// Some of those who wait, in the order in which they came: so many that as much is left for each
-    /// commit that may still go beside.
+    /// Takes some of those that wait, in the order in which they came: so many that as much is left for
+    /// each commit that may still go beside.
     fn take(&mut self) -> Vec<Lot> {
         let most = self.cells_waiting.div_ceil(self.most.saturating_sub(self.commits).max(1)).min(MAX_CELLS);
         let mut names: HashSet<Resource> = HashSet::new();
@@ -175,7 +175,7 @@ impl<C: Cells> Shared<C> {
         }
     }
 
-    /// What is under way is slow: those who wait do so no longer.
+    /// Marks what is under way as slow: those that wait do so no longer.
     fn pass(self: &Arc<Self>) {
         let mut queue = self.queue();
         if !queue.waiting.is_empty() && queue.coming == 0 {
@@ -261,7 +261,8 @@ impl<C: Cells> Round<C> {
         self.is_coming = true;
     }
 
-    /// Nobody knows of what was taken for one who has left: his own release may have come before it.
+    /// Releases what was taken for a task that has left, of which nobody else knows: the task's own release
+    /// may have come before it.
     fn give_back(&self, amends: &[Amend], answers: &[Amended]) {
         let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.way == Way::Retake);
         let back = taken.filter_map(|(amend, answer)| {
@@ -278,7 +279,7 @@ impl<C: Cells> Round<C> {
 
 impl<C: Cells> Drop for Round<C> {
     fn drop(&mut self) {
-        // The runtime has ended. Those who wait in another one come by themselves.
+        // The runtime has ended. Those that wait in another one end by themselves.
         if self.is_coming {
             self.shared.queue().coming -= 1;
         }
@@ -310,7 +311,7 @@ async fn commit<C: Cells>(cells: &C, wanted: &[&Vec<Amend>]) -> Vec<Vec<Amended>
     answers
 }
 
-/// Whether it was not made, and never can be.
+/// Returns `true` if the change was not made, and never can be.
 fn is_refused(told: &Amended) -> bool {
     let never = |failure: &Failure| failure.kind == FailureKind::Invalid && failure.effect == Effect::None;
     told.as_ref().is_err_and(never)
@@ -322,7 +323,7 @@ fn unanswered() -> Failure {
 
 /// The most that are under way, however slow.
 const MAX_COMMITS: usize = 8;
-/// How long what waits may be kept from going beside what is under way.
+/// The time for which waiting changes may be kept from going beside what is under way.
 const LINGER: Duration = Duration::from_millis(1);
 /// The most cells of one commit.
 const MAX_CELLS: usize = 100;

@@ -1,10 +1,10 @@
 //! A whole [`Backend`](leasehold_core::Backend) over any store that can read a small value and change it if
 //! nobody else did: a row, an item, a record.
 //!
-//! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. Whoever wants something
-//! reads the cell, lets the ledger decide, and writes the result back on the condition that the cell is
-//! still what was read. The store decides only which of two writers was first; the rule of admission, the
-//! line, retries, renewal in batches, waiting and expiry are written here, once.
+//! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. A client reads the cell,
+//! lets the ledger decide, and writes the result back on the condition that the cell is still what was
+//! read. The store decides only which of two writers was first; the rule of admission, the line, retries,
+//! renewal in batches, waiting and expiry are written here, once.
 //!
 //! # What a store brings
 //!
@@ -38,7 +38,7 @@
 //! # Ground rules
 //!
 //! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported
-//! as such and settled by asking again with the same claim: its id stands in the ledger.
+//! as such and settled by repeating the request with the same claim: its id is in the ledger.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Whose clock ends claims, as two strategies that own how the life of a claim is read from a text and
+//! The clock that ends claims, as two strategies that own how the life of a claim is read from a text and
 //! written into it.
 //!
 //! Ground rules: neither knows the other, and nobody else calculates with what a text says of a claim's end.
@@ -25,8 +25,8 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
     /// Writes a text, with the claims as [`Lifetime::written`] made them.
     fn write_text(&self, ledger: &Ledger, head: &str) -> String;
 
-    /// Gives each of these claims of a text the moment at which it ends, and answers the present by the
-    /// same clock. `now` is the local clock after the cell had arrived.
+    /// Sets the end of each of these claims of a text, and returns the present by the same clock. `now` is
+    /// the local clock after the cell had arrived.
     fn judge(
         &self,
         at: &Resource,
@@ -43,7 +43,8 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
     /// Calculates how long a text matters whose last claim ends at `ends`.
     fn keep(&self, ends: Moment, now: Moment) -> Duration;
 
-    /// Tells when a claim came, by the wall clock, for display only. `raw` is the claim as the text had it.
+    /// Returns when a claim came, by the wall clock, for display only. `raw` is the claim as the text had
+    /// it.
     fn since(&self, entry: &Entry, raw: &Entry, now: Moment) -> Option<Duration>;
 
     /// Makes end and beginning in the text of a claim that is alone in its cell, from the write on.

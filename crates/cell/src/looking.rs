@@ -33,7 +33,7 @@ impl<C: Cells> CellBackend<C> {
                     None => std::future::pending().await,
                 }
             };
-            // Calls are heard of; grants and arrivals are not told to anybody, so that they cost nothing.
+            // Calls are notified; grants and arrivals are not, so that they cost nothing.
             tokio::select! {
                 () = called => {}
                 () = tokio::time::sleep(LOOK_AGAIN.min(first_end.saturating_add(TICK))) => {}
@@ -124,7 +124,8 @@ fn alive(page: &Page) -> Ledger {
     ledger
 }
 
-/// Names the state by what it is: renewals, and the store's own numbers, are no change for those who look.
+/// Names the state by its content: renewals, and the store's own numbers, are not changes for those that
+/// look.
 fn version(last: Fence, entries: &[Entry]) -> Version {
     let mut state = DefaultHasher::new();
     for entry in entries {

@@ -1,4 +1,4 @@
-//! How long, how often, how many: the limits of every wait and retry.
+//! Limits of every wait and retry: how long, how often, how many.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ pub const MIN_TTL: Duration = Duration::from_millis(200);
 /// The longest lease.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a place is kept for a waiter that is not heard of. Generous, because it is not what the line
-/// waits for: a dead waiter is passed over within the grace of its call once its turn comes, or once it
-/// keeps another from what is free.
+/// The time for which a place is kept for a silent waiter. Generous, because it is not what the line waits
+/// for: a dead waiter is passed over within the grace of its call once its turn comes, or once it keeps
+/// another from what is free.
 pub const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// Longest time between two looks of one that waits for word: a third of what its place is kept, so that
@@ -26,7 +26,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(2);
 
 /// Pauses of one that asks again and again. Within the longest, one that lives answers a call.
 pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
-/// The longest pause of whoever is next in line; those behind it have as many times as long.
+/// The longest pause of the waiter that is next in line; those behind it have as many times as long.
 pub(crate) const HEAD_POLL: Duration = Duration::from_millis(100);
 pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
@@ -41,15 +41,15 @@ const LONGEST_RETRY: Duration = Duration::from_millis(40);
 /// The most resources in one read or swap.
 pub const BATCH_MAX: usize = 500;
 
-/// Three to four quarters of `pause`, another part for each claim and round, so that claims that came
-/// together do not go on asking together.
+/// Returns three to four quarters of `pause`, another part for each claim and round, so that claims that
+/// came together do not continue to ask together.
 pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
     // The id is random, so spreading it is all that there is to do.
     let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
     pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
 }
 
-/// A random pause before another try against other writers, longer each time.
+/// Sleeps for a random pause before another try against other writers, longer each time.
 pub async fn before_retry(tries: u32) {
     let longest = Duration::from_millis(1 << tries.min(6)).min(LONGEST_RETRY);
     // Without randomness the pause is the whole one: late, but never wrong.
@@ -80,7 +80,7 @@ pub(crate) fn draw_version() -> Result<u64, Failure> {
     })
 }
 
-/// Whether the claim can be kept at all by a store of this profile.
+/// Checks that the claim can be kept at all by a store of this profile.
 ///
 /// # Errors
 /// `Unsupported` for a share, `Invalid` for a ttl that it does not admit.

@@ -45,7 +45,7 @@ impl Page {
         Ok(Page { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
     }
 
-    /// What becomes of the line when this is asked.
+    /// Returns the line and the verdict when this is asked.
     pub(crate) fn contend(&self, ask: &Ask) -> (Ledger, Verdict) {
         let mut ledger = self.ledger.clone();
         ledger.raise_fence(self.raised());
@@ -60,8 +60,8 @@ impl Page {
         (ledger, verdict)
     }
 
-    /// Whether a ledger that was made from this page has to be written back at all: not, where nothing but
-    /// the end of this claim's place was moved, and that end is far.
+    /// Returns `true` if a ledger that was made from this page has to be written back: not, where nothing
+    /// but the end of this claim's place was moved, and that end is far.
     pub(crate) fn is_worth_writing(&self, ledger: &Ledger, claim: &Claim, place: Duration) -> bool {
         let old = self.ledger.entries();
         let new = ledger.entries();
@@ -93,13 +93,13 @@ impl Page {
         Ok(Put { text, version, fence, keep, call: self.newly_called(ledger) })
     }
 
-    /// When the first of all claims ends unless it is heard of again.
+    /// Returns when the first of all claims ends unless it is heard of again.
     pub(crate) fn first_end(&self) -> Duration {
         let ends = self.ledger.entries().iter().map(|entry| self.now.until(entry.until));
         ends.min().unwrap_or(Duration::MAX)
     }
 
-    /// When something happened, for display only: the wall clock decides nothing.
+    /// Returns when something happened, for display only: the wall clock decides nothing.
     pub(crate) fn unix_ms(&self, entry: &Entry) -> Option<u64> {
         let raw = self.raw.iter().find(|raw| raw.id == entry.id)?;
         let since = self.lifetime.since(entry, raw, self.now)?;
@@ -119,7 +119,7 @@ impl Page {
         self.lifetime.written(entry, old, self.now)
     }
 
-    /// Who is to hear of it: those whose turn has come, or who are challenged.
+    /// Returns the waiters to notify: those whose turn has come, or that are challenged.
     fn newly_called(&self, ledger: &Ledger) -> Call {
         let ends: HashMap<_, _> = self.ledger.entries().iter().map(|old| (old.id, old.until)).collect();
         let before: HashSet<_> = self.ledger.called().map(|entry| entry.id).collect();
@@ -141,8 +141,8 @@ impl Page {
         }
     }
 
-    /// Returns the address of a waiter that was called and has asked again, or has left: nobody needs to
-    /// look after it.
+    /// Returns the address of a waiter that was called and has repeated its request, or has left: nobody
+    /// needs to look after it.
     fn answered(&self, ledger: &Ledger) -> Option<u32> {
         let by = self.now.after(CALL_GRACE);
         let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
@@ -158,7 +158,7 @@ impl Page {
         called.find(answers).map(|entry| address(entry.id))
     }
 
-    /// Whether any claim is in this ledger no more.
+    /// Returns `true` if any claim is no longer in this ledger.
     fn has_left(&self, ledger: &Ledger) -> bool {
         let present: HashSet<_> = ledger.entries().iter().map(|entry| entry.id).collect();
         self.ledger.entries().iter().any(|entry| !present.contains(&entry.id))
@@ -187,7 +187,7 @@ pub(crate) fn alone(
     lifetime.write_text(&Ledger::restore(vec![entry], last), claim.resource.as_str())
 }
 
-/// What the claim asks of a ledger.
+/// Returns the ask of the claim to a ledger.
 pub(crate) fn ask_of(claim: &Claim, wait: Wait) -> Ask {
     Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
 }

@@ -15,11 +15,11 @@ use crate::pace::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK, jittered};
 pub struct Pollers(Mutex<HashMap<ClaimId, u32>>);
 
 impl Pollers {
-    /// How often the claim had asked before.
+    /// Returns how often the claim had asked before.
     pub fn count(&self, id: ClaimId) -> u32 {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.len() >= MAX_POLLERS && !counts.contains_key(&id) {
-            // Whoever is not remembered asks as seldom as one that has waited long.
+            // A claim that is not remembered asks as seldom as one that has waited long.
             return u32::MAX;
         }
         let count = counts.entry(id).or_default();
@@ -27,20 +27,21 @@ impl Pollers {
         *count - 1
     }
 
-    /// The claim holds, or has ended.
+    /// Forgets a claim that holds, or has ended.
     pub fn forget(&self, id: ClaimId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 }
 
-/// When to poll next: slower with each round, and not much later than the first of those ahead may have
-/// ended.
+/// Returns when to poll next: slower with each round, and not much later than the first of those ahead may
+/// have ended.
 pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
     let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
     jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
 }
 
-/// As [`pause`], for one with so many waiting before it: whoever is next asks again soon.
+/// Returns a pause as [`pause`] does, for a claim with so many waiting before it: the next in line asks
+/// again soon.
 pub(crate) fn pause_in_line(claim: &Claim, round: u32, before: u32, first_end: Duration) -> Duration {
     let longest = HEAD_POLL.saturating_mul(before.saturating_add(1));
     pause(claim, round, first_end.min(longest))

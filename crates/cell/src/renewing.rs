@@ -31,7 +31,7 @@ impl<C: Cells> CellBackend<C> {
                 Ok(false) => Renewal::Lost,
                 Err(failure) => Renewal::Unknown(failure),
             });
-            // Others are in the cell, or it is lost: what was known of it is no longer true.
+            // Others are in the cell, or it is lost: the remembered state is no longer true.
             self.mine.forget(claim.id);
         }
         let unanswered = || Renewal::Unknown(Failure::unanswered("the store did not answer a renewal"));
@@ -41,7 +41,7 @@ impl<C: Cells> CellBackend<C> {
     /// Renews those that are known to be alone. What turns out otherwise keeps no answer.
     async fn extend_alone(&self, checked: &mut [(&mut Option<Renewal>, &Claim)]) {
         if self.cells.timekeeping() == Timekeeping::Observer {
-            // How often a claim was renewed stands in its cell.
+            // The number of a claim's renewals is in its cell.
             return;
         }
         let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);

@@ -22,17 +22,18 @@ pub use backend::ShedBackend;
 
 /// One table `shedlock(name, lock_until, locked_at, locked_by)` of a database.
 ///
-/// «Now» is the clock of the database when the statement runs. What lost a race against another transaction
+/// "Now" is the clock of the database when the statement runs. What lost a race against another transaction
 /// did nothing, and is sent again by the table itself.
 ///
 /// # Errors
 /// Every method fails with a [`Failure`] that says whether it may have taken effect.
 #[async_trait]
 pub trait ShedTable: Debug + Send + Sync + 'static {
-    /// What locks in this table promise: [`shed_profile`] of the database. Constant for its life.
+    /// Returns the promises of locks in this table: [`shed_profile`] of the database. Constant for its
+    /// life.
     fn profile(&self) -> &Profile;
 
-    /// How much its columns carry. Constant for its life.
+    /// Returns how much its columns carry. Constant for its life.
     fn widths(&self) -> Widths;
 
     /// Takes a row that is not there, whose `lock_until` is not later than now, or that is this holder's
@@ -54,14 +55,14 @@ pub trait ShedTable: Debug + Send + Sync + 'static {
     /// names' bytes.
     async fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<Row>, Failure>;
 
-    /// What of this database's set-up helps or hurts these locks.
+    /// Examines which settings of this database help or harm these locks.
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
     }
 }
 
-/// How many characters the columns `name` and `locked_by` carry.
+/// The number of characters that the columns `name` and `locked_by` carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Widths {
     /// Of `name`; ShedLock's documentation has 64.
@@ -75,23 +76,23 @@ impl Widths {
     pub const MIN: Widths = Widths { name: 64, locked_by: 64 };
 }
 
-/// Who wants a row, and for how long.
+/// A request for a row: its owner, and for how long.
 #[derive(Clone, Debug)]
 pub struct Hold {
     /// The row.
     pub name: String,
-    /// What stands in `locked_by`.
+    /// The content of `locked_by`.
     pub by: String,
     /// From now on.
     pub ttl: Duration,
 }
 
-/// Whose hold is to end.
+/// A request to end a hold.
 #[derive(Clone, Debug)]
 pub struct End {
     /// The row.
     pub name: String,
-    /// What stands in `locked_by`.
+    /// The content of `locked_by`.
     pub by: String,
     /// Only the hold with this `locked_at`, in microseconds since 1970 by the database's clock; any where
     /// it is `None`.
@@ -107,7 +108,7 @@ pub struct Row {
     pub by: String,
     /// `locked_at`, in microseconds since 1970 by the database's clock.
     pub since: i64,
-    /// How far away `lock_until` is.
+    /// The time until `lock_until`.
     pub left: Duration,
 }
 
@@ -120,7 +121,7 @@ pub enum Taken {
     No(Option<Row>),
 }
 
-/// What locks in ShedLock's table promise: one holder, whoever asks first, and no fence.
+/// Returns the promises of locks in ShedLock's table: one holder, the first that asks, and no fence.
 pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
     Profile {
         name,
@@ -140,7 +141,7 @@ pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
     }
 }
 
-/// What it says of the clocks of all who write the table, that so many rows were locked later than the
+/// Returns the finding about the clocks of all who write the table: so many rows were locked later than the
 /// database's clock is now.
 pub fn clock_finding(ahead: Result<i64, Failure>) -> Finding {
     match ahead {

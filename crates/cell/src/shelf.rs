@@ -1,4 +1,4 @@
-//! Registers in cells: a second set of cells in the same store, whose texts are no ledgers.
+//! Registers in cells: a second set of cells in the same store, whose texts are not ledgers.
 //!
 //! Ground rules: the store keeps time, as [`Timekeeping::Store`] says. A value is in place for as long as
 //! its cell has not lapsed, so the conditions under which a store lets claims be written serve for values
@@ -185,7 +185,7 @@ fn kept(keep: Option<Duration>) -> Duration {
 /// A thousand years, which every store can count.
 const FOR_EVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 const MAX_BYTES: usize = 512 * 1024;
-/// What stands before the bytes in a text, at most.
+/// The longest head before the bytes in a text.
 const MAX_HEAD: usize = 32;
 /// Longest time between two looks of one that waits, for word that was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);

@@ -1,10 +1,10 @@
-//! Sweeping: claims that ended by their time, in cells that nobody comes by any more, are removed.
+//! Sweeping: claims that ended by their time, in cells that nobody uses any more, are removed.
 //!
-//! Ground rules: whoever comes by does the same in passing, so nothing here is needed for a lock to be
-//! right. A cell is changed on the condition that it is still what was read, and only where no claim in it
-//! lived for a while, by the store's own clock: nobody who holds or waits is touched, and a second sweeper
-//! finds less to do. The fence of a cell stays, and with it the cell, unless the store itself can see to it
-//! that no later fence of that resource is lower.
+//! Ground rules: each client that uses a cell does the same in passing, so nothing here is needed for a
+//! lock to be right. A cell is changed on the condition that it is still what was read, and only where no
+//! claim in it lived for a while, by the store's own clock: nobody who holds or waits is touched, and a
+//! second sweeper finds less to do. The fence of a cell stays, and with it the cell, unless the store
+//! itself can see to it that no later fence of that resource is lower.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::pace::BATCH_MAX;
 /// A cell as a sweeper finds it.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Whose cell it is.
+    /// The resource of the cell.
     pub at: Resource,
-    /// What is in it.
+    /// The content of the cell.
     pub cell: Cell,
     /// For how long no claim has lived in it, by the store's clock when it was read; zero where one may live.
     pub idle: Duration,
 }
 
-/// What a sweep did.
+/// The outcome of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Cells that were looked at.
@@ -103,7 +103,7 @@ fn emptied(found: &Found) -> Result<Swap, Failure> {
     Ok(Swap { at: at.clone(), seen: cell.version, epoch: cell.floor.epoch, basis: Basis::Kept, put })
 }
 
-/// What a store answers that forgets by itself.
+/// Returns the answer of a store that forgets by itself.
 pub(crate) fn nothing_to_sweep() -> Failure {
     let text = "this store keeps nothing of locks that are over: there is nothing to sweep";
     Failure::new(FailureKind::Unsupported, Effect::None, text)

@@ -20,7 +20,7 @@ pub struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
 pub struct Turn<'a> {
     turns: &'a Turns,
     resource: &'a Resource,
-    /// `None` only while it is given back.
+    /// `None` only while it is released.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -41,7 +41,7 @@ impl Turns {
     pub(crate) fn take_now<'a>(&'a self, resource: &'a Resource) -> Option<Turn<'a>> {
         let mut turns = self.turns();
         let turn = turns.entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
-        // Under the lock, so that whoever ends a turn does not count this one as somebody who waits.
+        // Under the lock, so that the end of a turn does not count this task as one that waits.
         let permit = turn.clone().try_acquire_owned().ok()?;
         Some(Turn { turns: self, resource, permit: Some(permit) })
     }

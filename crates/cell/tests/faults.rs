@@ -1,5 +1,5 @@
-//! What a store does to its clients: lost races, requests and answers; forgotten and foreign cells; and
-//! what each step costs when nothing goes wrong.
+//! Faults of a store: lost races, requests and answers; forgotten and foreign cells; and the cost of each
+//! step when nothing fails.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -230,7 +230,7 @@ async fn a_sweep_takes_what_is_over_and_nothing_else() {
     assert!(after.fence > before.fence, "{after:?} after {before:?}");
 }
 
-/// Beside clients that lock one name in turns there are claims whose holders are gone.
+/// Beside clients that lock one name in turns, some claims have lost their holders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sweepers_disturb_neither_clients_nor_each_other() {
     let store = Store::new();

@@ -1,6 +1,6 @@
-//! What several tasks of one client want at once: one commit for all of them, and none that has to wait for
-//! another long. Time stands still while anybody has something to do, so that a slow machine is none that
-//! waits.
+//! Changes of several tasks of one client at once: one commit for all of them, and none that has to wait
+//! for another long. Time stands still while anybody has something to do, so that a slow machine is none
+//! that waits.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -28,7 +28,7 @@ async fn client(store: &Arc<Store>, tasks: usize) -> (Client, Vec<Fence>) {
     (client, fences)
 }
 
-/// Not in the order of names.
+/// Returns names that are not in their own order.
 fn name(n: usize) -> String {
     format!("{}/{n}", 9 - n % 10)
 }
@@ -178,7 +178,7 @@ fn start(client: &Client, n: usize) -> JoinHandle<(Claim, Grant)> {
     tokio::spawn(take(client.clone(), claim(&name(n), store::LONG)))
 }
 
-/// The store has all commits of which it was said what becomes of them.
+/// Waits until the store has all commits whose fate was set.
 async fn until_sent(store: &Store) {
     while store.commits_to_come() > 0 {
         tokio::task::yield_now().await;

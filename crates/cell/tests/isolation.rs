@@ -123,7 +123,7 @@ async fn a_locked_cell_delays_no_other_task_of_its_commit() {
     }
 }
 
-/// A row that a stranger keeps locked can still be read, and says that it is held.
+/// A row that a stranger keeps locked can still be read, and shows that it is held.
 #[tokio::test(start_paused = true)]
 async fn a_try_waits_for_no_slow_request_of_another_task() {
     let store = Store::new();
@@ -142,8 +142,8 @@ async fn a_try_waits_for_no_slow_request_of_another_task() {
     waiter.abort();
 }
 
-/// Who stands in line and then only tries leaves the line, and is not answered from a look that leaves its
-/// place there.
+/// A claim that is queued and then only tries leaves the line, and is not answered from a look that leaves
+/// its place there.
 #[tokio::test(start_paused = true)]
 async fn a_try_of_one_that_waited_is_not_answered_by_a_look() {
     let store = Store::new();
@@ -164,7 +164,7 @@ async fn a_try_of_one_that_waited_is_not_answered_by_a_look() {
     assert!(slow.await.unwrap().is_err());
 }
 
-/// What is free and locked is waited for, by all together not much longer than by one.
+/// A free but locked cell is waited for, by all together not much longer than by one.
 #[tokio::test(start_paused = true)]
 async fn tries_behind_slow_requests_end_together() {
     let store = Store::new();

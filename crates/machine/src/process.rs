@@ -1,8 +1,8 @@
 //! Which process this is, and work that only the process that began it may carry out.
 //!
 //! Ground rules: a fork has a copy of everything in memory, and shares the open files and connections of
-//! its parent. Whatever it did with them would be done to its parent, so there such work is left as it was
-//! copied: it is neither polled nor dropped.
+//! its parent. Any work on them would affect its parent, so there such work is left as it was copied: it is
+//! neither polled nor dropped.
 
 use std::fmt;
 use std::future::Future;
@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
-/// A process, to be told from its forks.
+/// A process, distinguished from its forks.
 ///
-/// Not promised: a fork that is the first process of a PID namespace is not told from a parent that is the
-/// first of another.
+/// Not promised: a fork that is the first process of a PID namespace is not distinguished from a parent
+/// that is the first of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 

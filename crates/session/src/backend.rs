@@ -16,8 +16,9 @@ use crate::sessions::Sessions;
 /// Locks that a connection holds.
 ///
 /// # Promises
-/// What the server's [`Profile`] says. The end of a connection is told to every holder of it at once; its
-/// silence after the heartbeat's `valid` at the latest, which is before the server ends it.
+/// The promises are those of the server's [`Profile`]. The end of a connection is reported to every holder
+/// of it at once; its silence after the heartbeat's `valid` at the latest, which is before the server ends
+/// it.
 ///
 /// # Cancel safety
 /// Dropping a future of [`Backend::contend`] while the server is asked closes the connection, and with it
@@ -30,7 +31,7 @@ pub struct SessionBackend<C: Sessions> {
 }
 
 impl<C: Sessions> SessionBackend<C> {
-    /// A backend over this server. `clock` is the machine's own, and counts suspend.
+    /// Creates a backend over this server. `clock` is the machine's own, and counts suspend.
     pub fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
         let roster = Roster::new(sessions, clock);
         SessionBackend { roster, pollers: Pollers::default(), turns: Turns::default() }

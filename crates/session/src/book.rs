@@ -1,8 +1,9 @@
-//! What this client holds, and in which session.
+//! The claims that this client holds, and in which session.
 //!
 //! Ground rules: a server lets one session take one lock again and again, so who excludes whom within this
 //! client is decided here, before anything is sent. The book is behind a plain mutex that is never held
-//! across an await. The end of a session strikes out all that it held, and tells every holder, in one step.
+//! across an await. The end of a session strikes out all that it held, and notifies every holder, in one
+//! step.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +46,7 @@ struct Taken {
     claims: usize,
 }
 
-/// Whether a lock may be asked for.
+/// The answer to whether a lock may be asked for.
 #[derive(Debug)]
 pub(crate) enum Reserved {
     /// It may; the answer has to be entered, or the place given up.
@@ -54,12 +55,12 @@ pub(crate) enum Reserved {
     Busy,
 }
 
-/// What became of a lock that the server gave.
+/// The outcome of entering a lock that the server gave.
 #[derive(Debug)]
 pub(crate) enum Entered {
     /// The claim holds it.
     Held(Grant),
-    /// The claim was released while it waited: the lock is to be given back.
+    /// The claim was released while it waited: the lock is to be released.
     Released,
     /// The session has ended meanwhile, and the lock with it.
     Ended,
@@ -110,7 +111,7 @@ impl<S: Session> Book<S> {
         }
     }
 
-    /// The server did not give it, or has it back.
+    /// Forgets a lock that the server did not give, or has back.
     pub(crate) fn give_up(&self, key: &str, session: u64) {
         let mut pages = self.pages();
         let Some(taken) = pages.keys.get_mut(key).filter(|taken| taken.session == session) else { return };
@@ -150,7 +151,7 @@ impl<S: Session> Book<S> {
         Some((held.open, if others { Beside::Readers } else { Beside::Nobody }))
     }
 
-    /// Forgets what the session held, and tells every holder.
+    /// Forgets what the session held, and notifies every holder.
     pub(crate) fn lose(&self, session: u64) {
         let mut pages = self.pages();
         pages.keys.retain(|_, taken| taken.session != session);
@@ -194,7 +195,7 @@ impl<S: Session> Book<S> {
 pub(crate) struct Wait<'a, S: Session> {
     book: &'a Book<S>,
     id: ClaimId,
-    /// Whether the claim was released while it waits.
+    /// A token that is cancelled when the claim is released while it waits.
     pub(crate) released: CancellationToken,
 }
 

@@ -1,7 +1,7 @@
-//! How a claim comes to be held: asked for in the session that all share, or in one of its own, where it
-//! may wait.
+//! Acquisition of a claim: asked for in the session that all share, or in one of its own, where it may
+//! wait.
 //!
-//! Ground rules: whoever leaves while a question is under way leaves a session of which it is not known
+//! Ground rules: a task that leaves while a question is under way leaves a session of which it is not known
 //! what it holds; it is closed, so that nothing is granted to nobody.
 
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::roster::{Roster, is_doubtful};
 use crate::sessions::{Answer, Ask, Beside, LONGEST_WAIT, Room, Session, Sessions};
 
 impl<C: Sessions> SessionBackend<C> {
-    /// One step towards holding the claim.
+    /// Takes one step towards holding the claim.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         check(self.roster.sessions.profile(), claim)?;
         let granted = match self.again(claim).await? {
@@ -152,15 +152,15 @@ impl<C: Sessions> SessionBackend<C> {
         Ok(None)
     }
 
-    /// From when on a lock counts that was given after a wait: from before a question that was answered
-    /// afterwards.
+    /// Returns the moment from which a lock counts that was given after a wait: before a question that was
+    /// answered afterwards.
     async fn confirm_late(&self, open: &Arc<Open<C::Session>>) -> Result<Moment, Failure> {
         let confirmed = open.ping().await;
         // Without an answer nobody knows whether the session, which has a lock now, still lives.
         confirmed.inspect_err(|_| self.roster.end(open))
     }
 
-    /// Gives back a lock whose claim was released while it waited.
+    /// Releases a lock whose claim was released while it waited.
     async fn undo(&self, open: &Arc<Open<C::Session>>, claim: &Claim) -> Result<(), Failure> {
         if !matches!(open.session.unlock(claim, Beside::Nobody).await, Ok(true)) {
             self.roster.end(open);
@@ -168,7 +168,7 @@ impl<C: Sessions> SessionBackend<C> {
         Ok(())
     }
 
-    /// Whether a claim waits in the server.
+    /// Returns `true` if a claim waits in the server.
     fn waits(&self) -> bool {
         self.roster.sessions.profile().waiting == Waiting::Blocks
     }
@@ -244,5 +244,5 @@ fn session_ended() -> Failure {
 
 /// A shorter wait would be none for some servers.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
-/// How long a wait may take to come back that is called back, before its session is closed.
+/// The time for which a cancelled wait may take to return, before its session is closed.
 const CALLED_BACK: Duration = Duration::from_millis(700);

@@ -29,7 +29,7 @@ impl<C: Sessions> SessionBackend<C> {
             return Release::Freed;
         }
         let is_shared = self.roster.sessions.room() == Room::Many;
-        // A reader that comes while the last one goes must not find a lock that is half given back.
+        // A reader that comes while the last one leaves must not find a lock that is half released.
         let _turn = if is_shared { Some(self.turns.take(&claim.resource).await) } else { None };
         let key = self.roster.sessions.key(&claim.resource);
         let Some((open, beside)) = self.roster.book.strike(claim, &key) else { return Release::Gone };
@@ -53,7 +53,7 @@ impl<C: Sessions> SessionBackend<C> {
         }
     }
 
-    /// Ends a claim of anybody. One of this client is given back, and its session stays.
+    /// Ends a claim of anybody. A claim of this client is released, and its session stays.
     pub(crate) async fn take_away(&self, claim: &Claim) -> Result<Broken, Failure> {
         match self.end_one(claim).await {
             Release::Freed => return Ok(Broken::Ended { beside: Vec::new() }),

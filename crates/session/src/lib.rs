@@ -12,12 +12,12 @@
 //!
 //! # When a lock is lost
 //!
-//! A connection that ends tells so, and every holder on it learns of it at once. One that falls silent,
-//! because the network parts, tells nobody: so each session is asked for a sign of life five times in the
-//! time for which a holder may count on it (the profile's
-//! [`Liveness::Heartbeat`](leasehold_core::Liveness)), counted from before the last question that was
-//! answered. The server must keep a silent session for longer than that, by what is set for the session
-//! when it is opened. So a holder knows of the loss before the server can give the lock to anybody else.
+//! The end of a connection is reported, and every holder on it learns of it at once. Silence, because the
+//! network parts, is reported to nobody: so each session is asked for a sign of life five times in the time
+//! for which a holder may count on it (the profile's [`Liveness::Heartbeat`](leasehold_core::Liveness)),
+//! counted from before the last question that was answered. The server must keep a silent session for
+//! longer than that, by what is set for the session when it is opened. So a holder knows of the loss before
+//! the server can give the lock to anybody else.
 //!
 //! # Ground rules
 //!

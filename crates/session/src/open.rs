@@ -1,5 +1,5 @@
-//! One open session under watch: its end is known at once where it is told, and within the time of silence
-//! where it is not.
+//! One open session under watch: its end is known at once where it is reported, and within the time of
+//! silence where it is not.
 //!
 //! Ground rules: a session of which anything is in doubt is over, and what is over never becomes good
 //! again. The time of silence is counted on the clock that counts suspend, from before the last question
@@ -26,12 +26,12 @@ pub(crate) struct Open<S> {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// What is known of a session's life.
+/// The known state of a session's life.
 struct Pulse {
     clock: Arc<dyn Clock>,
     silence: Duration,
     is_over: AtomicBool,
-    /// Whether a question waits in the server, so that no other can be answered.
+    /// `true` while a question waits in the server, so that no other can be answered.
     is_waiting: AtomicBool,
     /// Before the last question that was answered, in nanoseconds of the clock.
     heard: AtomicU64,
@@ -69,7 +69,7 @@ impl<S: Session> Open<S> {
         self.pulse.ping(&*self.session).await
     }
 
-    /// Whether it may be used.
+    /// Returns `true` if it may be used.
     pub(crate) fn is_live(&self) -> bool {
         !self.pulse.is_over.load(Ordering::SeqCst) && self.session.is_open()
     }
@@ -78,13 +78,13 @@ impl<S: Session> Open<S> {
         self.pulse.is_over.load(Ordering::SeqCst)
     }
 
-    /// Says that it is over. Whoever says so also sees to what it held.
+    /// Marks it as over. Its caller must also handle what it held.
     pub(crate) fn end(&self) {
         self.pulse.is_over.store(true, Ordering::SeqCst);
         self.watch.abort();
     }
 
-    /// Says that a question waits in the server now, or no longer.
+    /// Notes that a question waits in the server now, or no longer.
     pub(crate) fn set_waiting(&self, waiting: bool) {
         if !waiting {
             // It was answered just now. What it gave is confirmed by a question of its own.
@@ -126,7 +126,7 @@ impl Pulse {
         self.heard.fetch_max(moment.as_nanos(), Ordering::SeqCst);
     }
 
-    /// What is left of the time of silence.
+    /// Returns what is left of the time of silence.
     fn left(&self) -> Duration {
         let heard = Moment::from_nanos(self.heard.load(Ordering::SeqCst));
         self.silence.saturating_sub(self.clock.now().since(heard))

@@ -123,7 +123,7 @@ impl<C: Sessions> Roster<C> {
 /// Sessions without a lock that are kept for the next one who asks.
 const IDLE_MAX: usize = 8;
 
-/// Whether a failure leaves the session in doubt.
+/// Returns `true` if a failure leaves the session in doubt.
 pub(crate) fn is_doubtful<S: Session>(open: &Open<S>, failure: &Failure) -> bool {
     failure.effect == leasehold_core::Effect::Unknown || !open.is_live()
 }

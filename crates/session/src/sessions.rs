@@ -1,4 +1,5 @@
-//! What a server brings: sessions that can be opened, and locks that a session holds.
+//! The interface that a server has to implement: sessions that can be opened, and locks that a session
+//! holds.
 //!
 //! Ground rules: nothing here decides who of one client may ask; that is done before a session is asked. A
 //! session answers one question at a time as it is, and leaves nothing behind where it says that it did not
@@ -15,7 +16,7 @@ use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Resource, Severity
 ///
 /// # What the implementer promises
 /// - Dropping a [`Session`] closes its connection, and the server ends all of its locks then.
-/// - The server keeps a session that it does not hear of for longer than the `valid` of the profile's
+/// - The server keeps a silent session for longer than the `valid` of the profile's
 ///   [`Liveness::Heartbeat`](leasehold_core::Liveness), counted from the last statement that it answered.
 ///   What makes the server give up sooner, such as its own settings for dead connections, is set for each
 ///   session when it is opened. The profile's `place_ttl` is how long it keeps one at most.
@@ -25,14 +26,14 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// One open session.
     type Session: Session;
 
-    /// What this connection promises. Its liveness is a heartbeat.
+    /// Returns the promises of this connection. Its liveness is a heartbeat.
     fn profile(&self) -> &Profile;
 
-    /// How many locks one session may hold.
+    /// Returns how many locks one session may hold.
     fn room(&self) -> Room;
 
-    /// What the server knows the lock of this resource by. Where two resources have the same key, whoever
-    /// asks for one while the other is held is told so.
+    /// Returns the server's key for the lock of this resource. Where two resources have the same key, a
+    /// request for one while the other is held fails with that reason.
     fn key(&self, resource: &Resource) -> String;
 
     /// Opens one session, with all that must be set for it.
@@ -41,7 +42,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// A [`Failure`] without effect: nothing was asked yet.
     async fn open(&self) -> Result<Self::Session, Failure>;
 
-    /// Who holds the resource now, in the order of grants.
+    /// Reads the present holders of the resource, in the order of grants.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -62,29 +63,29 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// Ends the session of another client that holds this claim, if it still does, and answers the
     /// resources that it held beside it; `None` where no session holds it, and none was ended then.
     ///
-    /// That it holds is found out by the server in the step that ends the session, so no other one is hit
-    /// which has come in its place. It comes back when the lock is free.
+    /// The server checks in the step that ends the session that it holds, so no other session that has come
+    /// in its place is hit. It comes back when the lock is free.
     ///
     /// # Errors
     /// `Denied` where this user may not, `Unsupported` where it is of another program. A [`Failure`] whose
     /// effect is `Unknown` may have ended it.
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure>;
 
-    /// As [`Backend::examine`](leasehold_core::Backend::examine).
+    /// Examines the server, as [`Backend::examine`](leasehold_core::Backend::examine) does.
     async fn examine(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
     }
 }
 
-/// How many locks one session may hold.
+/// The number of locks that one session may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Any number: all locks of a client share one connection.
     Many,
     /// One: each lock, and each that waits in the server, has a connection of its own.
     One {
-        /// Connections of one client at most. Whoever would need one more is refused at once.
+        /// Connections of one client at most. A claim that would need one more is refused at once.
         sessions: usize,
         /// The option of the URL that sets this number, for the person who is refused.
         option: &'static str,
@@ -92,8 +93,8 @@ pub enum Room {
 }
 
 impl Room {
-    /// What an examination says of the connections that this takes, of `most` that the server has, where
-    /// that is known. Nothing where all locks share one.
+    /// Returns the finding about the connections that this takes, of `most` that the server has, where that
+    /// is known. Nothing where all locks share one.
     pub fn cost(self, most: Option<u64>) -> Option<Finding> {
         let Room::One { sessions, option } = self else { return None };
         let sessions = u64::try_from(sessions).unwrap_or(u64::MAX);
@@ -117,7 +118,7 @@ impl Room {
 pub trait Session: Debug + Send + Sync + 'static {
     /// Asks for a lock, once.
     ///
-    /// A deadlock, or a race that was lost, is [`Answer::Busy`]: whoever asks again may be luckier.
+    /// A deadlock, or a race that was lost, is [`Answer::Busy`]: a repeated request may be luckier.
     ///
     /// # Errors
     /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After
@@ -125,7 +126,7 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// time, also where the server does not answer; for one that waits that is after `wait` and the limit.
     async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure>;
 
-    /// Gives a lock back; `false` where the server says that the session did not have it, which is never
+    /// Releases a lock; `false` where the server says that the session did not have it, which is never
     /// right.
     ///
     /// # Errors
@@ -138,8 +139,8 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// A failure after which the session is closed.
     async fn ping(&self) -> Result<(), Failure>;
 
-    /// Makes a [`Session::lock`] that has begun come back soon, whatever it answers. Without effect where
-    /// none has; in particular it never ends what is asked afterwards.
+    /// Makes a [`Session::lock`] that has begun return soon, with any answer. Without effect where none
+    /// has; in particular it never ends what is asked afterwards.
     async fn cancel(&self);
 
     /// Comes back when the connection has ended.
@@ -148,7 +149,7 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// Dropping the future loses nothing.
     async fn closed(&self);
 
-    /// Whether the connection has not ended yet, as far as is known here.
+    /// Returns `true` if the connection has not ended yet, as far as is known here.
     fn is_open(&self) -> bool;
 }
 
@@ -157,10 +158,10 @@ pub trait Session: Debug + Send + Sync + 'static {
 pub struct Ask<'a> {
     /// For whom. Its share is exclusive or a reader's.
     pub claim: &'a Claim,
-    /// How long the server may let it wait; zero where it must answer at once. Never longer than
+    /// The time for which the server may let it wait; zero where it must answer at once. Never longer than
     /// [`LONGEST_WAIT`].
     pub wait: Duration,
-    /// Who holds it in this session already.
+    /// The holders in this session.
     pub beside: Beside,
 }
 
@@ -174,7 +175,7 @@ pub enum Beside {
     Readers,
 }
 
-/// What a session answers.
+/// The answer of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The lock is the session's, with this fence where there are fences.
@@ -183,11 +184,11 @@ pub enum Answer {
     Busy,
 }
 
-/// The longest that one question waits in a server. It is asked again afterwards: so a connection that is
-/// dead without anybody having been told is noticed.
+/// The longest that one question waits in a server. The question is repeated afterwards: so a dead
+/// connection of which nobody was notified is noticed.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Says that two names cannot be told apart on this server, as long as one of them is held.
+/// Returns the failure for two names that this server cannot distinguish, as long as one of them is held.
 pub fn collision(wanted: &Resource, held: &str) -> Failure {
     Failure::new(
         leasehold_core::FailureKind::Foreign,
@@ -199,7 +200,8 @@ pub fn collision(wanted: &Resource, held: &str) -> Failure {
     )
 }
 
-/// Says that a lock is held by a program that is none of leasehold's, whose sessions are not ended here.
+/// Returns the failure for a lock that is held by a program other than leasehold, whose sessions are not
+/// ended here.
 pub fn of_a_stranger(whose: &str) -> Failure {
     Failure::new(
         leasehold_core::FailureKind::Unsupported,

@@ -1,4 +1,4 @@
-//! What ends a session, and what is in doubt after it.
+//! Events that end a session, and what is in doubt after them.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 

@@ -1,7 +1,7 @@
-//! The backend over a [`ShedTable`]: the calls of the seam, and what is asked again.
+//! The backend over a [`ShedTable`]: the calls of the seam, and which requests are repeated.
 //!
-//! Ground rules: nothing is remembered of a row. Its condition stands in each statement, so what ran out
-//! and was taken by somebody else is never touched, by whatever late or repeated request.
+//! Ground rules: nothing is remembered of a row. Its condition is part of each statement, so what ran out
+//! and was taken by another client is never touched, by any late or repeated request.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct ShedBackend<T> {
 }
 
 impl<T: ShedTable> ShedBackend<T> {
-    /// A backend over this table.
+    /// Creates a backend over this table.
     pub fn new(table: T) -> Self {
         ShedBackend { table, pollers: Pollers::default() }
     }

@@ -1,4 +1,4 @@
-//! What stands in `locked_by`: whose row it is.
+//! The content of `locked_by`: the owner of a row.
 //!
 //! Ground rules: ShedLock's other users only compare it with their own, or show it to people. A row of
 //! theirs is shown, and may be ended by somebody who saw it.
@@ -13,7 +13,7 @@ pub(crate) struct Owner {
     pub(crate) note: Note,
 }
 
-/// What a claim writes: its id, and as much of its note as the column carries.
+/// Returns the text that a claim writes: its id, and as much of its note as the column carries.
 pub(crate) fn written(claim: &Claim, width: usize) -> String {
     let head = format!("{MAGIC}{} ", claim.id.to_hex());
     // A database may refuse control characters, and nobody wants to read them.
@@ -23,7 +23,7 @@ pub(crate) fn written(claim: &Claim, width: usize) -> String {
 }
 
 impl Owner {
-    /// Reads whatever somebody wrote.
+    /// Reads a text that any program may have written.
     pub(crate) fn read(text: &str) -> Owner {
         let ours = text.strip_prefix(MAGIC).and_then(|text| text.split_once(' '));
         let ours = ours.and_then(|(id, note)| Some((ClaimId::from_hex(id)?, note)));
@@ -34,7 +34,7 @@ impl Owner {
     }
 }
 
-/// Not to be guessed by those who see the id alone, and the same for all who see the row.
+/// Returns an id that cannot be guessed from the id alone, and that is the same for all who see the row.
 fn foreign_id(text: &str) -> ClaimId {
     let mut digest = blake3::Hasher::new_derive_key("leasehold shedlock foreign owner v1");
     let digest = digest.update(text.as_bytes()).finalize();

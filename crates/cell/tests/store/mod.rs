@@ -53,10 +53,10 @@ pub(crate) async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Gra
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// How long a statement waits for a row.
+/// The time for which a statement waits for a row.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the store refuses in a commit of what several tasks want.
+/// The text that the store refuses in a commit of what several tasks want.
 pub(crate) const UNWRITABLE: &str = "€";
 
 /// The server.
@@ -67,11 +67,11 @@ pub(crate) struct Store {
     requests: AtomicU64,
     retakes: AtomicU64,
     next_commits: Mutex<VecDeque<Fate>>,
-    /// What a transaction of somebody else keeps locked.
+    /// The cells that a transaction of another client keeps locked.
     locked: Mutex<BTreeSet<String>>,
 }
 
-/// What becomes of a commit of what several tasks want.
+/// The fate of a commit of what several tasks want.
 #[derive(Debug)]
 enum Fate {
     /// It is carried out when this is opened.
@@ -94,7 +94,7 @@ struct Row {
     lapses: Instant,
 }
 
-/// What goes wrong on one connection, in parts of a thousand requests.
+/// The faults on one connection, in parts of a thousand requests.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Faults {
     pub(crate) lost_races: u32,
@@ -117,17 +117,17 @@ impl Store {
         Arc::new(Store::default())
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// How many requests were for a cell that the client believed to be there and empty.
+    /// Returns the number of requests for a cell that the client believed to exist and to be empty.
     pub(crate) fn retakes(&self) -> u64 {
         self.retakes.load(Ordering::SeqCst)
     }
 
-    /// The next commit of which nothing is said, of cells that their client has written last, is
+    /// Stalls the next commit without a set fate, of cells that their client has written last: it is
     /// carried out when a permit is added.
     pub(crate) fn stall_a_commit(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
@@ -135,17 +135,17 @@ impl Store {
         gate
     }
 
-    /// How many of those of which something is said have not come.
+    /// Returns how many of the commits whose fate was set have not come.
     pub(crate) fn commits_to_come(&self) -> usize {
         self.next_commits.lock().unwrap().len()
     }
 
-    /// The next such commit panics.
+    /// Makes the next such commit panic.
     pub(crate) fn break_a_commit(&self) {
         self.next_commits.lock().unwrap().push_back(Fate::Panics);
     }
 
-    /// A transaction of somebody else locks a cell, and does not end.
+    /// Locks a cell by a transaction of another client, which does not end.
     pub(crate) fn lock(&self, at: &str) {
         self.locked.lock().unwrap().insert(at.to_owned());
     }
@@ -159,17 +159,17 @@ impl Store {
         self.locked.lock().unwrap().contains(at.as_str())
     }
 
-    /// The text of a cell becomes another one, as an operator can do it.
+    /// Replaces the text of a cell, as an operator can do it.
     pub(crate) fn spoil(&self, at: &str, text: &str) {
         self.rows.lock().unwrap().cells.get_mut(at).unwrap().text = text.to_owned();
     }
 
-    /// A cell is lost, as by a restart without data.
+    /// Loses a cell, as by a restart without data.
     pub(crate) fn forget(&self, at: &str) {
         self.rows.lock().unwrap().cells.remove(at).unwrap();
     }
 
-    /// One more client.
+    /// Opens one more client.
     pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
         let bells = (kind.waiting == Waiting::Notifies).then(|| {
             let bells = Bells::new();
@@ -197,7 +197,7 @@ impl Store {
     }
 }
 
-/// How a client uses the store.
+/// The way in which a client uses the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) timekeeping: Timekeeping,
@@ -223,13 +223,13 @@ impl MemoryCells {
         }
     }
 
-    /// A statement waits for a row for as long as it may.
+    /// Waits for a row for as long as a statement may.
     async fn outlasted(&self) -> Failure {
         tokio::time::sleep(STATEMENT_TIMEOUT).await;
         Failure::unavailable("the statement took too long")
     }
 
-    /// Whether claims live in the cell, so that who would seize it writes nothing.
+    /// Returns `true` if claims live in the cell, so that a request to seize it writes nothing.
     fn is_held(&self, at: &Resource) -> bool {
         self.rows().cells.get(at.as_str()).is_some_and(|row| row.lapses > Instant::now())
     }
