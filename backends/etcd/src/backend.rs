@@ -29,7 +29,7 @@ use crate::{contending, ending, examining, looking, registers, renewing, roster,
 pub struct EtcdBackend {
     profile: Profile,
     pub(crate) registers: RegisterPromise,
-    /// The form in which locks are written down; the locks of other libraries keep their own.
+    /// The form in which locks are written. The other dialects define nothing beside locks: no registers.
     dialect: Dialect,
     pub(crate) core: Arc<Core>,
 }

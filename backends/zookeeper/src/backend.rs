@@ -42,12 +42,12 @@ pub struct ZooKeeperBackend {
     profile: Profile,
 }
 
-/// What the parts of the backend share.
+/// The state that the parts of the backend share.
 #[derive(Debug)]
 pub(crate) struct Ensemble {
     pub(crate) config: ZooKeeperConfig,
     pub(crate) names: Names,
-    /// The one for all that is no claim.
+    /// The session for everything but claims.
     pub(crate) sessions: Sessions,
     /// Those that claims are in.
     pub(crate) fleet: Fleet,
@@ -88,7 +88,8 @@ impl ZooKeeperBackend {
         Ok(ZooKeeperBackend { ensemble, validity, profile })
     }
 
-    /// How long the servers keep a session that they do not hear of, as they said when the first was opened.
+    /// Returns how long the servers keep a session that they do not hear of, as they said when the
+    /// first was opened.
     pub fn session_timeout(&self) -> Duration {
         self.validity.session
     }
@@ -105,7 +106,8 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
-        // Others' locks are theirs to write down; what stands beside them is not.
+        // Only the locks of other libraries are written in their form; registers beside those have
+        // none.
         (self.ensemble.names.dialect() == Dialect::Native).then_some(self)
     }
 
@@ -113,13 +115,14 @@ impl Backend for ZooKeeperBackend {
         self.ensemble.step(claim, patience).await
     }
 
-    /// The session of the claim: each has a connection of its own.
+    /// Returns the session of the claim: each has a connection of its own.
     fn part(&self, claim: &Claim) -> u64 {
         self.ensemble.places.session(claim.id).unwrap_or_default().cast_unsigned()
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        // A third of what a renewal is good for: what is asked again after that is still in time.
+        // A third of the validity of a renewal: a question that is repeated after that is still in
+        // time.
         let limit = self.ensemble.config.timeout.min(self.validity.valid / 3);
         self.ensemble.confirm(batch, limit).await
     }

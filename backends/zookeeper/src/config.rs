@@ -1,4 +1,4 @@
-//! Where the ensemble is and how it is to be used, parsed from a URL.
+//! The place of the ensemble and its options, parsed from a URL.
 //!
 //! Parsing does no I/O. A password never leaves this file and `session.rs`; no error repeats the URL.
 
@@ -85,12 +85,12 @@ impl ZooKeeperConfig {
         Ok(config)
     }
 
-    /// Who logs in.
+    /// Returns the user that logs in.
     pub(crate) fn user(&self) -> Option<&str> {
         self.credentials.user.as_deref()
     }
 
-    /// What to log in with now: `user:password`, as ZooKeeper's digest scheme writes it.
+    /// Returns the login of now: `user:password`, as ZooKeeper's digest scheme writes it.
     pub(crate) fn login(&self) -> Result<Option<SecretString>, Failure> {
         let Some(user) = self.user() else { return Ok(None) };
         let password = self.credentials.password()?.ok_or_else(|| {
@@ -99,12 +99,12 @@ impl ZooKeeperConfig {
         Ok(Some(SecretString::from(format!("{user}:{}", reveal(&password)))))
     }
 
-    /// Whether a password would cross a network in the clear.
+    /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
         self.tls.is_none() && self.user().is_some() && !self.hosts.iter().all(Host::is_loopback)
     }
 
-    /// The path that all locks are below; empty for ZooKeeper's own root.
+    /// Returns the path that all locks are below; empty for ZooKeeper's own root.
     pub(crate) fn base(&self) -> String {
         match (&self.prefix, self.dialect) {
             (Some(prefix), _) => format!("{}/{prefix}", self.chroot),
@@ -173,7 +173,7 @@ impl ZooKeeperConfig {
 }
 
 impl fmt::Display for ZooKeeperConfig {
-    /// The URL without options, and without its password.
+    /// Writes the URL without options, and without its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
         let scheme = if self.tls.is_some() { "zks" } else { "zk" };

@@ -1,4 +1,4 @@
-//! How the node of a claim is called, in leasehold's own way and in other libraries'.
+//! The names of claims' nodes, in leasehold's own form and in other libraries'.
 //!
 //! Pure: shares and ids go in, names come out, and the other way round. A name ends in the sequence
 //! that ZooKeeper appends, ten characters at least, and it has the claim's id in it, so that a node
@@ -7,7 +7,7 @@
 
 use leasehold_core::{Admission, ClaimId, Effect, Failure, FailureKind, Share};
 
-/// Whose names are written and read.
+/// The library whose names are written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `id-weight-capacity-sequence`: every share.
@@ -18,7 +18,7 @@ pub(crate) enum Dialect {
     Kazoo,
 }
 
-/// How a mutex is written in another library's dialect.
+/// The form of a mutex in another library's dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutexes {
     /// As its mutex.
@@ -28,7 +28,7 @@ pub(crate) enum Mutexes {
 }
 
 impl Mutexes {
-    /// The one that an option of the URL names.
+    /// Returns the one that an option of the URL names.
     pub(crate) fn of(name: &str) -> Option<Mutexes> {
         match name {
             "lock" => Some(Mutexes::Locks),
@@ -38,7 +38,7 @@ impl Mutexes {
     }
 }
 
-/// What the name of a claim's node says.
+/// The content of the name of a claim's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Named {
     pub(crate) id: ClaimId,
@@ -47,12 +47,12 @@ pub(crate) struct Named {
 }
 
 impl Dialect {
-    /// The one that an option of the URL names.
+    /// Returns the one that an option of the URL names.
     pub(crate) fn of(name: &str) -> Option<Dialect> {
         ALL.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
     }
 
-    /// What can be written down in it.
+    /// Returns what can be written down in it.
     pub(crate) fn admission(self, mutexes: Mutexes) -> Admission {
         match (self, mutexes) {
             (Dialect::Native, _) => Admission::Counted,
@@ -61,7 +61,7 @@ impl Dialect {
         }
     }
 
-    /// Why a share cannot be written down; `None` where it can.
+    /// Returns why a share cannot be written down; `None` where it can.
     pub(crate) fn why_not(self, mutexes: Mutexes, share: Share) -> Option<&'static str> {
         match (self, mutexes) {
             (Dialect::Native, _) => None,
@@ -85,13 +85,14 @@ impl Dialect {
         Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
     }
 
-    /// Whether a claim of this share takes a lease of a semaphore, beside the line of its resource.
+    /// Returns `true` if a claim of this share takes a lease of a semaphore, beside the line of its
+    /// resource.
     pub(crate) fn leases(self, mutexes: Mutexes, share: Share) -> bool {
         self != Dialect::Native && (share.is_counted() || mutexes == Mutexes::Leases)
     }
 
-    /// What a child of a line is called, up to the sequence that the server appends. Who wants a lease
-    /// stands as a mutex.
+    /// Returns the name of a child of a line, up to the sequence that the server appends. A claim that
+    /// wants a lease waits as a mutex.
     pub(crate) fn stem(self, id: ClaimId, share: Share) -> String {
         let hex = id.to_hex();
         match self {
@@ -106,13 +107,13 @@ impl Dialect {
         }
     }
 
-    /// What a lease of a semaphore is called, up to the sequence where the server appends one.
+    /// Returns the name of a lease of a semaphore, up to the sequence where the server appends one.
     pub(crate) fn lease(self, id: ClaimId) -> String {
         let hex = id.to_hex();
         if self == Dialect::Curator { protected(&hex, LEASE) } else { hex }
     }
 
-    /// Whose lease a child is; `None` where it is none.
+    /// Returns the claim whose lease a child is; `None` for any other child.
     pub(crate) fn read_lease(self, name: &str) -> Option<ClaimId> {
         match self {
             Dialect::Native => None,
@@ -124,7 +125,7 @@ impl Dialect {
         }
     }
 
-    /// What a child's name says; `None` where it is no claim of this dialect.
+    /// Reads a child's name; `None` where it is not a claim of this dialect.
     pub(crate) fn read(self, name: &str) -> Option<Named> {
         match self {
             Dialect::Native => {
@@ -145,15 +146,15 @@ impl Dialect {
         }
     }
 
-    /// Whether a child that is no claim of this dialect is to be feared: it may hold for users of
-    /// another recipe, who would not wait for us. Where a name is a path, other children are just
-    /// longer names.
+    /// Returns `true` if a child that is not a claim of this dialect is to be feared: it may hold for
+    /// users of another recipe, who would not wait for us. Where a name is a path, other children are
+    /// just longer names.
     pub(crate) fn fears(self, name: &str) -> bool {
         self == Dialect::Native || looks_like_a_claim(name)
     }
 }
 
-/// Whether a node of this name belongs to some lock, whoever wrote it.
+/// Returns `true` if a node of this name belongs to some lock, of any library.
 pub(crate) fn looks_like_a_claim(name: &str) -> bool {
     // Leases of kazoo's semaphore have no sequence.
     if ClaimId::from_hex(name).is_some() || Dialect::Native.read(name).is_some() {
@@ -164,13 +165,13 @@ pub(crate) fn looks_like_a_claim(name: &str) -> bool {
     digits >= 9 && RECIPES.iter().any(|recipe| stem.trim_end_matches('-').ends_with(recipe))
 }
 
-/// The name of a protected node of Curator's.
+/// Returns the name of a protected node of Curator's.
 fn protected(hex: &str, kind: &str) -> String {
     let [a, b, c, d, e] = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("_c_{a}-{b}-{c}-{d}-{e}-{kind}")
 }
 
-/// The id of such a node, and what follows it.
+/// Returns the id of such a node, and what follows it.
 fn unprotected(name: &str) -> Option<(ClaimId, &str)> {
     let (uuid, rest) = name.strip_prefix("_c_")?.split_at_checked(36)?;
     let shape = |(at, byte): (usize, u8)| (byte == b'-') == [8, 13, 18, 23].contains(&at);
@@ -204,8 +205,8 @@ const CURATOR: &[(&str, Share)] =
 const LEASE: &str = "lease-";
 /// A mutex and a writer are written alike: both exclude everybody.
 const KAZOO: &[(&str, Share)] = &[("__lock__", Share::MUTEX), ("__rlock__", Share::READER)];
-/// What stands before the sequence in the recipes of Curator, kazoo, ZooKeeper's own and .NET's, the
-/// dash left out.
+/// The parts before the sequence in the recipes of Curator, kazoo, ZooKeeper's own and .NET's, the dash
+/// left out.
 const RECIPES: &[&str] = &["lock", "lock__", "__READ__", "__WRIT__", "lease", "latch", "read", "write"];
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Ends claims, and goes on in the background with those whose end could not be confirmed.
+//! Ends claims, and continues in the background with those whose end could not be confirmed.
 //!
 //! Ground rule: the session outlives a lost connection, and would keep a forgotten node for as long as
-//! the client lives. So a claim that was given up is ended until a server says that it is gone, however
-//! long that takes.
+//! the client lives. So an abandoned claim is ended until a server says that it is gone, however long
+//! that takes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::backend::Ensemble;
 use crate::names::Post;
 use crate::places::Stage;
 
-/// Claims that were given up and may still be there.
+/// Abandoned claims that may still exist.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     claims: Mutex<HashMap<ClaimId, Claim>>,
@@ -35,7 +35,7 @@ impl Leftovers {
         self.lock().remove(&id);
     }
 
-    /// Some of them.
+    /// Returns some of them.
     fn some(&self) -> Vec<Claim> {
         self.lock().values().take(AT_ONCE).cloned().collect()
     }
@@ -86,7 +86,7 @@ impl Ensemble {
     /// Removes the claim's node, wherever it is; whether it was there.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
         let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
-        // From here on it counts as given up, also where nothing can be asked now.
+        // From here on it counts as abandoned, also where no server can be asked now.
         if let Some(known) = &known {
             self.places.set(claim, known.session, Stage::Ends);
         }
@@ -166,11 +166,12 @@ pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
     }
 }
 
-/// How often a claim is looked for that was there and is not: it moves once, from the line to the leases.
+/// The number of looks for a claim that existed and does not any more: it moves once, from the line to
+/// the leases.
 const MAX_MOVES: usize = 2;
 /// The most requests of one batch that are on their way together.
 const AT_ONCE: usize = 256;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(2);
-/// Where nothing is left over.
+/// The pause while nothing is left over.
 const IDLE: Duration = Duration::from_secs(30);

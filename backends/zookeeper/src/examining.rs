@@ -1,8 +1,9 @@
-//! What of an ensemble's set-up helps or hurts locks, for a person who decides whether to rely on it.
+//! Findings about what in an ensemble's set-up helps or hurts locks, for a person who decides whether
+//! to rely on it.
 //!
-//! Ground rules: nothing is changed. Each server is asked by itself for what it says to everybody; what
-//! only the ensemble knows is asked in the session that locks use. What may not be asked is told as
-//! unknown.
+//! Ground rules: nothing is changed. Each server is asked by itself for what it says to all clients;
+//! what only the ensemble knows is asked in the session that locks use. A fact that may not be asked is
+//! reported as unknown.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::validity::Validity;
 use crate::words::{self, Word};
 
 impl Ensemble {
-    /// All findings, `validity` being what the servers gave.
+    /// Returns all findings, `validity` being what the servers gave.
     pub(crate) async fn examine(&self, validity: Validity) -> Vec<Finding> {
         let addresses = self.sessions.addresses(&self.config);
         let asked = addresses.iter().map(|address| words::ask(address, self.config.timeout));
@@ -35,7 +36,7 @@ impl Ensemble {
         findings
     }
 
-    /// How many servers have a vote, where the ensemble says so.
+    /// Returns how many servers have a vote, where the ensemble says so.
     async fn voters(&self) -> Option<usize> {
         let session = self.sessions.present(self.config.timeout).await.ok()?;
         let (text, _) = session.ask(self.config.timeout, session.client.get_config()).await.ok()?;
@@ -120,7 +121,7 @@ impl Ensemble {
     }
 }
 
-/// How many there are, and how many of them this client knows and reaches.
+/// Reports how many servers there are, and how many of them this client knows and reaches.
 fn servers(hosts: &[Host], words: &[Word], voters: Option<usize>) -> Finding {
     let silent: Vec<String> = hosts
         .iter()
@@ -177,7 +178,7 @@ fn quorum(words: &[Word]) -> Finding {
     Finding::new("quorum", Severity::Good, format!("they serve as {}", roles.join(", ")))
 }
 
-/// How long the servers let a request wait at worst, since they were started.
+/// Reports how long the servers let a request wait at worst, since they were started.
 fn latency(words: &[Word], session: Duration) -> Option<Finding> {
     let slowest = words.iter().filter_map(|word| match word {
         Word::Serves { slowest, .. } => *slowest,

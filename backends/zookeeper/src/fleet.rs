@@ -24,7 +24,7 @@ use crate::session::{Session, Sessions};
 #[derive(Debug)]
 pub(crate) struct Fleet {
     config: ZooKeeperConfig,
-    /// What the first session was given, and what validity is counted by.
+    /// The timeout that the first session was given, from which validity is counted.
     timeout: Duration,
     lanes: Mutex<Vec<Sessions>>,
     opening: Turn<()>,
@@ -35,12 +35,12 @@ impl Fleet {
         Fleet { config, timeout, lanes: Mutex::new(vec![first]), opening: Turn::new(()) }
     }
 
-    /// The session of that number, while it lives.
+    /// Returns the session of that number, while it lives.
     pub(crate) fn session(&self, id: i64) -> Option<Arc<Session>> {
         self.lanes().iter().filter_map(Sessions::open).find(|session| session.id == id)
     }
 
-    /// A session that has room for one more node of that length.
+    /// Returns a session that has room for one more node of that length.
     pub(crate) async fn roomy(&self, places: &Places, bytes: usize) -> Result<Arc<Session>, Failure> {
         for _ in 0..=SESSIONS_MAX {
             let lanes = self.lanes();
@@ -96,7 +96,7 @@ impl Fleet {
     }
 }
 
-/// What one session is good for, where a node is to be made.
+/// The use of one session, where a node is to be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lane {
     /// It has room.
@@ -104,7 +104,7 @@ enum Lane {
     /// It has room, and its connection is down.
     Cut,
     Full,
-    /// The last one has ended, and there is no new one yet.
+    /// The last one has ended, and the next does not exist yet.
     Down,
 }
 
@@ -119,7 +119,7 @@ impl Lane {
     }
 }
 
-/// What to do for room.
+/// The way to find room.
 #[derive(Debug, PartialEq)]
 enum Choice {
     Use(usize),
@@ -130,8 +130,8 @@ enum Choice {
     Full,
 }
 
-/// Where a session is open and full, nobody waits for another that is down: servers are there, so one
-/// more can be opened.
+/// Chooses a session. Where one is open and full, the claim does not wait for another that is down:
+/// servers can be reached, so one more can be opened.
 fn choose(lanes: &[Lane]) -> Choice {
     let first = |wanted: Lane| lanes.iter().position(|lane| *lane == wanted);
     if let Some(index) = first(Lane::Roomy).or_else(|| first(Lane::Cut)) {
@@ -151,8 +151,7 @@ fn full() -> Failure {
     ))
 }
 
-/// The most sessions of one client. Servers accept 60 connections from one address unless they are told
-/// otherwise.
+/// The most sessions of one client. Servers accept 60 connections from one address by default.
 const SESSIONS_MAX: usize = 24;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Taking a lease of another library's semaphore: standing in the line of its lock, and moving from
-//! there to the leases.
+//! Takes a lease of another library's semaphore: joins the line of its lock, and moves from there to
+//! the leases.
 //!
-//! Whoever uses these semaphores makes a lease only while it is the first in the line of their lock. A
+//! Each user of these semaphores makes a lease only while it is the first in the line of their lock. A
 //! claim of ours does so too, and once there is room it removes its place and makes its lease *in one
-//! transaction*. So a claim is one node at any time, and its lease was made while it was the first:
-//! nobody else could make one between the look and the lease.
+//! transaction*. So a claim is one node at any time, and its lease was made while it was the first: no
+//! other client could make one between the look and the lease.
 //!
 //! Ground rules: what was looked at may be old, and then shows too many leases, or a place that is not
-//! first any more; it never shows too few, since whoever was first before made its lease before it
-//! left. The fence is the lease's `czxid`, which is the transaction of the grant itself. An unanswered
-//! move leaves either node, and both carry the claim's id.
+//! first any more; it never shows too few, since the claim that was first before made its lease before
+//! it left. The fence is the lease's `czxid`, which is the transaction of the grant itself. An
+//! unanswered move leaves either node, and both carry the claim's id.
 
 use futures_util::future::join;
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience, Resource};
@@ -26,24 +26,24 @@ use crate::wire;
 
 /// A semaphore as one sees it who is the first in its line.
 struct Pool {
-    /// How many leases there are.
+    /// The number of leases.
     taken: usize,
     /// Which state of the node said how many there may be, where one does.
     agreed: Option<i32>,
 }
 
-/// What the node of a semaphore says of how many leases there are.
+/// The statement of a semaphore's node about the number of leases.
 enum Agreement {
     /// As many as are asked for, or nothing; in this version.
     Fits(i32),
     /// Nothing was written there yet.
     Open(i32),
-    /// There is no such node.
+    /// The node does not exist.
     Absent,
 }
 
 impl Ensemble {
-    /// One look of a claim for a lease, whose node is `own` where it has one.
+    /// Looks once for a lease for a claim, whose node is `own` where it has one.
     pub(crate) async fn look_for_lease(
         &self,
         session: &Session,
@@ -64,7 +64,7 @@ impl Ensemble {
                 (own, line)
             }
             None => {
-                // Whoever asks for another number is told so before it stands in anybody's way.
+                // A claim that asks for another number is refused before it blocks others in the line.
                 self.agreement(session, claim).await?;
                 if patience.is_ended()
                     && let Some(ahead) = self.ahead_of_a_newcomer(session, claim).await?
@@ -98,7 +98,7 @@ impl Ensemble {
         }
     }
 
-    /// Whether the lease that this client has is still there, confirmed by the ensemble.
+    /// Returns `true` if the lease that this client has still exists, confirmed by the ensemble.
     async fn still_leases(
         &self,
         session: &Session,
@@ -124,15 +124,15 @@ impl Ensemble {
         }
     }
 
-    /// How many are ahead of a claim that has no place, where there is no room behind these.
+    /// Returns how many are ahead of a claim that has no place, where there is no room behind these.
     async fn ahead_of_a_newcomer(&self, session: &Session, claim: &Claim) -> Result<Option<usize>, Failure> {
         let scene = self.scene_now(session, &claim.resource).await?;
         let ahead = self.occupied(&scene) + scene.locks.places().len();
         Ok((ahead >= room(claim)).then_some(ahead))
     }
 
-    /// What takes room in a semaphore, besides those who stand in its line. kazoo counts whatever is
-    /// beside its leases.
+    /// Returns how much room is taken in a semaphore, besides the claims in its line. kazoo counts
+    /// everything that is beside its leases.
     fn occupied(&self, scene: &scene::Scene) -> usize {
         let beside = match self.names.dialect() {
             Dialect::Kazoo => scene.line.places().len(),
@@ -141,7 +141,7 @@ impl Ensemble {
         scene.leases.len() + beside
     }
 
-    /// The semaphore now; `None` where its node was missing and was made, or changed meanwhile.
+    /// Returns the semaphore now; `None` where its node was missing and was made, or changed meanwhile.
     async fn pool(&self, session: &Session, claim: &Claim) -> Result<Option<Pool>, Failure> {
         let node = self.names.node(&claim.resource, Post::Leases);
         let agreed = match self.agreement(session, claim).await? {
@@ -173,15 +173,16 @@ impl Ensemble {
         }
     }
 
-    /// How many leases these children of a semaphore's node are. kazoo counts whatever it finds there;
-    /// names that lead deeper hold nothing and are passed over.
+    /// Returns how many leases these children of a semaphore's node are. kazoo counts all that it finds
+    /// there; names that lead deeper hold nothing and are passed over.
     fn taken(&self, resource: &Resource, names: Vec<String>) -> Result<usize, Failure> {
         let read = scene::leases(self.names.dialect(), names);
         let (leases, others) = read.map_err(|why| wire::unreadable(resource, &why))?;
         Ok(leases.len() + others.iter().filter(|name| looks_like_a_claim(name)).count())
     }
 
-    /// What the semaphore's node says of how many there may be; `None` in a dialect where it says nothing.
+    /// Returns what the semaphore's node says of the number of leases; `None``None` in a dialect where it says
+    /// nothing.
     ///
     /// # Errors
     /// `Invalid` where it is another number than the claim's.
@@ -206,7 +207,7 @@ impl Ensemble {
                 Err(Failure::new(FailureKind::Invalid, Effect::None, text))
             }
             None if data.is_empty() => Ok(Some(Agreement::Open(stat.version))),
-            // What is not a number is somebody's own matter: kazoo passes over it, too.
+            // Data that is not a number has another purpose: kazoo passes over it, too.
             _ => Ok(Some(Agreement::Fits(stat.version))),
         }
     }
@@ -255,7 +256,7 @@ impl Ensemble {
         }
     }
 
-    /// The lease was made: what it is called, and by which transaction.
+    /// Returns the lease that was made: its name, and the transaction that made it.
     async fn moved(
         &self,
         session: &Session,
@@ -310,7 +311,8 @@ impl Ensemble {
         }
     }
 
-    /// Whether there is room for a claim behind those ahead of it in the line: they are on their way in.
+    /// Returns `true` if there is room for a claim behind those ahead of it in the line: they are on
+    /// their way in.
     pub(crate) async fn has_room_behind(
         &self,
         session: &Session,
@@ -322,15 +324,15 @@ impl Ensemble {
     }
 }
 
-/// How many leases there may be.
+/// Returns how many leases there may be.
 fn room(claim: &Claim) -> usize {
     usize::try_from(claim.share.capacity()).unwrap_or(usize::MAX)
 }
 
-/// The claim has a place, or even a lease, although this went wrong.
+/// Marks a failure as unsettled: the claim has a place, or even a lease, although this went wrong.
 fn unsettled(failure: Failure) -> Failure {
     Failure::new(failure.kind, Effect::Unknown, failure.detail())
 }
 
-/// Where in the transaction the place is given up.
+/// The position in the transaction at which the place is removed.
 const PLACE: usize = 0;

@@ -1,6 +1,6 @@
 //! Locks in one ZooKeeper ensemble (3.6 or later).
 //!
-//! Standing in line is the grant; this crate stands, watches and confirms.
+//! The place in line is the grant; this crate takes a place, watches and confirms.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! Pure: names go in, places and decisions come out. The sequence at the end of a name is ZooKeeper's,
 //! a signed 32-bit counter. Its documentation says that it rolls over, so an order is found among those
-//! that are there; in fact it stays at its highest value, and gives that to every further node. Where
-//! two have it, nobody can tell who came first, and nobody is admitted.
+//! that exist; in fact it stays at its highest value, and gives that to every further node. Where two
+//! have it, the first of them cannot be known, and no claim is admitted.
 
 use std::fmt;
 
@@ -26,12 +26,12 @@ pub(crate) struct Place {
     pub(crate) id: ClaimId,
     pub(crate) share: Share,
     sequence: i32,
-    /// It belongs to whoever has the place before it, and holds beside that: a writer of Curator who
-    /// reads as well.
+    /// It belongs to the claim that has the place before it, and holds beside that: a writer of Curator
+    /// that reads as well.
     rides: bool,
 }
 
-/// Why children are no line. What it shows of their names tells no id.
+/// The reason why children do not form a line. The parts of their names that it shows reveal no id.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Unreadable {
     /// This one may be a claim of somebody else.
@@ -40,7 +40,7 @@ pub(crate) enum Unreadable {
     Alike(String, String),
 }
 
-/// What one that is not admitted has to watch.
+/// The places that a claim that is not admitted has to watch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Blockers<'a> {
     /// It cannot be admitted before one of these leaves.
@@ -82,10 +82,10 @@ impl fmt::Debug for Unreadable {
 }
 
 impl Line {
-    /// The line that these children are.
+    /// Reads the line that these children form.
     ///
     /// # Errors
-    /// Where a name may be a claim of somebody else, or two names do not tell which was first.
+    /// A name may be a claim of another library, or two names do not show which was first.
     pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<Line, Unreadable> {
         let mut places = Vec::with_capacity(names.len());
         for name in names {
@@ -119,9 +119,9 @@ impl Line {
         Ok(Line { places })
     }
 
-    /// Where the line begins in the circle of sequences: behind the widest gap. All that live at the
-    /// same time are far closer to one another than half the circle, also while the counter passes from
-    /// positive to negative.
+    /// Finds where the line begins in the circle of sequences: behind the widest gap. All that live at
+    /// the same time are far closer to one another than half the circle, also while the counter passes
+    /// from positive to negative.
     fn first(places: &[Place]) -> usize {
         let gap_before = |index: usize| {
             let before = if index == 0 { places.len() - 1 } else { index - 1 };
@@ -134,27 +134,28 @@ impl Line {
         &self.places
     }
 
-    /// The line without some of its claims.
+    /// Returns the line without some of its claims.
     pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> Line {
         self.places.retain(|place| !gone(place.id));
         self
     }
 
-    /// Where a claim stands.
+    /// Returns the position of a claim.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.places.iter().position(|place| place.name == name)
     }
 
-    /// Whether the one at `index` is admitted: its weight and those ahead of it fit the smallest capacity.
+    /// Returns `true` if the one at `index` is admitted: its weight and those ahead of it fit the
+    /// smallest capacity.
     pub(crate) fn admits(&self, index: usize) -> bool {
         let Some(place) = self.places.get(index) else { return false };
-        // Whoever rides was checked with the one that it rides on, which is never the first of those
-        // that ride.
+        // A claim that rides was checked with the one that it rides on, which is never the first of
+        // those that ride.
         let ridden = (0..=index).rev().find(|at| !self.places[*at].rides).unwrap_or(index);
         if ridden < index { self.admits(ridden) } else { self.fits_behind(index, place.share) }
     }
 
-    /// Whether one that comes behind the first `ahead` would be admitted.
+    /// Returns `true` if one that comes behind the first `ahead` would be admitted.
     pub(crate) fn fits_behind(&self, ahead: usize, share: Share) -> bool {
         let mut load = u64::from(share.weight());
         let mut capacity = share.capacity();
@@ -165,8 +166,8 @@ impl Line {
         load <= u64::from(capacity)
     }
 
-    /// What keeps the one at `index` waiting, chosen so that it cannot be admitted while all of these
-    /// are there: a wake-up cannot be missed, and a release wakes no more than fit the capacity,
+    /// Returns what keeps the one at `index` waiting, chosen so that it cannot be admitted while all of
+    /// these exist: a wake-up cannot be missed, and a release wakes no more than fit the capacity,
     /// however long the line is.
     ///
     /// The nearest that excludes it alone is enough; where none does, the nearest that do so together.
@@ -193,7 +194,7 @@ impl Line {
         Blockers::Any
     }
 
-    /// How many hold: everything in front of the first that is not admitted.
+    /// Returns how many hold: everything in front of the first that is not admitted.
     pub(crate) fn holders(&self) -> usize {
         // The load only grows along the line and the capacity only shrinks, so the first no is followed
         // by noes.
@@ -315,7 +316,7 @@ mod tests {
         let admitted: Vec<_> = (0..4).map(|n| (line.places[n].id.as_bytes()[0], line.admits(n))).collect();
         assert_eq!(admitted, [(1, true), (2, true), (3, false), (4, false)]);
         assert_eq!(line.holders(), 2);
-        // Once the writer is gone, what it read goes on, and others read beside it.
+        // Once the writer is gone, its read continues, and others read beside it.
         let rest = [curator(2, "__READ__", 5), curator(3, "__READ__", 7), curator(4, "lock-", 8)];
         let line = Line::of(Dialect::Curator, rest.to_vec()).unwrap();
         assert_eq!(line.holders(), 2);
@@ -351,7 +352,7 @@ mod tests {
             prop_assert_eq!(line.holders(), names.iter().take_while(|(_, granted)| *granted).count());
         }
 
-        /// Whatever else leaves, nobody is admitted while all that it watches are there.
+        /// Checks that, with any others leaving, no claim is admitted while all that it watches exist.
         #[test]
         fn nobody_is_admitted_before_one_of_its_blockers_leaves(
             line in proptest::collection::vec(shares(), 2..12),

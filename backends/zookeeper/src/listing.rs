@@ -47,14 +47,14 @@ impl Ensemble {
         Ok(page)
     }
 
-    /// Where all resources are the children of one node.
+    /// Lists resources where all are the children of one node.
     async fn containers(&self, session: &Session) -> Result<Vec<Resource>, Failure> {
         let root = self.names.root();
         let children = self.children(session, root).await?;
         Ok(children.iter().filter_map(|child| self.names.resource(&format!("{root}/{child}"))).collect())
     }
 
-    /// Where names are paths: every node below that has children like claims.
+    /// Lists resources where names are paths: every node below that has children like claims.
     async fn walk(&self, session: &Session, prefix: &str) -> Result<Vec<Resource>, Failure> {
         let mut found = Vec::new();
         let start = self.start(prefix);
@@ -81,8 +81,8 @@ impl Ensemble {
                     let path = path.trim_end_matches('/');
                     for child in &deeper {
                         let path = format!("{path}/{child}");
-                        // What is in a part of a semaphore belongs to that. Such a part may have no
-                        // name of its own.
+                        // The content of a part of a semaphore belongs to that semaphore. Such a part
+                        // may have no name of its own.
                         let part = resource.clone().filter(|_| self.names.is_part(child, &deeper));
                         let named = || self.names.resource(&path).filter(|named| leads_to(named, prefix));
                         if let Some(resource) = part.or_else(named) {
@@ -96,8 +96,8 @@ impl Ensemble {
         Ok(found)
     }
 
-    /// The lowest node that everything of this prefix is below. Of a path that ends or doubles slashes
-    /// only the beginning is sure to be a path on the server, too.
+    /// Returns the lowest node that everything of this prefix is below. Of a path that ends or doubles
+    /// slashes only the beginning is sure to be a path on the server, too.
     fn start(&self, prefix: &str) -> String {
         let whole: Vec<&str> = prefix.split('/').take_while(|part| !part.is_empty()).collect();
         let above = whole.split_last().map(|(_, above)| above.join("/")).unwrap_or_default();
@@ -107,12 +107,13 @@ impl Ensemble {
         }
     }
 
-    /// The children of a node; none where it is not there, or is not for this user.
+    /// Returns the children of a node; none where it does not exist, or is not for this user.
     async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>, Failure> {
         match session.ask(self.config.timeout, session.client.list_children(path)).await {
             Ok(children) => Ok(children),
             Err(Error::NoNode) => Ok(Vec::new()),
-            // In a tree that is shared with others. In leasehold's own, it is a mistake to be told.
+            // This is normal in a tree that is shared with others. In leasehold's own, it is a mistake
+            // to be reported.
             Err(Error::NoAuth) if self.names.dialect() != Dialect::Native => Ok(Vec::new()),
             Err(error) => Err(cannot_look(error)),
         }
@@ -122,7 +123,8 @@ impl Ensemble {
         let scene = match self.scene(session, resource).await {
             Ok(scene) if !scene.is_empty() => scene,
             Ok(_) => return Ok(None),
-            // What does not read as a line is not ours to show, nor is what another user may not see.
+            // Children that do not read as a line are not ours to show, nor are those that another user
+            // may not see.
             Err(failure) if matches!(failure.kind, FailureKind::Foreign) => return Ok(None),
             Err(failure)
                 if failure.kind == FailureKind::Denied && self.names.dialect() != Dialect::Native =>
@@ -145,7 +147,7 @@ impl Ensemble {
     }
 }
 
-/// Whether this name, or a longer path, can begin with `prefix`.
+/// Returns `true` if this name, or a longer path, can begin with `prefix`.
 fn leads_to(resource: &Resource, prefix: &str) -> bool {
     let name = resource.as_str();
     name.starts_with(prefix) || prefix.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))

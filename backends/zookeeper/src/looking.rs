@@ -1,4 +1,4 @@
-//! What an onlooker sees of one resource, with its notes. Looking changes nothing.
+//! The view of an onlooker on one resource, with its notes. Looking changes nothing.
 
 use futures_util::future::{join, join_all, select_all};
 use leasehold_core::{ClaimId, Failure, Fence, Note, Patience, Resource, Share, Snapshot, Standing, Version};
@@ -13,7 +13,7 @@ use crate::waiting::cannot_look;
 use crate::watching::Watching;
 use crate::wire;
 
-/// Who holds and who waits, first come first.
+/// The claims that hold and that wait, first come first.
 #[derive(Default)]
 pub(crate) struct Standings {
     pub(crate) holders: Vec<Standing>,
@@ -23,7 +23,7 @@ pub(crate) struct Standings {
 /// One node of a claim, as it was read.
 struct Seen {
     id: ClaimId,
-    /// What its name says.
+    /// The share that its name says.
     share: Share,
     data: Vec<u8>,
     stat: Stat,
@@ -60,8 +60,8 @@ impl Ensemble {
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
     }
 
-    /// All that stands there now: the leader is asked first, in the same breath, so that what this
-    /// server answers is not old. A session's requests are answered in order.
+    /// Returns all claims at a resource now: the leader is asked first, in the same breath, so that the
+    /// answer of this server is not old. A session's requests are answered in order.
     pub(crate) async fn scene_now(&self, session: &Session, resource: &Resource) -> Result<Scene, Failure> {
         let synced = session.client.sync(self.names.root());
         let scene = self.scene(session, resource);
@@ -70,7 +70,7 @@ impl Ensemble {
         scene
     }
 
-    /// All that this server knows to stand there.
+    /// Returns all claims at a resource that this server knows.
     pub(crate) async fn scene(&self, session: &Session, resource: &Resource) -> Result<Scene, Failure> {
         let posts = self.names.posts();
         let lists: Vec<_> =
@@ -89,7 +89,7 @@ impl Ensemble {
         Scene::of(self.names.dialect(), nodes).map_err(|why| wire::unreadable(resource, &why))
     }
 
-    /// The present version, and watches of which one fires at the next.
+    /// Returns the present version, and watches of which one fires at the next.
     async fn version_and_watches(
         &self,
         session: &Session,
@@ -106,7 +106,7 @@ impl Ensemble {
         Ok((scene.version(), watchers))
     }
 
-    /// The children of a node, and a watch on their next change, or on the making of the node.
+    /// Returns the children of a node, and a watch on their next change, or on the making of the node.
     async fn children_and_watch(
         &self,
         session: &Session,
@@ -128,7 +128,7 @@ impl Ensemble {
         Err(Failure::unavailable("the container comes and goes faster than it can be watched; look again"))
     }
 
-    /// What each claim says of itself; `None` where one left meanwhile.
+    /// Returns what each claim says of itself; `None` where one left meanwhile.
     pub(crate) async fn standings(
         &self,
         session: &Session,
@@ -195,7 +195,7 @@ impl Ensemble {
         Ok(Some(found))
     }
 
-    /// How many permits the semaphore's node says that there are.
+    /// Returns how many permits the semaphore has, as its node says.
     async fn capacity(&self, session: &Session, resource: &Resource) -> Result<Option<u32>, Failure> {
         if self.names.dialect() != Dialect::Kazoo {
             return Ok(None);
@@ -208,7 +208,7 @@ impl Ensemble {
         }
     }
 
-    /// Adds those who have a lease, and those who stand in line for one.
+    /// Adds the claims that have a lease, and those that wait in line for one.
     fn add_semaphore(
         &self,
         found: &mut Standings,
@@ -245,8 +245,8 @@ impl Ensemble {
     }
 }
 
-/// Whether the lease was made by the one that is the first in line, as far as can be seen: by the same
-/// session, and after its place.
+/// Returns `true` if the lease was made by the one that is the first in line, as far as can be seen: by
+/// the same session, and after its place.
 fn is_in_hand(lease: &Seen, first: &Seen) -> bool {
     lease.stat.ephemeral_owner == first.stat.ephemeral_owner && lease.stat.czxid > first.stat.czxid
 }
@@ -266,12 +266,12 @@ fn holding(standing: Standing, stat: &Stat) -> Standing {
     Standing { fence: Some(Fence::new(0, stat.czxid.cast_unsigned(), 0)), ..standing }
 }
 
-/// One permit of nobody knows how many.
+/// One permit of an unknown number.
 const UNTOLD: Share = match Share::permits(1, u32::MAX - 1) {
     Ok(share) => share,
     Err(_) => Share::READER,
 };
-/// How often a line that changes is read again.
+/// The number of times that a line that changes is read again.
 const MAX_TRIES: usize = 16;
 /// Notes are up to 1 KiB each, and an answer should stay far below 1 MiB.
 const NOTES_AT_ONCE: usize = 256;

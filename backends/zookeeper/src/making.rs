@@ -1,4 +1,4 @@
-//! Making the nodes that claims are the children of, and looking whether they are there.
+//! Makes the nodes that claims are the children of, and looks whether they exist.
 
 use leasehold_core::{Effect, Failure};
 use zookeeper_client::{CreateOptions, Error};
@@ -21,7 +21,7 @@ impl Ensemble {
             return Ok(());
         }
         for (above, options) in self.names.above(path) {
-            // Without the right to make a node, the servers do not even say that it is there already.
+            // Without the right to make a node, the servers do not even say that it exists already.
             if !self.exists(session, above).await? {
                 self.make(session, above, b"", &options).await?;
             }
@@ -29,7 +29,7 @@ impl Ensemble {
         self.make(session, path, data, options).await.map(drop)
     }
 
-    /// Makes one node, unless it is there; `false` where the one above is missing.
+    /// Makes one node, unless it exists; returns `false` where the one above is missing.
     pub(crate) async fn make(
         &self,
         session: &Session,
@@ -42,7 +42,7 @@ impl Ensemble {
             Err(Error::NoNode) => Ok(false),
             Err(error) => {
                 let failure = wire::failure(error, &format!("cannot make {path}"));
-                // Whether a container was made does not matter to any claim.
+                // It does not matter to any claim whether a container was made.
                 Err(Failure::new(failure.kind, Effect::None, failure.detail()))
             }
         }

@@ -1,4 +1,5 @@
-//! Where things are: from a resource to a path and back, and how each kind of node is made.
+//! The paths of things: from a resource to a path and back, and the options that make each kind of
+//! node.
 //!
 //! In leasehold's own dialect the root holds one container for each resource. In other libraries' a
 //! name is a path, as their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both
@@ -22,7 +23,7 @@ pub(crate) enum Post {
     Leases,
 }
 
-/// Where things are.
+/// The paths of things.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     /// Empty for ZooKeeper's own root; else a path without a slash at its end.
@@ -33,12 +34,12 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Everything under `base`; `owned` where its nodes belong to the user who logged in.
+    /// Returns the names under `base`; `owned` where its nodes belong to the user that logged in.
     pub(crate) fn new(base: String, dialect: Dialect, owned: bool) -> Names {
         Names { base, dialect, mutexes: Mutexes::Locks, owned }
     }
 
-    /// The same, with mutexes written in this way.
+    /// Returns the same names, with mutexes written in this way.
     pub(crate) fn with(self, mutexes: Mutexes) -> Names {
         Names { mutexes, ..self }
     }
@@ -47,13 +48,13 @@ impl Names {
         self.dialect
     }
 
-    /// The node that all others are below.
+    /// Returns the node that all others are below.
     pub(crate) fn root(&self) -> &str {
         if self.base.is_empty() { "/" } else { &self.base }
     }
 
-    /// The nodes from below ZooKeeper's own root down to the one above `path`, from the top, with how
-    /// each is made.
+    /// Returns the nodes from below ZooKeeper's own root down to the one above `path`, from the top,
+    /// with the options of each.
     pub(crate) fn above<'a>(
         &self,
         path: &'a str,
@@ -64,7 +65,7 @@ impl Names {
             .map(move |(at, _)| (&path[..at], if at > base { below.clone() } else { above.clone() }))
     }
 
-    /// The container of a resource.
+    /// Returns the container of a resource.
     pub(crate) fn container(&self, resource: &Resource) -> String {
         match self.dialect {
             Dialect::Native => format!("{}/{}", self.base, resource.escaped(plain, MAX_NAME)),
@@ -72,7 +73,7 @@ impl Names {
         }
     }
 
-    /// The node of a resource that such claims are the children of.
+    /// Returns the node of a resource that such claims are the children of.
     pub(crate) fn node(&self, resource: &Resource, post: Post) -> String {
         let container = self.container(resource);
         match (self.dialect, post) {
@@ -84,8 +85,8 @@ impl Names {
         }
     }
 
-    /// The nodes of a resource that have children. Whoever wants a lease goes from the first to the
-    /// last, so who reads them in this order sees everybody.
+    /// Returns the nodes of a resource that have children. A claim that wants a lease moves from the
+    /// first to the last, so a reader in this order sees every claim.
     pub(crate) fn posts(&self) -> &'static [Post] {
         match self.dialect {
             Dialect::Native => &[Post::Line],
@@ -94,12 +95,12 @@ impl Names {
         }
     }
 
-    /// Where claims of a share stand until they hold.
+    /// Returns where claims of a share wait until they hold.
     pub(crate) fn line_of(&self, share: Share) -> Post {
         if self.dialect.leases(self.mutexes, share) { Post::Locks } else { Post::Line }
     }
 
-    /// What can be written down.
+    /// Returns what can be written down.
     pub(crate) fn admission(&self) -> Admission {
         self.dialect.admission(self.mutexes)
     }
@@ -114,7 +115,8 @@ impl Names {
         self.dialect.check(self.mutexes, share)
     }
 
-    /// Whether a child of this name, among such others, is a part of the semaphore of the node above it.
+    /// Returns `true` if a child of this name, among such others, is a part of the semaphore of the
+    /// node above it.
     pub(crate) fn is_part(&self, child: &str, others: &[String]) -> bool {
         // A node called `locks` alone may be anybody's.
         let leases = || others.iter().any(|other| other == CURATORS_LEASES);
@@ -122,17 +124,18 @@ impl Names {
             && (child == CURATORS_LEASES || (child == CURATORS_LOCKS && leases()))
     }
 
-    /// The node of a register. No resource has a container of that name: a name has its dots written out.
+    /// Returns the node of a register. No resource has a container of that name: a name has its dots
+    /// written out.
     pub(crate) fn register(&self, resource: &Resource) -> String {
         format!("{}/{REGISTERS}/{}", self.base, resource.escaped(plain, MAX_NAME))
     }
 
-    /// How a register is made, and what is above it: it stays.
+    /// Returns the options that make a register, and what is above it: it stays.
     pub(crate) fn register_options(&self) -> CreateOptions<'static> {
         self.ancestor_options()
     }
 
-    /// The resource of a path; `None` where it is none of ours.
+    /// Returns the resource of a path; `None` for the path of another node.
     pub(crate) fn resource(&self, path: &str) -> Option<Resource> {
         let below = path.strip_prefix(&self.base)?.strip_prefix('/')?;
         let resource = match self.dialect {
@@ -145,7 +148,7 @@ impl Names {
         (self.container(&resource) == path).then_some(resource)
     }
 
-    /// The line that these children of a container are.
+    /// Reads the line that these children of a container form.
     ///
     /// # Errors
     /// As [`Line::of`].
@@ -153,17 +156,19 @@ impl Names {
         Line::of(self.dialect, children)
     }
 
-    /// The number that ZooKeeper gave a claim's node.
+    /// Returns the number that ZooKeeper gave a claim's node.
     pub(crate) fn number(&self, child: &str) -> Option<i32> {
         self.dialect.read(child).map(|named| named.sequence)
     }
 
-    /// How a claim's node is made: it ends with the session, and ZooKeeper numbers it.
+    /// Returns the options that make a claim's node: it ends with the session, and ZooKeeper numbers
+    /// it.
     pub(crate) fn place_options(&self) -> CreateOptions<'static> {
         CreateMode::EphemeralSequential.with_acls(self.acls())
     }
 
-    /// How a lease is made: as any claim, except that kazoo's have the name that they are asked for.
+    /// Returns the options that make a lease: as any claim, except that kazoo's have the name that they
+    /// are asked for.
     pub(crate) fn lease_options(&self) -> CreateOptions<'static> {
         match self.dialect {
             Dialect::Kazoo => CreateMode::Ephemeral.with_acls(self.acls()),
@@ -171,8 +176,8 @@ impl Names {
         }
     }
 
-    /// How a container is made: ZooKeeper removes it some time after its last child. Not so for kazoo,
-    /// whose locks make it once, and fail when it is gone.
+    /// Returns the options that make a container: ZooKeeper removes it some time after its last child.
+    /// Not so for kazoo, whose locks make it once, and fail when it is gone.
     pub(crate) fn container_options(&self) -> CreateOptions<'static> {
         match self.dialect {
             Dialect::Native | Dialect::Curator => CreateMode::Container.with_acls(self.acls()),
@@ -180,7 +185,7 @@ impl Names {
         }
     }
 
-    /// How the nodes above are made.
+    /// Returns the options that make the nodes above.
     fn ancestor_options(&self) -> CreateOptions<'static> {
         CreateMode::Persistent.with_acls(self.acls())
     }
@@ -189,9 +194,9 @@ impl Names {
         if self.owned { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The name as a path, written as it is wherever ZooKeeper allows that. What it does not allow, or
-    /// what would be something else, becomes `%XX`: reading that back gives the name, so no two names
-    /// are one path.
+    /// Writes the name as a path, unchanged wherever ZooKeeper allows that. A part that it does not
+    /// allow, or that would mean something else, becomes `%XX`: reading that back gives the name, so no
+    /// two names are one path.
     fn path_of(&self, resource: &Resource) -> String {
         let mut path = String::with_capacity(resource.as_str().len());
         for (at, part) in resource.as_str().split('/').enumerate() {
@@ -221,21 +226,22 @@ impl Names {
     }
 }
 
-/// Whether ZooKeeper takes this in a path: it counts in UTF-16, and refuses surrogates and private
-/// characters.
+/// Returns `true` if ZooKeeper takes this in a path: it counts in UTF-16, and refuses surrogates and
+/// private characters.
 fn is_allowed(c: char) -> bool {
     !c.is_control() && (c <= '\u{d7ff}' || ('\u{f900}'..'\u{fff0}').contains(&c))
 }
 
-/// Bytes of a name that stand for themselves. Dots do not, because «.» and «..» are no names in ZooKeeper.
+/// Returns `true` for bytes of a name that are written unchanged. Dots are not, because "." and ".."
+/// are not names in ZooKeeper.
 fn plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'/' | b'.')
 }
 
-/// What Curator calls the nodes of a semaphore, below its own.
+/// Curator's name for the nodes of a semaphore, below its own.
 const CURATORS_LOCKS: &str = "locks";
 const CURATORS_LEASES: &str = "leases";
-/// What kazoo adds to the name of a semaphore for the node of its lock.
+/// The text that kazoo adds to the name of a semaphore for the node of its lock.
 const KAZOOS_LOCKS: &str = "-__lock__";
 /// The node that all registers are below.
 const REGISTERS: &str = ".registers";

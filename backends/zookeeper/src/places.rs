@@ -1,4 +1,5 @@
-//! What this client knows of its own claims: which node is whose, and in which session it was made.
+//! The knowledge of this client of its own claims: which node belongs to which, and in which session it
+//! was made.
 //!
 //! A claim is here from before its first request until it is known to be gone, so that an attempt whose
 //! answer did not come is never taken for one that was not made. What is here is a hint where to look,
@@ -20,7 +21,7 @@ pub(crate) struct Places(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     claims: HashMap<ClaimId, Known>,
-    /// How long the paths of the nodes of each session are together, those that may be made included.
+    /// The total length of the paths of the nodes of each session, those that may be made included.
     loads: HashMap<i64, usize>,
 }
 
@@ -28,19 +29,19 @@ struct Table {
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) resource: Resource,
-    /// In which session it stands, or was sent.
+    /// The session in which it waits or holds, or was sent.
     pub(crate) session: i64,
     pub(crate) stage: Stage,
-    /// What its node adds to what is written when the session ends.
+    /// The bytes that its node adds to what is written when the session ends.
     bytes: usize,
 }
 
-/// How far it came.
+/// The progress of a claim.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
     /// A node was asked for, in the line or as a lease; whether it was made is not known.
     Sent,
-    /// It stands in line.
+    /// It is in line.
     Stands(Own),
     /// It holds.
     Holds(Own),
@@ -63,18 +64,18 @@ impl Places {
         self.lock().claims.get(&id).cloned()
     }
 
-    /// The session that a claim stands in, or was sent in.
+    /// Returns the session that a claim is in, or was sent in.
     pub(crate) fn session(&self, id: ClaimId) -> Option<i64> {
         self.lock().claims.get(&id).map(|known| known.session)
     }
 
-    /// Whether a session has room for a node with a path of so many bytes.
+    /// Returns `true` if a session has room for a node with a path of so many bytes.
     pub(crate) fn has_room(&self, session: i64, bytes: usize) -> bool {
         self.lock().has_room(session, bytes)
     }
 
-    /// A node with a path of so many bytes is about to be asked for. `false` where the session has no
-    /// room for it: then it must not be.
+    /// Notes that a node with a path of so many bytes is about to be asked for. Returns `false` where
+    /// the session has no room for it: then it must not be.
     pub(crate) fn enter(&self, claim: &Claim, session: i64, bytes: usize) -> bool {
         let mut table = self.lock();
         // A former try of the same claim makes room for this one.
@@ -139,7 +140,7 @@ impl Table {
 }
 
 impl Known {
-    /// The node, where the claim stands or holds in this session.
+    /// Returns the node, where the claim waits or holds in this session.
     pub(crate) fn own(&self, session: i64) -> Option<&Own> {
         match &self.stage {
             Stage::Stands(own) | Stage::Holds(own) if self.session == session => Some(own),
@@ -147,7 +148,7 @@ impl Known {
         }
     }
 
-    /// The node, where the claim holds in this session.
+    /// Returns the node, where the claim holds in this session.
     pub(crate) fn held(&self, session: i64) -> Option<&Own> {
         match &self.stage {
             Stage::Holds(own) if self.session == session => Some(own),
@@ -156,8 +157,8 @@ impl Known {
     }
 }
 
-/// How long the paths of the nodes of one session may be together. Servers write them down in one go
-/// when it ends, beside little else, and read no more than 1 MiB unless they are told otherwise.
+/// The most bytes of the paths of the nodes of one session together. Servers write them down in one go
+/// when it ends, beside little else, and read no more than 1 MiB by default.
 pub(crate) const ROOM: usize = 900_000;
 
 #[cfg(test)]

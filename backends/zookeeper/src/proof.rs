@@ -1,4 +1,4 @@
-//! What a grant leaves with its holder: enough to guard his own transactions.
+//! The proof that a grant leaves with its holder: enough to guard the holder's own transactions.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::shown::Shown;
 
 /// Proof of a grant, for a `check` in a multi of one's own.
 ///
-/// The claim's node is there exactly as long as the claim, its name is never used again, and it is
-/// never written to. A multi on the same ensemble that begins with a check of this path and
+/// The claim's node exists exactly as long as the claim, its name is never used again, and it is never
+/// written to. A multi on the same ensemble that begins with a check of this path and
 /// [`version`](ZooKeeperProof::version) takes effect only if the lock is still held *at that very
 /// transaction*: no clock, no fence, no late write.
 ///
@@ -52,17 +52,17 @@ impl fmt::Debug for ZooKeeperProof {
 }
 
 impl ZooKeeperProof {
-    /// The claim's node, from ZooKeeper's own root.
+    /// Returns the claim's node, from ZooKeeper's own root.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The version of the node's data, which never changes while the claim holds.
+    /// Returns the version of the node's data, which never changes while the claim holds.
     pub fn version(&self) -> i32 {
         0
     }
 
-    /// The transaction that made the node.
+    /// Returns the transaction that made the node.
     pub fn czxid(&self) -> i64 {
         self.czxid
     }

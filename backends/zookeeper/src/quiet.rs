@@ -1,10 +1,10 @@
 //! Containers in which this client was alone: its next claim there needs no look at the line.
 //!
-//! ZooKeeper numbers the children of a node by how many were ever made in it, whatever they are. So
-//! where two claims of this client have consecutive numbers, nobody else came between them; and where
-//! the first was alone, and is known to be gone, the second is alone. A container that is made anew
-//! counts from zero, so the one that was seen is watched: its end is told before the answer to anything
-//! that was asked of its successor.
+//! ZooKeeper numbers the children of a node by how many of any kind were ever made in it. So where two
+//! claims of this client have consecutive numbers, no other claim came between them; and where the
+//! first was alone, and is known to be gone, the second is alone. A container that is made anew counts
+//! from zero, so the one that was seen is watched: its end is reported before the answer to any request
+//! about its successor.
 //!
 //! Ground rules: what is here is taken out for each use and put back by the one who used it, so that no
 //! two claims count on the same thing. A watch costs a request, so it is set where a claim was alone
@@ -23,7 +23,7 @@ use crate::watching::Watching;
 #[derive(Default)]
 pub(crate) struct Quiet(Mutex<HashMap<Resource, Alone>>);
 
-/// What is known of one.
+/// The knowledge of one container.
 enum Alone {
     /// This client was alone in it.
     Once,
@@ -37,7 +37,7 @@ pub(crate) struct Watched {
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// What a claim that is about to stand can count on.
+/// The certainty that a claim has before it is put.
 pub(crate) enum Hope {
     /// Nothing is known.
     None,
@@ -50,7 +50,7 @@ pub(crate) enum Hope {
 }
 
 impl Quiet {
-    /// What the next claim on a resource can count on, which nobody else then does.
+    /// Returns what the next claim on a resource can count on; no other claim can then.
     pub(crate) fn hope(&self, resource: &Resource, session: i64) -> Hope {
         let mut known = self.lock();
         match known.remove(resource) {
@@ -62,7 +62,7 @@ impl Quiet {
         }
     }
 
-    /// The claim of this number is alone in its container.
+    /// Notes that the claim of this number is alone in its container.
     pub(crate) fn alone(&self, resource: &Resource, number: i32, watched: Option<Watched>) {
         let alone = match watched {
             Some(watched) => Alone::Last { watched, number, gone: false },
@@ -78,7 +78,7 @@ impl Quiet {
         drop((dropped, former));
     }
 
-    /// The claim of this number is gone from the server.
+    /// Notes that the claim of this number is gone from the server.
     pub(crate) fn left(&self, resource: &Resource, left: i32) {
         if let Some(Alone::Last { number, gone, .. }) = self.lock().get_mut(resource)
             && *number == left
@@ -97,7 +97,7 @@ impl Watched {
         Watched { session, ended: Box::pin(watching.changed()) }
     }
 
-    /// Whether its end was told, by everything that the server has answered so far.
+    /// Returns `true` if its end was reported, by everything that the server has answered so far.
     pub(crate) fn is_gone(&mut self) -> bool {
         (&mut self.ended).now_or_never().is_some()
     }

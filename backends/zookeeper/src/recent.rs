@@ -17,12 +17,12 @@ use leasehold_core::Moment;
 pub(crate) struct Recent(Mutex<HashMap<String, Moment>>);
 
 impl Recent {
-    /// Whether the container was used not long ago.
+    /// Returns `true` if the container was used not long ago.
     pub(crate) fn is(&self, container: &str, now: Moment) -> bool {
         self.lock().get(container).is_some_and(|used| now.since(*used) < REST)
     }
 
-    /// A node was made in the container.
+    /// Notes that a node was made in the container.
     pub(crate) fn used(&self, container: &str, now: Moment) {
         let mut used = self.lock();
         if used.len() >= KNOWN_MAX && !used.contains_key(container) {

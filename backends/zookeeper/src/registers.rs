@@ -2,8 +2,8 @@
 //!
 //! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty
 //! register is a node without data: were it removed, a late write could mistake its successor for it.
-//! What is read comes after a `sync`, because a server may lag behind its leader. Whoever waits sets
-//! its watch together with the look.
+//! Each read comes after a `sync`, because a server may lag behind its leader. A waiter sets its watch
+//! together with the look.
 
 use async_trait::async_trait;
 use futures_util::future::join;
@@ -18,12 +18,12 @@ use crate::session::Session;
 use crate::watching::Watching;
 use crate::wire;
 
-/// What every ensemble promises.
+/// The promise of every ensemble.
 pub(crate) const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
     waiting: Waiting::Notifies,
     safety: Safety::Strict,
-    // Nodes that end by themselves are an extension that servers do not have unless they are told to.
+    // Nodes that end by themselves are an extension that servers do not have unless it is enabled.
     forgets: false,
 };
 
@@ -127,7 +127,7 @@ impl Ensemble {
         Err(Failure::unavailable("what is above a register was removed while it was made; try again"))
     }
 
-    /// What stands there, and a watch on the next state.
+    /// Returns the present value, and a watch on the next state.
     async fn watch_register(
         &self,
         session: &Session,
@@ -158,7 +158,7 @@ impl Ensemble {
     }
 }
 
-/// A register that was never written.
+/// Returns a register that was never written.
 fn nothing() -> Registered {
     Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
 }
@@ -200,10 +200,10 @@ fn cannot_read(error: Error) -> Failure {
     Failure::new(failure.kind, Effect::None, failure.detail())
 }
 
-/// What the data of a node begins with.
+/// The beginning of a node's data.
 const EMPTY: u8 = b'-';
 const FULL: u8 = b'+';
-/// Half of what servers and clients accept unless told otherwise.
+/// Half of what servers and clients accept by default.
 const MAX_BYTES: usize = 512 * 1024;
 const MAX_TRIES: u32 = 10;
 

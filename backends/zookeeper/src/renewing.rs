@@ -18,7 +18,7 @@ use crate::wire;
 impl Ensemble {
     /// Confirms the claims of a batch, in order. `limit` is when an answer would come too late.
     pub(crate) async fn confirm(&self, batch: &[Renew<'_>], limit: Duration) -> Vec<Renewal> {
-        // What is not held by this client is lost.
+        // A claim that this client does not hold is lost.
         let mut answers: Vec<Renewal> = batch.iter().map(|_| Renewal::Lost).collect();
         let mut looks: BTreeMap<i64, (Vec<usize>, Vec<String>)> = BTreeMap::new();
         for (number, renew) in batch.iter().enumerate() {
@@ -42,7 +42,7 @@ impl Ensemble {
         answers
     }
 
-    /// The session and the node of a claim that this client holds.
+    /// Returns the session and the node of a claim that this client holds.
     fn node(&self, claim: &Claim) -> Option<(i64, String)> {
         let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource)?;
         let own = known.held(known.session)?;
@@ -90,8 +90,8 @@ impl Ensemble {
     }
 }
 
-/// One request that looks at several nodes. It asks for their children, of which they have none: the
-/// shortest answer.
+/// Builds one request that looks at several nodes. It asks for their children, of which they have none:
+/// the shortest answer.
 fn look_at(
     client: &Client,
     paths: &[&str],
@@ -137,7 +137,7 @@ fn chunks<'a>(paths: &'a [&'a str]) -> Vec<&'a [&'a str]> {
 /// The most claims that one request confirms.
 pub(crate) const LOOKS_MAX: usize = 512;
 const BYTES_MAX: usize = 256 * 1024;
-/// What each path takes beside itself.
+/// The bytes that each path takes beside itself.
 const OVERHEAD: usize = 16;
 
 #[cfg(test)]

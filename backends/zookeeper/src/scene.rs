@@ -1,9 +1,9 @@
-//! All that stands at a resource: its line, and in other libraries' dialects the line for a lease of
-//! its semaphore, and the leases.
+//! The claims at a resource: its line, and in other libraries' dialects the line for a lease of its
+//! semaphore, and the leases.
 //!
-//! Pure: the children of the resource's nodes go in, as they were read one after the other. Who wants a
-//! lease moves from the line to the leases, so those are read last: whoever moved meanwhile is seen
-//! twice and kept once, and never missed.
+//! Pure: the children of the resource's nodes go in, as they were read one after the other. A claim
+//! that wants a lease moves from the line to the leases, so those are read last: a claim that moved
+//! meanwhile is seen twice and kept once, and never missed.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::line::{Line, Unreadable};
 use crate::names::Post;
 use crate::shown::Shown;
 
-/// What there is.
+/// The claims that exist.
 #[derive(Debug, Default)]
 pub(crate) struct Scene {
     pub(crate) line: Line,
@@ -34,7 +34,7 @@ pub(crate) struct Lease {
     pub(crate) id: ClaimId,
 }
 
-/// The children of one node, where it is there.
+/// The children of one node, if it exists.
 pub(crate) type Children = Option<(Vec<String>, Stat)>;
 
 impl Scene {
@@ -59,7 +59,7 @@ impl Scene {
                 Post::Leases => {
                     let (leases, others) = leases(dialect, names)?;
                     scene.leases = leases;
-                    // Where the line of the resource is at the same node.
+                    // Kazoo keeps the line of the resource at the same node.
                     if dialect == Dialect::Kazoo {
                         scene.line = Line::of(dialect, others)?;
                         scene.line.places().len() + scene.leases.len()
@@ -81,7 +81,8 @@ impl Scene {
         self.line.places().is_empty() && self.locks.places().is_empty() && self.leases.is_empty()
     }
 
-    /// All states with the same claims are one, whether the nodes that have none are there or not.
+    /// Returns the version: all states with the same claims are one, whether the nodes without claims
+    /// exist or not.
     pub(crate) fn version(&self) -> Version {
         if self.is_empty() {
             return Version("empty".to_owned());
@@ -91,7 +92,7 @@ impl Scene {
         Version(states.collect::<Vec<_>>().join("-"))
     }
 
-    /// The nodes of a claim: where they are, and what they are called.
+    /// Returns the nodes of a claim: their places, and their names.
     pub(crate) fn nodes_of(&self, id: ClaimId) -> Vec<(Post, String)> {
         let places = |post: Post, line: &Line| {
             let own = line.places().iter().filter(|place| place.id == id);
@@ -111,10 +112,10 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The leases among the children of a node, and the others.
+/// Returns the leases among the children of a node, and the others.
 ///
 /// # Errors
-/// Where a child beside Curator's leases is none: Curator would count it, whatever it is.
+/// A child beside Curator's leases that is not one: Curator would count it all the same.
 pub(crate) fn leases(dialect: Dialect, names: Vec<String>) -> Result<(Vec<Lease>, Vec<String>), Unreadable> {
     let (mut leases, mut others) = (Vec::new(), Vec::new());
     for name in names {

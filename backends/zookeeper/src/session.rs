@@ -1,7 +1,7 @@
 //! One session after the other: a session is what ZooKeeper keeps claims by, and outlives connections.
 //!
-//! Ground rules: a session that ended is never used again, and everything that was held by it is told
-//! so once. A task opens the next one; it ends when nobody is left who could ask for a session. The
+//! Ground rules: a session that ended is never used again, and everything that was held by it is
+//! notified of that once. A task opens the next one; it ends when no user of sessions is left. The
 //! client crate keeps requests while the connection is down, without a limit, so nothing is asked of it
 //! then. Each request has a limit of its own; one that was not answered in time may still be carried
 //! out.
@@ -26,14 +26,14 @@ use crate::wire;
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) id: i64,
-    /// How long the servers keep it without hearing of it, as they said.
+    /// The time for which the servers keep it without hearing of it, as they said.
     pub(crate) timeout: Duration,
     pub(crate) watches: WatchRoom,
     trigger: LossTrigger,
     signal: LossSignal,
 }
 
-/// The present session, whichever that is.
+/// The present session, replaced as sessions end.
 #[derive(Clone)]
 pub(crate) struct Sessions {
     present: watch::Receiver<Present>,
@@ -47,8 +47,8 @@ enum Present {
     Down(Failure),
 }
 
-/// What becomes of a connection to one of these servers, which the client does not tell: for the
-/// person, who has a name, a port or a server to see to.
+/// Describes what becomes of a connection to one of these servers, which the client does not report:
+/// for the person, who has a name, a port or a server to correct.
 async fn reachable(hosts: &[Host]) -> String {
     let Some(host) = hosts.first() else { return String::new() };
     let place = host.to_string();
@@ -90,8 +90,8 @@ impl Session {
     }
 
     /// Asks each server in turn. Where one was silent all of them are asked again, which the caller
-    /// limits: a server that is busy, or speaks TLS for the first time, may take longer than one that
-    /// is left for another while a session lives.
+    /// limits: a server that is busy, or speaks TLS for the first time, may take longer than a server
+    /// that is left for another while a session lives.
     async fn connect(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Client, Failure> {
         let silence = (config.session / SILENCES).max(SILENCE_MIN);
         let hosts: Vec<String> = config.hosts.iter().map(Host::to_string).collect();
@@ -110,7 +110,7 @@ impl Session {
                 Err(_) => connecting.await,
             };
             match connected.map_err(|error| wire::failure(error, "")) {
-                // Whoever is refused at once is told at once.
+                // A server that refuses at once is reported at once.
                 Err(failure) if was_silent && failure.is_transient() => {}
                 connected => return connected,
             }
@@ -122,7 +122,7 @@ impl Session {
         self.signal.clone()
     }
 
-    /// Whether requests can be sent now. A session lives on for a while without.
+    /// Returns `true` if requests can be sent now. A session outlives its connection for a while.
     pub(crate) fn is_connected(&self) -> bool {
         self.client.state() == SessionState::SyncConnected
     }
@@ -137,9 +137,9 @@ impl Session {
         state == SessionState::SyncConnected
     }
 
-    /// Waits until requests can be sent, but not beyond `limit`. The client keeps what is asked of it
-    /// while the connection is down, also what nobody waits for any more, and without a limit: so
-    /// nothing is asked of it then.
+    /// Waits until requests can be sent, but not beyond `limit`. The client keeps requests while the
+    /// connection is down, also those that have no waiter any more, and without a limit: so nothing is
+    /// asked of it then.
     pub(crate) async fn ready(&self, limit: Duration) -> Result<(), Failure> {
         match tokio::time::timeout(limit, self.connected()).await {
             Ok(true) => Ok(()),
@@ -188,7 +188,8 @@ impl Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whoever knows the password of a session can take it over, so the client itself is not shown.
+        // Any client with the password of a session can take it over, so the client itself is not
+        // shown.
         write!(f, "Session({:#x}, {:?})", self.id, self.timeout)
     }
 }
@@ -202,7 +203,8 @@ impl Sessions {
         };
         let mut first = Session::open(&config, tunnel.as_deref()).await?;
         if first.timeout != config.session {
-            // How often a client speaks is derived from what it asks for, so it asks for what it will get.
+            // The pace at which a client speaks is derived from the timeout that it asks for, so it
+            // asks for what it will get.
             config.session = first.timeout;
             first = Session::open(&config, tunnel.as_deref()).await?;
         }
@@ -212,7 +214,7 @@ impl Sessions {
         Ok((Sessions { present, tunnel }, first))
     }
 
-    /// Where the servers are reached from here, in the order of the URL.
+    /// Returns the addresses of the servers from here, in the order of the URL.
     pub(crate) fn addresses(&self, config: &ZooKeeperConfig) -> Vec<String> {
         match &self.tunnel {
             Some(tunnel) => tunnel.connect_string().split(',').map(str::to_owned).collect(),
@@ -220,12 +222,12 @@ impl Sessions {
         }
     }
 
-    /// The present session, where there is one.
+    /// Returns the present session, if one is open.
     pub(crate) fn open(&self) -> Option<Arc<Session>> {
         self.present.borrow().usable().cloned()
     }
 
-    /// The present session, connected; waits for that, but not beyond `limit`.
+    /// Returns the present session, connected; waits for that, but not beyond `limit`.
     pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<Session>, Failure> {
         // Nearly always there is nothing to wait for.
         if let Some(session) = self.open().filter(|session| session.is_connected()) {
@@ -256,8 +258,8 @@ impl Sessions {
 }
 
 impl Present {
-    /// The session on which requests may be sent: not from the very moment at which the client has seen
-    /// its end.
+    /// Returns the session on which requests may be sent: not from the very moment at which the client
+    /// has seen its end.
     fn usable(&self) -> Option<&Arc<Session>> {
         match self {
             Present::Open(session) if !session.client.state().is_terminated() => Some(session),
@@ -318,9 +320,9 @@ async fn keep(
     }
 }
 
-/// How long it takes at most to find out why there is no session.
+/// The longest time that finding out why no session is open may take.
 const GLANCE: Duration = Duration::from_millis(500);
-/// What ZooKeeper compares with every version.
+/// The version that ZooKeeper takes for every version.
 const ANY_VERSION: i32 = -1;
 /// A server that is silent for this part of the session's timeout is left for another. Pings follow
 /// from it, more than twice as often. It leaves time to confirm, elsewhere and before validity ends,

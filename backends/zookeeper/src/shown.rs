@@ -1,5 +1,5 @@
-//! What of a node's name may be shown. An id is the secret that ends its claim, and it is part of the
-//! name of its node.
+//! The part of a node's name that may be shown. An id is the secret that ends its claim, and it is part
+//! of the name of its node.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// Where the first id is: 32 hexadecimal digits, in one piece or with hyphens between them as in a UUID.
+/// Finds the first id: 32 hexadecimal digits, in one piece or with hyphens between them as in a UUID.
 fn id_in(text: &str) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let id_at = |begin: usize| {

@@ -2,11 +2,11 @@
 //! through TLS.
 //!
 //! Ground rules: the client crate opens plain TCP connections only, unless it brings a cryptographic
-//! provider of its own. So it is sent to loopback ports, and whoever connects there is carried to the
-//! server only if the connection is *this process's own*, since the other end trusts the certificate
-//! that is shown for it. Nothing is read or changed on the way; a connection ends on both sides when it
-//! ends on one. A connection that is under way does not end with the tunnel, so that the client can
-//! still say that it ends its session.
+//! provider of its own. So it is sent to loopback ports, and a connection there is carried to the
+//! server only if it is *this process's own*, since the other end trusts the certificate that is shown
+//! for it. Nothing is read or changed on the way; a connection ends on both sides when it ends on one.
+//! A connection that is under way does not end with the tunnel, so that the client can still say that
+//! it ends its session.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Where the client crate is sent to, instead of the servers. It takes no new connections once it is dropped.
+/// A tunnel that the client crate connects to, instead of the servers. It takes no new connections once
+/// it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     doors: Vec<SocketAddr>,
@@ -33,17 +34,17 @@ pub(crate) struct Tunnel {
 type Trouble = Arc<Mutex<Option<String>>>;
 
 impl Tunnel {
-    /// Opens a door for each server, which is given up when it is not reached within `limit`.
+    /// Opens a door for each server, and fails when one is not reached within `limit`.
     ///
     /// # Errors
     /// `Invalid` where the files of TLS cannot be used, `Unavailable` where this machine gives no port.
     pub(crate) async fn open(hosts: &[Host], files: &TlsFiles, limit: Duration) -> Result<Tunnel, Failure> {
         if !cfg!(target_os = "linux") {
-            // Nobody could tell whose a connection to the loopback port is.
+            // The owner of a connection to the loopback port could not be known.
             let text = "TLS to ZooKeeper works on Linux only: write zk://, and encrypt below it";
             return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
         }
-        // Read again for each connection; this one tells of mistakes at once.
+        // The files are read again for each connection; this one reports mistakes at once.
         client_settings(files)?;
         let trouble = Trouble::default();
         let (mut doors, mut tasks) = (Vec::new(), Vec::new());
@@ -57,13 +58,13 @@ impl Tunnel {
         Ok(Tunnel { doors, tasks, trouble })
     }
 
-    /// The servers as ZooKeeper's clients write them.
+    /// Returns the servers as ZooKeeper's clients write them.
     pub(crate) fn connect_string(&self) -> String {
         let doors: Vec<String> = self.doors.iter().map(SocketAddr::to_string).collect();
         doors.join(",")
     }
 
-    /// Why the last connection came to nothing; empty where none did.
+    /// Returns why the last connection came to nothing; empty where none did.
     pub(crate) fn trouble(&self) -> String {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.as_ref().map(|text| format!(": {text}")).unwrap_or_default()
@@ -131,7 +132,7 @@ async fn reach(near: &TcpStream, from: SocketAddr, host: &Host, files: TlsFiles)
 async fn carry(near: TcpStream, far: Far) {
     let (mut near_read, mut near_write) = near.into_split();
     let (mut far_read, mut far_write) = tokio::io::split(far);
-    // How it ends is seen by the client and by the server, by an end of their connections.
+    // The client and the server see how it ends, by the end of their connections.
     tokio::select! {
         _ = tokio::io::copy(&mut near_read, &mut far_write) => {
             let _ = tokio::time::timeout(FAREWELL, far_write.shutdown()).await;
@@ -142,9 +143,9 @@ async fn carry(near: TcpStream, far: Far) {
     }
 }
 
-/// Whether the connection that comes `from` there to this `door` has its other end in this process, by
-/// the kernel's table of connections and the table of what this process has open. Where they cannot be
-/// read it is not.
+/// Returns `true` if the connection that comes `from` there to this `door` has its other end in this
+/// process, by the kernel's table of connections and the table of what this process has open. Returns
+/// `false` where they cannot be read.
 fn is_own(from: SocketAddr, door: SocketAddr) -> bool {
     let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return false };
     let Some(inode) = inode_of(&table, from, door) else { return false };
@@ -154,7 +155,8 @@ fn is_own(from: SocketAddr, door: SocketAddr) -> bool {
         .any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == &*socket))
 }
 
-/// The inode of the socket whose own end is `from` and whose other end is `door`, in the kernel's table.
+/// Returns the inode of the socket whose own end is `from` and whose other end is `door`, in the
+/// kernel's table.
 fn inode_of(table: &str, from: SocketAddr, door: SocketAddr) -> Option<u64> {
     let written = |addr: SocketAddr| match addr {
         SocketAddr::V4(addr) => {
@@ -173,7 +175,7 @@ fn inode_of(table: &str, from: SocketAddr, door: SocketAddr) -> Option<u64> {
 type Far = TlsStream<TcpStream>;
 
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the goodbye to one side may take when the other has gone.
+/// The time that the goodbye to one side may take when the other has gone.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

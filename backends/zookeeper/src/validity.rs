@@ -1,23 +1,23 @@
 //! For how long a holder may count on its claim after a confirmed renewal.
 //!
 //! The leader counts a session's timeout from when it last heard of the session, and that is earlier
-//! than the renewal: a server tells its leader twice a tick of whom it has heard, and the client is
-//! silent for up to a quarter of the timeout. So three quarters of the timeout are left, less half a
-//! tick; and never more than half of the timeout is counted on, which is the same where a session is
-//! two ticks long. Servers give shorter ones only where `minSessionTimeout` is set so.
+//! than the renewal: twice a tick a server reports to its leader the sessions that it has heard of, and
+//! the client is silent for up to a quarter of the timeout. So three quarters of the timeout are left,
+//! less half a tick; and never more than half of the timeout is counted on, which is the same where a
+//! session is two ticks long. Servers give shorter ones only where `minSessionTimeout` is set so.
 
 use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-/// How an ensemble counts the sessions of one client.
+/// The counting of the sessions of one client by an ensemble.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Validity {
-    /// How long the servers keep a session that they do not hear of.
+    /// The time for which the servers keep a session that they do not hear of.
     pub(crate) session: Duration,
-    /// How long their tick is, where they say so.
+    /// The length of their tick, where they say so.
     pub(crate) tick: Option<Duration>,
-    /// How long a holder may count on its claim.
+    /// The time for which a holder may count on its claim.
     pub(crate) valid: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Validity {
         Err(Failure::new(FailureKind::Invalid, Effect::None, text))
     }
 
-    /// Whether longer sessions would be counted on for a larger part.
+    /// Returns `true` if longer sessions would be counted on for a larger part.
     pub(crate) fn is_curtailed(&self) -> bool {
         self.valid < self.session / 2
     }
@@ -77,8 +77,8 @@ mod tests {
         assert_eq!(millis(1000, None), None);
     }
 
-    /// The leader last heard of the session half a tick and one pause of the client before the renewal
-    /// was agreed to.
+    /// Assumes that the leader last heard of the session half a tick and one pause of the client before
+    /// the renewal was agreed to.
     #[test]
     fn nobody_counts_on_a_session_that_has_ended() {
         for session in (1000..=60_000).step_by(125) {

@@ -1,10 +1,10 @@
 //! Taking a place in the line, looking whether it holds, and sleeping until that can have changed.
 //!
 //! Ground rules: a grant is counted from before a request that a quorum agreed to, never from a read
-//! alone: a server that lost its leader goes on answering reads. A node counts as the claim's own only
-//! if the present session owns it; one of another session dies with that, whatever its name says.
-//! Whoever sleeps has seen, *after* its watch was set, that what it watches is still there. A look is
-//! left out only where [`crate::quiet`] shows what it would find.
+//! alone: a server that lost its leader still answers reads. A node counts as the claim's own only if
+//! the present session owns it; one of another session dies with that session, even under the same
+//! name. A waiter that sleeps has seen, *after* its watch was set, that what it watches still exists. A
+//! look is left out only where [`crate::quiet`] shows what it would find.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +26,18 @@ use crate::session::Session;
 use crate::watching::Watching;
 use crate::wire;
 
-/// What one look found.
+/// The findings of one look.
 pub(crate) enum Look {
     Admitted(Grant),
-    /// It stands here, and has to wait.
+    /// It is in line here, and has to wait.
     Blocked(Line, usize, Own),
-    /// It stands first of those who want a lease, and all are given to so many.
+    /// It is the first of those that want a lease, and all leases are given to so many.
     Full(usize, Own),
     /// It has no place, and would not be admitted behind so many.
     Refused(usize),
     /// It has no node: somebody ended it, or its session did, or the session had no room for one.
     Gone,
-    /// What it needs was made, or changed under its eyes: it has to look again.
+    /// A node that it needs was made, or changed during the look: it has to look again.
     Again,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Look {
 pub(crate) type Seen = (Line, Stat);
 
 impl Ensemble {
-    /// One step towards holding the claim, for as long as patience lasts.
+    /// Takes one step towards holding the claim, for as long as patience lasts.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.names.check(claim.share)?;
         let mut passing = None;
@@ -67,7 +67,8 @@ impl Ensemble {
                         true if own.post == Post::Locks
                             && self.has_room_behind(&session, claim, index).await? =>
                         {
-                            // Who looks once does not find it busy because others are just on their way in.
+                            // A claim that looks once does not find it busy because others are just on
+                            // their way in.
                             let until = *passing.get_or_insert_with(|| patience.now().after(PASSING));
                             asleep(blockers.await?, tokio::time::sleep(patience.now().until(until))).await
                         }
@@ -90,10 +91,10 @@ impl Ensemble {
         Ok(busy(0))
     }
 
-    /// The session that the claim is in, or one that has room for it.
+    /// Returns the session that the claim is in, or one that has room for it.
     async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>, Failure> {
         let known = self.places.get(claim.id);
-        // What was asked for may be there.
+        // The node that was asked for may exist.
         let effect = match known.as_ref().map(|known| &known.stage) {
             None | Some(Stage::Ends) => Effect::None,
             Some(_) => Effect::Unknown,
@@ -110,7 +111,7 @@ impl Ensemble {
         ready.await.map_err(|failure: Failure| Failure::new(failure.kind, effect, failure.detail()))
     }
 
-    /// What the node of a claim adds to what the servers write when its session ends.
+    /// Returns what the node of a claim adds to what the servers write when its session ends.
     fn bytes_of(&self, claim: &Claim) -> usize {
         // One that wants a lease of a semaphore moves from one node to another; it has one at a time.
         let posts = [self.names.line_of(claim.share), Post::Leases];
@@ -160,7 +161,7 @@ impl Ensemble {
         Ok(self.judge(session, claim, own, seen, asked_at))
     }
 
-    /// What the line means for the claim whose node is `own`.
+    /// Decides what the line means for the claim whose node is `own`.
     fn judge(
         &self,
         session: &Session,
@@ -180,7 +181,7 @@ impl Ensemble {
         Look::Admitted(self.grant(session, claim, own, asked_at))
     }
 
-    /// The claim holds by its node `own`, as the ensemble agreed after `asked_at`.
+    /// Builds the grant: the claim holds by its node `own`, as the ensemble agreed after `asked_at`.
     pub(crate) fn grant(&self, session: &Session, claim: &Claim, own: Own, asked_at: Moment) -> Grant {
         let path = self.path(claim, &own);
         let fence = Fence::new(0, own.czxid.cast_unsigned(), 0);
@@ -214,7 +215,7 @@ impl Ensemble {
             if !self.places.enter(claim, session.id, bytes) {
                 return Ok(None);
             }
-            // Where it is there already, that is no error; why it cannot be made is found out where it
+            // If it exists already, that is not an error; why it cannot be made is found out where it
             // is missing.
             let made = makes.then(|| session.client.create(&container, b"", &above));
             let create = session.client.create(&path, data.as_bytes(), &options);
@@ -236,7 +237,7 @@ impl Ensemble {
                 Err(Error::NoNode) => {
                     hope = Hope::None;
                     self.places.forget(claim.id);
-                    // Where it was tried already, what is above it is missing.
+                    // If it was tried already, the node above it is missing.
                     if makes || self.names.dialect() == Dialect::Kazoo {
                         self.make_all(session, &container, b"", &above).await?;
                     }
@@ -261,7 +262,7 @@ impl Ensemble {
                     }
                     return match self.line_of_newcomer(session, claim, &own, hope, listed).await {
                         Ok(line) => Ok(Some((own, line))),
-                        // The place is there and known; it may even hold.
+                        // The place exists and is known; it may even hold.
                         Err(failure) => Err(Failure::new(failure.kind, Effect::Unknown, failure.detail())),
                     };
                 }
@@ -271,7 +272,8 @@ impl Ensemble {
         Err(Failure::unavailable("the container of a resource was removed again and again while it was used"))
     }
 
-    /// The line of a claim that has just taken its place, and what was asked together with that.
+    /// Returns the line of a claim that has just taken its place, and what was asked together with
+    /// that.
     async fn line_of_newcomer(
         &self,
         session: &Session,
@@ -325,7 +327,8 @@ impl Ensemble {
                 Some(stat) if stat.ephemeral_owner == session.id && found.is_none() => {
                     found = Some(Own { post, name, czxid: stat.czxid });
                 }
-                // It belongs to a session that is dying, or is one too many: nobody may believe in it.
+                // It belongs to a session that is dying, or is one too many: it must not be believed
+                // in.
                 Some(_) => drop(self.delete(session, &path).await?),
                 None => {}
             }
@@ -337,14 +340,15 @@ impl Ensemble {
         Ok(found)
     }
 
-    /// The line, together with the proof that the ensemble still had this session when it was asked.
+    /// Returns the line, together with the proof that the ensemble still had this session when it was
+    /// asked.
     async fn proven_line(&self, session: &Session, resource: &Resource) -> Result<Option<Seen>, Failure> {
         let proof = session.prove(self.names.root()).map_err(cannot_look)?;
         self.line_after(session, resource, Post::Line, proof).await
     }
 
-    /// The line as it is now: the leader is asked first, in the same breath, so that what this server
-    /// answers is not old.
+    /// Returns the line as it is now: the leader is asked first, in the same breath, so that the answer
+    /// of this server is not old.
     pub(crate) async fn line_now(
         &self,
         session: &Session,
@@ -355,8 +359,8 @@ impl Ensemble {
         self.line_after(session, resource, post, synced).await
     }
 
-    /// The line after what is answered `first`. Both leave together: a session's requests are answered
-    /// in order.
+    /// Returns the line after what is answered `first`. Both leave together: a session's requests are
+    /// answered in order.
     async fn line_after(
         &self,
         session: &Session,
@@ -379,7 +383,7 @@ impl Ensemble {
         }
     }
 
-    /// What ends when the claim may be admitted; nothing where that is so already.
+    /// Returns what ends when the claim may be admitted; nothing where that is so already.
     async fn blockers(
         &self,
         session: &Session,
@@ -462,12 +466,12 @@ pub(crate) fn cannot_look(error: Error) -> Failure {
     wire::failure(error, "cannot look at the line")
 }
 
-/// The most looks in one step: each follows a change in the line ahead, and there are no more in a full one.
+/// The most looks in one step: each follows a change in the line ahead, and a full line has no more.
 const MAX_LOOKS: usize = 10_000;
 /// For how long one that only looks waits for those who are on their way in before it.
 const PASSING: Duration = Duration::from_millis(500);
-/// What a path has beside the container's and the child's own name: a slash, the number that the server
-/// adds, and its length.
+/// The bytes that a path has beside the container's and the child's own name: a slash, the number that
+/// the server adds, and its length.
 const SEQUENCE: usize = 1 + 10 + 4;
-/// How often a container may vanish between its making and its first child.
+/// The number of times that a container may vanish between its making and its first child.
 const MAX_PARENTS: usize = 8;

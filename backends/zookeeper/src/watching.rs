@@ -15,17 +15,17 @@ use zookeeper_client::{Error, OneshotWatcher, Stat};
 
 use crate::session::Session;
 
-/// How many bytes the paths of the watches of one session may still take.
+/// The bytes that the paths of the watches of one session may still take.
 pub(crate) struct WatchRoom {
     free: Arc<Semaphore>,
     /// One after the other of those without a watch looks again.
     looks: Arc<Mutex<()>>,
 }
 
-/// What ends when there may be something new.
+/// A watch or a pause, which ends when there may be something new.
 pub(crate) enum Watching {
     Watch(OneshotWatcher, OwnedSemaphorePermit),
-    /// There was no room for a watch.
+    /// A watch did not have room.
     Pause(Arc<Mutex<()>>),
 }
 
@@ -38,7 +38,7 @@ impl WatchRoom {
         self.free.clone().try_acquire_many_owned(u32::try_from(path.len()).ok()?).ok()
     }
 
-    /// Room for a watch that nobody waits for: half of all is left to those who wait.
+    /// Takes room for a watch without a waiter: half of all is left to waiters.
     pub(crate) fn take_spare(&self, path: &str) -> Option<OwnedSemaphorePermit> {
         (self.free.available_permits() > ROOM / 2).then(|| self.take(path)).flatten()
     }
@@ -63,7 +63,7 @@ impl Watching {
 }
 
 impl Session {
-    /// The children of a node, and a watch on their next change.
+    /// Returns the children of a node, and a watch on their next change.
     pub(crate) async fn watch_children(
         &self,
         path: &str,
@@ -77,7 +77,7 @@ impl Session {
         Ok((names, stat, Watching::Watch(watcher, room)))
     }
 
-    /// Whether a node is there, and a watch on its next change, making or end.
+    /// Returns whether a node exists, and a watch on its next change, making or end.
     pub(crate) async fn watch_stat(
         &self,
         path: &str,
@@ -90,7 +90,7 @@ impl Session {
         Ok((stat, Watching::Watch(watcher, room)))
     }
 
-    /// The data of a node, and a watch on its next change.
+    /// Returns the data of a node, and a watch on its next change.
     pub(crate) async fn watch_data(
         &self,
         path: &str,
@@ -105,12 +105,12 @@ impl Session {
     }
 }
 
-/// What the client crate puts in one request, less some for watches that were given up and are not yet
-/// removed.
+/// The bytes that the client crate puts in one request, less some for watches that were dropped and are
+/// not yet removed.
 const ROOM: usize = 120 * 1024;
 /// For how long one waits without a watch, at least.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What is between two looks of those who have no watch, so that thousands of them do not keep the
+/// The pause between two looks of claims without a watch, so that thousands of them do not keep the
 /// servers busy.
 const BETWEEN: Duration = Duration::from_millis(1);
 

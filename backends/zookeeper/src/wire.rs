@@ -1,4 +1,4 @@
-//! What ZooKeeper's data and errors mean.
+//! The meaning of ZooKeeper's data and errors.
 //!
 //! A claim is an ephemeral child of its resource's container; the child's data is the claim's note.
 //! Nothing is ever changed after its creation, so each node keeps version 0.
@@ -10,14 +10,14 @@ use crate::dialect::Dialect;
 use crate::line::Unreadable;
 use crate::names::Post;
 
-/// The note of a claim, from its node's data.
+/// Reads the note of a claim, from its node's data.
 pub(crate) fn read_note(data: &[u8]) -> Note {
     Note::clipped(&String::from_utf8_lossy(data))
 }
 
-/// The data of a claim's node: its note. No node of Curator's semaphores says how many permits there
-/// are, so where one of ours is first in line for a lease, or has one, a line before the note says
-/// that.
+/// Writes the data of a claim's node: its note. No node of Curator's semaphores says how many permits
+/// there are, so where one of ours is first in line for a lease, or has one, a line before the note
+/// says that.
 pub(crate) fn data(dialect: Dialect, post: Post, claim: &Claim) -> String {
     let note = claim.note.as_str();
     match (dialect, post) {
@@ -26,7 +26,7 @@ pub(crate) fn data(dialect: Dialect, post: Post, claim: &Claim) -> String {
     }
 }
 
-/// What such data says: the share where it is there, and the note.
+/// Reads such data: the share if it is present, and the note.
 pub(crate) fn read_permit(data: &[u8]) -> (Option<Share>, Note) {
     let read = || {
         let (share, note) = std::str::from_utf8(data).ok()?.split_once('\n')?;
@@ -36,12 +36,13 @@ pub(crate) fn read_permit(data: &[u8]) -> (Option<Share>, Note) {
     read().map_or_else(|| (None, read_note(data)), |(share, note)| (Some(share), note))
 }
 
-/// How many leases kazoo's semaphore has, from the data of its node; `None` where it does not say.
+/// Reads how many leases kazoo's semaphore has, from the data of its node; `None` where it does not
+/// say.
 pub(crate) fn read_capacity(data: &[u8]) -> Option<u32> {
     std::str::from_utf8(data).ok()?.trim().parse().ok()
 }
 
-/// What an error of the client means, for someone who was `doing` this.
+/// Explains an error of the client to someone who was `doing` this.
 pub(crate) fn failure(error: Error, doing: &str) -> Failure {
     use Effect::{None, Unknown};
     use FailureKind::{Denied, Foreign, Invalid, Unavailable, Unsupported};
@@ -63,7 +64,7 @@ pub(crate) fn failure(error: Error, doing: &str) -> Failure {
     Failure::new(kind, effect, format!("{doing}: {error}; {advice}")).because(error)
 }
 
-/// The children of a resource's container are no line.
+/// Explains that the children of a resource's container do not form a line.
 pub(crate) fn unreadable(resource: &Resource, why: &Unreadable) -> Failure {
     let text = format!("the line of {resource:?} {why}");
     Failure::new(FailureKind::Foreign, Effect::None, text)

@@ -1,7 +1,7 @@
 //! ZooKeeper's four-letter words: what a single server says of itself, over a connection of its own and
 //! without a session.
 //!
-//! Servers allow `srvr` unless they are told not to, and the others only if they are told to.
+//! Servers allow `srvr` by default, and the others only if they are configured to.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// What one server says of itself.
+/// The answer of one server about itself.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Word {
     /// It serves.
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(read_tick("conf is not executed because it is not in the whitelist.\n"), None);
     }
 
-    /// Three servers of which one hangs, and two that may not say their tick.
+    /// Starts three servers, of which one hangs, and two may not say their tick.
     #[tokio::test]
     async fn a_server_that_hangs_keeps_nobody_waiting_for_the_tick() {
         let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(tick(&addresses, limit).await, Some(Duration::from_secs(3)));
     }
 
-    /// A server that answers everybody alike, at the address that is returned.
+    /// Starts a server that answers all clients alike, and returns its address.
     async fn answers(answer: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
