@@ -1,4 +1,4 @@
-//! How to get again what was given back.
+//! Re-acquires a lock that was released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Guard;
 use crate::engine::{Engine, Manner, Owner, Wait, Want};
 use crate::error::{Error, Result};
 
-/// What a lock was asked for with, besides what its claim says.
+/// The settings of a lock, besides those that are part of its claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(super) max_hold: Option<Duration>,
@@ -19,7 +19,7 @@ pub(crate) struct Terms {
     pub(super) owner: Option<Owner>,
 }
 
-/// A lock that was held, to be asked for again.
+/// A lock that was held, to be acquired again.
 #[derive(Debug)]
 pub(crate) struct Again {
     engine: Arc<Engine>,
@@ -32,7 +32,7 @@ impl Again {
         let want = Want {
             resource: claim.resource.clone(),
             share: claim.share,
-            // The store was asked for both together.
+            // The request to the store had both together.
             ttl: claim.ttl.saturating_sub(terms.quiet),
             quiet: terms.quiet,
             max_hold: terms.max_hold,
@@ -41,10 +41,10 @@ impl Again {
         Again { engine, want, terms }
     }
 
-    /// Waits in line for it.
+    /// Waits in the queue for the lock.
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind.
+    /// If the future is dropped, nothing is left behind.
     pub(crate) async fn lock(&self) -> Result<Guard> {
         let owner = self.terms.owner.as_ref();
         match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.manner).await? {

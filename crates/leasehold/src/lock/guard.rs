@@ -1,4 +1,4 @@
-//! What the user holds.
+//! The guard: a lock that the user holds.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,25 +10,26 @@ use super::run::while_held;
 use crate::engine::{Hold, HoldHandle, Released, State};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A lock that is held: valid, then perhaps suspect, then perhaps lost.
+/// A lock that is held: it is valid, may become suspect, and may end lost.
 ///
 /// # Promises
-/// It is lost, by [`Guard::lost`], [`Guard::check`] and [`Guard::run`] alike, before the server could grant the lock
-/// to somebody else: by the clock of this machine, counted from before the request that was granted, whatever the
-/// network says. A process that was stopped past its lease sees the loss before anything else. These three need neither the
-/// runtime of the client nor its tasks to tell of the end of a lease. Dropping the guard never blocks and never forgets: the lock
-/// is given back in the background.
+/// The guard is lost, by [`Guard::lost`], [`Guard::check`] and [`Guard::run`] alike, before the server
+/// can grant the lock to another client: by the clock of this machine, measured from before the granted
+/// request was sent, even if the network fails. A process that was stopped past its lease sees the loss
+/// before anything else. These three need neither the runtime of the client nor its tasks to report the
+/// end of a lease. Dropping the guard never blocks, and always releases the lock in the background.
 ///
 /// # Does not promise
-/// That a loss interrupts what is running outside [`Guard::run`], or a write that has left the process already. Fencing
-/// only the writes still loses updates; open the resource with the fence before the first read, see
-/// [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
+/// That a loss interrupts code outside [`Guard::run`], or a write that has left the process already.
+/// Fencing only the writes still loses updates; open the resource with the fence before the first read,
+/// see [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
 ///
-/// That a lease is renewed while nothing drives the [runtime of the client](crate::Leasehold#runtime), such as a `current_thread`
-/// runtime between two `block_on`.
+/// That a lease is renewed while nothing drives the [runtime of the client](crate::Leasehold#runtime),
+/// such as a `current_thread` runtime between two calls of `block_on`.
 ///
-/// Dropped after the runtime of its client has ended, the lock is not given back. It ends with its ttl; where the store watches a
-/// process or a connection instead, such as files, with that one or with the client.
+/// If the guard is dropped after the runtime of its client has ended, the lock is not released. It ends
+/// with its ttl, or, if the store watches a process or a connection instead, as files do, with that
+/// process or connection, or with the client.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -62,10 +63,11 @@ impl Guard {
         Guard { hold, terms }
     }
 
-    /// How to get it again, on the same terms, after it was given back.
+    /// Returns the lock with its settings, to be acquired again after it was released.
     ///
     /// # Errors
-    /// `Invalid` where others would still hold it then: those beside whom it is shared, or the same owner.
+    /// `Invalid` if the lock would still be held then: by the other holders of a shared lock, or by the
+    /// same owner.
     pub(crate) fn again(&self, op: &'static str) -> Result<Again> {
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
         if !self.share().is_exclusive() {
@@ -78,7 +80,7 @@ impl Guard {
         Ok(Again::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
     }
 
-    /// The hold, where nobody else has it, to be ended otherwise than by giving it back.
+    /// Returns the hold if no other guard shares it, to be ended without a release.
     pub(super) fn into_hold(self) -> Option<Hold> {
         self.hold.into_hold()
     }
@@ -87,43 +89,45 @@ impl Guard {
         &self.hold
     }
 
-    /// The number that rises with every grant of this resource; `None` where the backend has none.
+    /// Returns the number that rises with every grant of this resource; `None` if the backend has none.
     ///
-    /// Demand it with [`Lock::fenced`](crate::Lock::fenced), and it is there.
+    /// To be sure that there is a fence, require it with [`Lock::fenced`](crate::Lock::fenced).
     pub fn fence(&self) -> Option<Fence> {
         self.hold().fence()
     }
 
-    /// What is held.
+    /// Returns the resource that is held.
     pub fn resource(&self) -> &Resource {
         &self.hold().held().claim.resource
     }
 
-    /// How much of it is held.
+    /// Returns the share that is held.
     pub fn share(&self) -> Share {
         self.hold().held().claim.share
     }
 
-    /// What the backend keeps with the grant, for those who know its type.
+    /// Returns what the backend keeps with the grant, for callers that know its type.
     ///
-    /// A condition that is made of it holds for as long as the claim does, so from here on the claim stays with this guard: its
-    /// release goes to the server, and the next task of this process is granted another claim; and it cannot be
-    /// [handed off](Guard::hand_off). An empty proof changes nothing.
+    /// A condition made of the proof holds for as long as the claim does, so after this call the claim
+    /// stays with this guard: its release goes to the server, the next task of this process is granted
+    /// another claim, and the lock cannot be [handed off](Guard::hand_off). An empty proof changes
+    /// nothing.
     pub fn proof(&self) -> &Proof {
         self.hold().proof()
     }
 
-    /// A public name of this hold: the same for everybody who holds it by re-entering, of no use to end it.
+    /// Returns a public name of this hold: the same for every guard that holds it by re-entering. It
+    /// cannot be used to end the hold.
     pub fn tag(&self) -> String {
         self.hold().held().claim.id.tag()
     }
 
-    /// How sure one may be to hold it, by the clock, now.
+    /// Returns how certain it is, by the clock, that the lock is held now.
     pub fn state(&self) -> State {
         self.hold().held().state()
     }
 
-    /// Whether it is still held, by the clock, now.
+    /// Checks, by the clock, that the lock is still held now.
     ///
     /// # Errors
     /// `Lost`, with the cause.
@@ -134,7 +138,7 @@ impl Guard {
         }
     }
 
-    /// Why it is lost, where it is.
+    /// Returns the cause of the loss, if the lock is lost.
     pub(crate) fn cause(&self) -> Option<LossCause> {
         match self.state() {
             State::Lost(cause) => Some(cause),
@@ -142,13 +146,14 @@ impl Guard {
         }
     }
 
-    /// For how long it is held without another renewal: zero when it is lost, `Duration::MAX` where a session keeps it.
+    /// Returns the time for which the lock is held without another renewal: zero when it is lost,
+    /// `Duration::MAX` where a session keeps it alive.
     pub fn remaining(&self) -> Duration {
         self.hold().held().remaining()
     }
 
-    /// Waits until it is lost; for ever where it never is. It works under any executor, and although nothing drives the runtime
-    /// of the client.
+    /// Waits until the lock is lost; for ever if it never is. It works under any executor, even while
+    /// nothing drives the runtime of the client.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -159,12 +164,13 @@ impl Guard {
         self.hold().held().watch().lost().await
     }
 
-    /// How it ends: lost, or given back (`None`). It does not keep the lock held.
+    /// Resolves when the hold ends: lost with a cause, or released (`None`). It does not keep the lock
+    /// held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         self.hold().ending()
     }
 
-    /// Waits until the state is another one than `seen`.
+    /// Waits until the state differs from `seen`.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -174,41 +180,43 @@ impl Guard {
 
     /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost.
     ///
-    /// The clock is read before `work` gets to run, each time, so a process that wakes up after its lease does nothing more.
+    /// The clock is read before each poll of `work`, so a process that wakes up after its lease does
+    /// nothing more.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`; the lock stays held.
     ///
     /// # Errors
-    /// `Lost` where the lock was lost before `work` was done, even in its last step.
+    /// `Lost` if the lock was lost before `work` was done, even in its last step.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let check = || self.cause();
         let done = while_held(check, self.lost(), work).await;
         done.map_err(|cause| Error::lost("run", cause, self.resource()))
     }
 
-    /// Leaves it to its lease: neither renewed nor given back, it ends on the server when its ttl is over. `false` where it
-    /// had been given back before, or is held by somebody else as well.
+    /// Leaves the lock to its lease: neither renewed nor released, it ends on the server when its ttl
+    /// is over. Returns `false` if it had been released before, or if another guard holds it as well.
     pub(crate) fn spend(self) -> bool {
         self.into_hold().is_some_and(Hold::spend)
     }
 
-    /// Gives the lock back and waits until that is confirmed; before that, until it was held
-    /// [as long as it had to be](crate::Lock::at_least).
+    /// Releases the lock and waits until that is confirmed. Before that, it waits until the lock was
+    /// held [as long as it had to be](crate::Lock::at_least).
     ///
-    /// Where another guard of the same [`Owner`](crate::Owner) still holds it, this gives back only this one.
+    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, this ends only this
+    /// guard.
     ///
     /// # Cancel safety
-    /// The lock is given back even where the future is dropped.
+    /// The lock is released even if the future is dropped.
     ///
     /// # Errors
-    /// `Lost` where it had been lost before: what was done under it may not have been alone. `OutcomeUnknown` where the
-    /// server did not answer for as long as the lease could last.
+    /// `Lost` if it had been lost before: the work under it may have overlapped with that of another
+    /// holder. `OutcomeUnknown` if the server did not answer for as long as the lease could last.
     pub async fn release(self) -> Result<()> {
         let resource = self.resource().clone();
         match self.hold.give_back().await {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
-            // Where it is `None`, another guard of the same owner is still there.
+            // If it is `None`, another guard of the same owner is still there.
             (_, None | Some(Released::Freed)) => Ok(()),
             (_, Some(Released::Gone)) => Err(Error::lost("release", LossCause::Gone, &resource)),
             (_, Some(Released::Unknown(failure))) => {

@@ -1,8 +1,9 @@
-//! A held lock that goes on in another process.
+//! Continues a held lock in another process.
 //!
-//! Ground rules: who may go on with it is noted beside the lock, under a number that only the token has; of all who say it one
-//! is let. It ends where it was held after it is offered and before the token is given out, so whatever step is the last one that
-//! is done, at most one holds it, and where nobody does it ends with its lease.
+//! Ground rules: the right to continue the claim is noted beside the lock, under a number that only the
+//! token has; one of all processes that present it succeeds. The old holder ends after the claim is
+//! offered and before the token is returned. So whichever step is the last one done, at most one
+//! process holds it, and if none does, it ends with its lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,10 +16,10 @@ use super::{Guard, Lock};
 use crate::engine::{Resumption, random};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The right to go on with a lock that somebody has held, from [`Guard::hand_off`].
+/// The right to continue a lock that another process has held, from [`Guard::hand_off`].
 ///
-/// Its text, from [`ToString`] and read by [`FromStr`], goes to another process by whatever way is private: a pipe, a file, an
-/// inherited variable.
+/// Its text, from [`ToString`] and parsed by [`FromStr`], goes to another process by any private
+/// channel: a pipe, a file, an inherited variable.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -39,12 +40,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 ///
 /// # Promises
-/// It is good once, and for [`Handover::lasts`]: for that time nobody else is granted the lock. Of several who take it over
-/// one succeeds.
+/// The token can be used once, and for [`Handover::lasts`]: for that time no other client is granted
+/// the lock. If several processes take it over, one succeeds.
 ///
 /// # Does not promise
-/// Anything to those who should not have it: whoever knows the text can take the lock over, or end it. It has no password and
-/// no address in it, and `{:?}` does not show what makes it work.
+/// Protection from other readers: any process that knows the text can take the lock over, or end it. It
+/// contains no password and no address, and `{:?}` does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Handover {
     resource: Resource,
@@ -56,27 +57,30 @@ pub struct Handover {
 }
 
 impl Guard {
-    /// Ends holding it here, and gives out a token by which another process goes on with it, without anybody in between.
+    /// Stops holding the lock here, and returns a token with which another process continues it,
+    /// without a holder in between.
     ///
     /// # Promises
-    /// When it comes back this process does not hold it any more: what watched it has been told
-    /// [`LossCause::HandedOver`]. Nobody is granted the lock until it was taken over and given back, or until
-    /// [`Handover::lasts`] is over, whichever comes first: after that the lease ends as any other, and the next in line has
-    /// its turn. The fence of whoever takes it over is greater than this one, so what checks fences refuses what
-    /// this process sends after that. Wherever it is interrupted, at most one holds it.
+    /// When the call returns, this process does not hold the lock any more: its watchers have been
+    /// notified with [`LossCause::HandedOver`]. No other client is granted the lock until it was taken
+    /// over and released, or until [`Handover::lasts`] is over, whichever comes first: after that the
+    /// lease ends as any other, and the next in the queue is granted the lock. The fence of the next
+    /// holder is greater than this one, so a resource that checks fences refuses what this process
+    /// sends after that. If the call is interrupted at any point, at most one process holds the lock.
     ///
     /// # Does not promise
-    /// That somebody takes it over. That what was in the way of an [upgrade](crate::Upgradable) goes with it: what is held twice
-    /// by one owner cannot be handed off.
+    /// That any process takes it over. That an [upgrade](crate::Upgradable) goes with it: a lock that
+    /// one owner holds twice cannot be handed off.
     ///
     /// # Cancel safety
-    /// The lock is given back where the future is dropped.
+    /// The lock is released if the future is dropped.
     ///
     /// # Errors
-    /// `Unsupported` where a store cannot do it, before anything is sent; ask for it in time by
-    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` where its owner holds it more than once, and where its
-    /// [proof](Guard::proof) was taken: a transaction on that condition does not distinguish the two holders. `Lost` where it had
-    /// been lost before. Else as the store failed. After an error the lock is given back, and there is no token.
+    /// `Unsupported` if the store cannot do it, before anything is sent; require it in time by
+    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if its owner holds it more than
+    /// once, or if its [proof](Guard::proof) was taken: a transaction on that condition does not
+    /// distinguish the two holders. `Lost` if it had been lost before. Otherwise the failure of the
+    /// store. After an error the lock is released, and there is no token.
     pub async fn hand_off(self) -> Result<Handover> {
         let (resource, share) = (self.resource().clone(), self.share());
         let hold = self.hold();
@@ -95,7 +99,7 @@ impl Guard {
         let number = random(OFF).map_err(|error| error.on(&resource))?;
         let sub = hold.fence().map_or(0, |fence| fence.sub);
         notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
-        // From here on nothing waits, so it is not left half done.
+        // Nothing waits from here on, so the hand-over is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
         let passed = hold.pass_on().map_err(|cause| Error::lost(OFF, cause, &resource))?;
         Ok(Handover { resource, id: passed.id, number, share, fence: passed.fence, lasts: passed.left })
@@ -103,10 +107,10 @@ impl Guard {
 }
 
 impl<K> Lock<K> {
-    /// Demands that what is held can be [handed off](Guard::hand_off) to another process.
+    /// Requires that the lock can be [handed off](Guard::hand_off) to another process.
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot do it. Nothing is sent.
+    /// `Unsupported` if this connection cannot do it. Nothing is sent.
     pub fn transferable(self) -> Result<Self> {
         self.engine.passes(OFF)?;
         Ok(self)
@@ -138,22 +142,22 @@ impl<K> Lock<K> {
 }
 
 impl Handover {
-    /// What is handed over.
+    /// Returns the resource that is handed over.
     pub fn resource(&self) -> &Resource {
         &self.resource
     }
 
-    /// How much of it.
+    /// Returns the share that is handed over.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// The fence of its last holder; that of the next one is greater.
+    /// Returns the fence of the last holder; that of the next one is greater.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// For how long it is good, counted from when it was handed off.
+    /// Returns the time for which the token is valid, counted from when the lock was handed off.
     pub fn lasts(&self) -> Duration {
         self.lasts
     }
@@ -162,10 +166,11 @@ impl Handover {
 impl fmt::Display for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (id, name) = (self.id.to_hex(), self.resource.as_str());
-        // Drawn as the id of a claim is, it is written as one.
+        // The number is drawn as the id of a claim is, and is written as one.
         let number = ClaimId::from_bytes(self.number).to_hex();
         let (weight, capacity, ms) = (self.share.weight(), self.share.capacity(), self.lasts.as_millis());
-        // The name is last, since anything may stand in it, and after its length, so that a text that was cut is noticed.
+        // The name comes last, since it may contain anything, and after its length, so that a text that
+        // was cut is noticed.
         let length = name.len();
         write!(f, "{HEAD}:{id}:{number}:{weight}/{capacity}:{}:{ms}:{length}:{name}", self.fence)
     }
@@ -184,7 +189,7 @@ impl FromStr for Handover {
 }
 
 impl fmt::Debug for Handover {
-    /// Without what makes it work.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handover")
             .field("resource", &self.resource)
@@ -211,7 +216,7 @@ fn read(text: &str) -> Option<Handover> {
     Some(Handover { resource, id, number, share, fence, lasts })
 }
 
-/// Makes sure that nobody else goes on with it.
+/// Uses the token up, so that no other process continues the claim.
 async fn redeem(notices: Notices, handover: Handover) -> Result<()> {
     let (tag, resource) = (handover.id.tag(), &handover.resource);
     let offer = Offer { number: handover.number, sub: handover.fence.sub };
@@ -235,7 +240,7 @@ fn held_twice(resource: &Resource) -> Error {
     Error::new(ErrorKind::Invalid, OFF, text).on(resource)
 }
 
-/// The kind of text, and its version.
+/// The kind of the text, and its version.
 const HEAD: &str = "leasehold-handover-1";
 const OFF: &str = "hand_off";
 const OVER: &str = "take_over";

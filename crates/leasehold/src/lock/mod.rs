@@ -1,4 +1,4 @@
-//! The locks: constants of the one admission rule, with the words that people know them by.
+//! The locks: constants of the one admission rule, with the methods under their usual names.
 
 mod again;
 mod guard;
@@ -33,15 +33,15 @@ pub use upgradable::Upgradable;
 
 use again::Terms;
 
-/// What kind of lock a [`Lock`] is.
+/// The kinds of a [`Lock`].
 pub mod kind {
-    /// One holder: see [`Mutex`](crate::Mutex).
+    /// The kind for one holder: see [`Mutex`](crate::Mutex).
     #[derive(Clone, Copy, Debug)]
     pub struct Exclusive;
-    /// Many readers or one writer: see [`RwLock`](crate::RwLock).
+    /// The kind for many readers or one writer: see [`RwLock`](crate::RwLock).
     #[derive(Clone, Copy, Debug)]
     pub struct Shared;
-    /// A number of permits: see [`Semaphore`](crate::Semaphore).
+    /// The kind for a number of permits: see [`Semaphore`](crate::Semaphore).
     #[derive(Clone, Copy, Debug)]
     pub struct Counted {
         pub(crate) permits: u32,
@@ -50,14 +50,14 @@ pub mod kind {
 
 /// A lock by name, with its settings. Making and cloning it costs nothing and sends nothing.
 ///
-/// Use it through its names: [`Mutex`], [`RwLock`], [`Semaphore`].
+/// Use it as a [`Mutex`], an [`RwLock`] or a [`Semaphore`].
 ///
 /// # Waiting for oneself
-/// A task that asks again for a lock that it holds waits, as two tasks would: leasehold cannot know whether another
-/// part of the same task is about to let go. It says so in the log, at level `warn`, wherever
-/// a tokio runtime drives both requests. To re-enter, use an
-/// [`Owner`]; one that asks for more than it holds gets a `Deadlock` error.
-/// Those who wait for each other, in one process or in several, are told by [`Lock::detect_deadlocks`].
+/// A task that requests a lock that it already holds waits, as two tasks would: leasehold cannot know
+/// whether another part of the same task is about to release it. A warning is logged, at level `warn`,
+/// wherever a tokio runtime drives both requests. To re-enter, use an [`Owner`]; an owner that asks for
+/// more than it holds gets a `Deadlock` error. Circles of waiters, in one process or in several, are
+/// detected by [`Lock::detect_deadlocks`].
 #[derive(Clone, Debug)]
 pub struct Lock<K> {
     engine: Arc<Engine>,
@@ -73,12 +73,12 @@ pub struct Lock<K> {
 }
 
 impl<K> Lock<K> {
-    /// The engine that it asks.
+    /// Returns the engine of the client.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Makes every call on it fail with this error.
+    /// Makes every call on this lock fail with this error.
     pub(crate) fn refusing(self, error: crate::error::Error) -> Self {
         Lock { name: Err(error), ..self }
     }
@@ -103,96 +103,109 @@ impl<K> Lock<K> {
         }
     }
 
-    /// How long the server keeps the lock after this process was last heard of. 30 s unless set.
+    /// Sets how long the server keeps the lock after the last sign of life of this process. Default: 30
+    /// s.
     ///
-    /// This is for recovery from crashes: while the process lives, the lock is renewed in the background. It is no
-    /// limit to how long one may hold, see [`Lock::max_hold`].
+    /// This is for recovery from crashes: while the process lives, the lock is renewed in the
+    /// background. It does not limit how long a lock may be held, see [`Lock::max_hold`].
     ///
-    /// On a store that keeps locks by sessions or connections the ttl is not asked for and shortens nothing, however short it is. On ZooKeeper the lock of a process
-    /// that was killed is free when its session ends: up to the session's timeout later, `session` in the URL, 30 s unless set.
-    /// On the others the server notices the end of the connection, and [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are.
+    /// On a store that keeps locks alive by sessions or connections the ttl is not used, and shortens
+    /// nothing, however short it is. On ZooKeeper the lock of a killed process is free when its session
+    /// ends: up to the timeout of the session later, `session` in the URL, 30 s by default. On the
+    /// others the server notices the end of the connection.
+    /// [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// What [`Lock::ttl`] was set to.
+    /// Returns the value of [`Lock::ttl`].
     pub(crate) fn lease(&self) -> Duration {
         self.ttl
     }
 
-    /// How long one may hold at most; no limit unless set. At its end the lock counts as lost.
+    /// Sets the maximum time to hold the lock; no limit by default. At its end the lock counts as lost.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
     }
 
-    /// How long it is held at least; no minimum unless set. Whoever lets go earlier gives it back when that time is over.
+    /// Sets the minimum time to hold the lock; none by default. A lock that is released earlier is kept
+    /// until that time is over.
     ///
-    /// For jobs that several machines start by their clocks: the one whose clock is a little behind must still find the
-    /// lock taken. [`Guard::release`] waits for that time; a dropped guard does not, and the lock is given back
-    /// in the background. A client that is closed gives it back at once, and a process that ends leaves it to its ttl.
+    /// For jobs that several machines start by their clocks: the machine whose clock is a little behind
+    /// must still find the lock taken. [`Guard::release`] waits for that time; a dropped guard does
+    /// not, and the lock is released in the background. A client that is closed releases it at once,
+    /// and a process that ends leaves it to its ttl.
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = time;
         self
     }
 
-    /// For how long nobody is granted the lock after it was lost; not at all unless set. Also called lock-delay.
+    /// Sets the time after a loss for which no client is granted the lock; none by default. Also called
+    /// lock-delay.
     ///
-    /// For resources that do not check fences: what a holder that has lost the lock had sent already gets so much time to
-    /// arrive, or to be given up, before its successor begins. After a proper release the next one is granted at once.
+    /// For resources that do not check fences: the writes that a holder had sent before it lost the
+    /// lock get this time to arrive, or to be given up, before its successor begins. After a proper
+    /// release the next holder is granted the lock at once.
     ///
     /// # Promises
-    /// After the end of the lock's validity, by the clock of this process, the store keeps it for `time` at least, less
-    /// the drift between two clocks; also where this process is killed. It asks the store for `ttl` and `time` together,
-    /// and relies on `ttl`.
+    /// After the end of the lock's validity, by the clock of this process, the store keeps it for
+    /// `time` at least, less the drift between two clocks; also if this process is killed. The request
+    /// to the store is for `ttl` and `time` together, and the lock relies on `ttl`.
     ///
     /// # Does not promise
-    /// That it is free as soon as `time` is over: counted from the last renewal it is kept for `ttl` and `time`. A claim
-    /// that an operator breaks, and one that the store forgets, is free at once. A client that is closed gives back all it holds
-    /// properly. Each holder says it for itself: all who use one lock should say the same.
+    /// That the lock is free as soon as `time` is over: counted from the last renewal it is kept for
+    /// `ttl` and `time`. A claim that an operator breaks, and one that the store loses, is free at
+    /// once. A client that is closed releases all its locks properly. The setting is that of each
+    /// holder: all users of one lock should set the same.
     ///
     /// # Errors
-    /// When it is locked: `Unsupported` on a store that keeps locks by sessions or connections, since these end without it: on ZooKeeper up to
-    /// the session's timeout after the process, elsewhere as soon as the server notices that the connection is gone;
-    /// `Invalid` where `ttl` and `time` are longer than the longest ttl of the store.
+    /// When the lock is acquired: `Unsupported` on a store that keeps locks alive by sessions or
+    /// connections, since these end without the delay: on ZooKeeper up to the timeout of the session
+    /// after the process, elsewhere as soon as the server notices that the connection is gone.
+    /// `Invalid` if `ttl` and `time` are together longer than the longest ttl of the store.
     #[must_use]
     pub fn quiet(mut self, time: Duration) -> Self {
         self.quiet = time;
         self
     }
 
-    /// Who of this client comes first: the greater number, and of two equal ones whoever came first. Zero unless set.
+    /// Sets the priority among the waiters of this client. Higher values go first; equal priorities are
+    /// FIFO. Default: 0.
     ///
     /// # Does not promise
-    /// Anything between processes: a store grants in the order of its own line, or in none, and this client stands there
-    /// once, whoever of it is served then. Those who want another share, another ttl or another note do not take the
-    /// place of one who stands there already, unless that one waits for what this process holds and they need not. Where some with a greater number always wait, the others never get it.
+    /// Anything between processes: a store grants in the order of its own queue, or in no order, and
+    /// this client has one place in that queue, whichever of its waiters is served then. A waiter that
+    /// wants another share, another ttl or another note does not take over a place that another waiter
+    /// has already, unless that one waits for a lock of this process and the new one need not. If there
+    /// are always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.manner.priority = priority;
         self
     }
 
-    /// What others see of who holds or waits.
+    /// Sets the note that others see on the claim, while it is held or waits.
     #[must_use]
     pub fn note(mut self, note: Note) -> Self {
         self.note = note;
         self
     }
 
-    /// Asks in the name of an owner, who may ask again for what he holds.
+    /// Acquires on behalf of `owner`. An owner can re-acquire a lock that it already holds.
     #[must_use]
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
         self
     }
 
-    /// Whoever has waited for `after` looks whether he waits for ever: where owners wait for each other in a circle, one of
-    /// them is told `Deadlock`, with who holds what and who waits for what. Nobody looks unless it is set; a second suits most.
+    /// Detects deadlocks: a waiter that has waited for `after` checks whether it would wait for ever.
+    /// If owners wait for each other in a circle, one of them gets `Deadlock`, with the locks that are
+    /// held and awaited. Off unless set; one second suits most uses.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -223,76 +236,84 @@ impl<K> Lock<K> {
     /// ```
     ///
     /// # Promises
-    /// No false alarm, as long as an owner is one thread of control: whoever is told waits in a circle of owners of which none
-    /// can go on before another has. Permits and readers are counted: where others can still let go of enough, it is no
-    /// deadlock. On a store that grants in order, a reader behind a writer waits for whom the writer waits.
+    /// No false alarm, as long as an owner is one thread of control: an owner that gets `Deadlock`
+    /// waits in a circle of owners of which none can continue before another has. Permits and readers
+    /// are counted: if other holders can still release enough, it is not a deadlock. On a store that
+    /// grants in order, a reader behind a writer waits for everything that the writer waits for.
     ///
-    /// One of each circle is told: whoever was the last to begin to wait, as far as that is known. Nothing is taken from those
-    /// who hold; the others go on as soon as he lets go. [`Leasehold::deadlocks`](crate::Leasehold::deadlocks) sees the same
-    /// from outside. A process that dies is out of the circle when its leases end.
+    /// One owner of each circle is notified: the last one to begin to wait, as far as that is known. No
+    /// lock is taken from its holder; the others continue as soon as that owner releases its locks.
+    /// [`Leasehold::deadlocks`](crate::Leasehold::deadlocks) sees the same from outside. A process that
+    /// dies leaves the circle when its leases end.
     ///
     /// # Does not promise
-    /// That each deadlock is found. All in the circle must say this, and be on one store: who holds without an owner, or does
-    /// not say it when he waits, counts as one who goes on. Of each owner 16 locks of this client are known, of a store 256
-    /// waits; 32 where locks cannot be shared. That somebody in the circle, or ahead in the line, would have given up by himself at the limit of his wait is
-    /// not counted on.
+    /// That each deadlock is found. All members of the circle must use this setting, on one store: a
+    /// holder without an owner, or a waiter without this setting, counts as one that will continue. Of
+    /// each owner 16 locks of this client are known, of a store 256 waits; 32 if locks cannot be
+    /// shared. It is not taken into account that a member of the circle, or a waiter ahead in the
+    /// queue, would have given up at the limit of its wait.
     ///
     /// # Cost
-    /// Nothing for an owner who holds nothing else, or who waits for less than `after`. Who holds and waits takes one more
-    /// lock, as a reader of `leasehold!waits`, with a note that says so. He looks at who has it and at what they wait for: at
-    /// once, again after half a second at least, and later every 2.5 to 5 s. A look is a request, and up to two more for each
-    /// lock that is waited for so; 32 more where locks cannot be shared, and each wait is announced under a name of its own. When the wait ends that lock is given back first: a round trip, and where the server does not answer up to 10 s,
-    /// also beyond the limit of the wait.
+    /// Nothing for an owner that holds no other lock, or that waits for less than `after`. An owner
+    /// that holds and waits takes one more lock, as a reader of `leasehold!waits`, with a note that
+    /// describes the wait. It looks at the holders of that lock and at what they wait for: at once,
+    /// again after half a second at least, and later every 2.5 to 5 s. A look is a request, and up to
+    /// two more for each lock that is waited for in this way; 32 more if locks cannot be shared, where
+    /// each wait is announced under a name of its own. When the wait ends, the extra lock is released
+    /// first: a round trip, and up to 10 s if the server does not answer, even beyond the limit of the
+    /// wait.
     ///
     /// # Cancel safety
-    /// As that of the wait. What was announced is withdrawn in the background; until then the owner counts as one who waits.
+    /// As that of the wait. The announcement is withdrawn in the background; until then the owner
+    /// counts as a waiter.
     ///
     /// # Errors
-    /// When it is locked: `Deadlock`; what was held before is held still, and nothing more. `Lost` where it was granted, and lost
-    /// before the announcement was withdrawn. Before anything is sent:
-    /// `Unsupported` where the store may cut off notes, `Invalid` without an [`Lock::owner`]. When it looks: `Denied` where the
-    /// store does not let this client have or see `leasehold!waits`.
+    /// When the lock is acquired: `Deadlock`; earlier locks are still held, and nothing more. `Lost` if
+    /// it was granted, and lost before the announcement was withdrawn. Before anything is sent:
+    /// `Unsupported` if the store may cut off notes, `Invalid` without an [`Lock::owner`]. When the
+    /// store is read: `Denied` if it does not let this client hold or see `leasehold!waits`.
     #[must_use]
     pub fn detect_deadlocks(mut self, after: Duration) -> Self {
         self.manner.looks_after = Some(after);
         self
     }
 
-    /// Demands that its fences can be trusted so far at least.
+    /// Requires fences of at least `grade`.
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it. Nothing is sent.
+    /// `Unsupported` if this connection cannot give it. Nothing is sent.
     pub fn fenced(self, grade: Grade) -> Result<Self> {
         self.engine.profile().fences(grade)?;
         Ok(self)
     }
 
-    /// Demands that those who wait are granted in this order.
+    /// Requires that waiters are granted the lock in this order.
     ///
     /// # Does not promise
-    /// Anything about tasks of one client. It has one place at a time in the line of the store, for the first of its tasks that
-    /// wait; the others get one when they are first. Two tasks that want the same take turns under one claim, within what
-    /// [`Tuning`](crate::Tuning) allows for a hand-over, and the one that waits for that has no place of its own in the line of the
-    /// store until it is over. A place is the client's: where the task it was taken for leaves, the next one that wants the same has
-    /// it, unless one that came before that and wants less would be granted without it.
+    /// Anything about tasks of one client. The client has one place at a time in the queue of the store, for
+    /// the first of its tasks that wait; the others get one when they are first. Two tasks that want the same
+    /// take turns under one claim, within what [`Tuning`](crate::Tuning) allows for a hand-over, and the one
+    /// that waits for that has no place of its own in the queue of the store until it is over. A place belongs
+    /// to the client: if the task for which it was taken leaves, the next one that wants the same has it,
+    /// unless one that came before that and wants less would be granted without it.
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it. Nothing is sent.
+    /// `Unsupported` if this connection cannot give it. Nothing is sent.
     pub fn require(self, order: Order) -> Result<Self> {
         self.engine.profile().orders(order)?;
         Ok(self)
     }
 
-    /// Demands that what is held is kept so well at least.
+    /// Requires at least this durability of granted locks.
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it. Nothing is sent.
+    /// `Unsupported` if this connection cannot give it. Nothing is sent.
     pub fn kept(self, safety: Safety) -> Result<Self> {
         self.engine.profile().keeps(safety)?;
         Ok(self)
     }
 
-    /// Who holds it, and who waits for it.
+    /// Returns the holders of this lock and its waiters.
     ///
     /// # Errors
     /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
@@ -300,7 +321,8 @@ impl<K> Lock<K> {
         self.engine.look(&self.name.clone()?, None, Duration::ZERO).await
     }
 
-    /// Waits up to `limit` until it is in another state than `seen`, and tells how it stands then.
+    /// Waits up to `limit` until the lock is in another state than `seen`, and returns its state at
+    /// that time.
     ///
     /// # Errors
     /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
@@ -331,7 +353,8 @@ impl<K> Lock<K> {
         }
     }
 
-    /// Another lock of the same client with the same settings; without an owner, a minimum or a maximum of time.
+    /// Returns another lock of the same client with the same settings; without an owner, and without a
+    /// minimum or a maximum time.
     fn of_kind<L>(&self, name: &str, kind: L) -> Lock<L> {
         Lock {
             ttl: self.ttl,
@@ -415,7 +438,7 @@ impl<K> Lock<K> {
 const TTL: Duration = Duration::from_secs(30);
 const TTL_MIN: Duration = Duration::from_millis(20);
 
-/// A length for people: whole hours as hours, others as seconds.
+/// Formats a duration for people: whole hours as hours, others as seconds.
 fn hours(length: Duration) -> String {
     match length.as_secs() {
         seconds if seconds >= 3600 && seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),

@@ -1,4 +1,4 @@
-//! One holder at a time.
+//! The lock for one holder at a time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Guard, Handover, Lock};
 use crate::engine::Wait;
 use crate::error::Result;
 
-/// A lock for one holder at a time, over all processes that use the same store.
+/// A lock for one holder at a time, across all processes that use the same store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -24,64 +24,73 @@ use crate::error::Result;
 /// ```
 ///
 /// # Promises
-/// No two guards are valid at once as long as the clocks of client and server run at nearly the same rate (one
-/// hundredth apart unless set otherwise). The holder is told before the server could grant it to another.
+/// No two guards are valid at once as long as the clocks of client and server run at nearly the same
+/// rate (within one hundredth unless set otherwise). The holder is notified before the server can grant
+/// the lock to another client.
 ///
 /// # Does not promise
-/// That nobody acts after the loss: a process that is stopped between a check and a write cannot be helped by
-/// any lock. Give the [fence](Guard::fence) to what you write to, and see [`fenced`](crate::fenced).
+/// That no client acts after the loss: a process that is stopped between a check and a write cannot be
+/// helped by any lock. Pass the [fence](Guard::fence) to the resource that you write to, and see
+/// [`fenced`](crate::fenced).
 pub type Mutex = Lock<Exclusive>;
 
 impl Lock<Exclusive> {
-    /// Waits in line until it is granted.
+    /// Waits in the queue until the lock is granted.
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind: the place is given up, and a grant that was on its way is given back.
+    /// If the future is dropped, nothing is left behind: the place in the queue is given up, and a
+    /// grant that was on its way is released.
     ///
     /// # Errors
-    /// `Unavailable` where the server stays away for longer than the client puts up with, `Invalid` and `Unsupported`
-    /// before anything is sent, `Denied`, `Closed`, `Deadlock`.
+    /// `Unavailable` if the server is unreachable for longer than the configured outage tolerance,
+    /// `Invalid` and `Unsupported` before anything is sent, `Denied`, `Closed`, `Deadlock`.
     pub async fn lock(&self) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::Forever).await
     }
 
-    /// Takes it if it is free now; `None` where it is not.
+    /// Acquires the lock if it is free now; `None` if it is not.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].
     ///
     /// # Errors
-    /// As [`Mutex::lock`], and `OutcomeUnknown` where the server did not answer; what may have been taken is then
-    /// given back in the background.
+    /// As [`Mutex::lock`], and `OutcomeUnknown` if the server did not answer; a lock that may have been
+    /// acquired is then released in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
         self.try_hold(Share::MUTEX, Wait::No).await
     }
 
-    /// Waits in line for up to `limit`, and then for the answer of the store to a last look, for up to two seconds.
+    /// Waits in the queue for up to `limit`, and then up to two seconds for the answer of the store to
+    /// a last look.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].
     ///
     /// # Errors
-    /// As [`Mutex::lock`], `Timeout` where the store says at the end that it is not free, and `Unavailable` or `OutcomeUnknown`
-    /// where it says nothing: see [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
+    /// As [`Mutex::lock`], `Timeout` if the store answers at the end that the lock is not free, and
+    /// `Unavailable` or `OutcomeUnknown` if it does not answer: see
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
 
-    /// Goes on with what another process [handed off](Guard::hand_off), on the terms of this lock.
+    /// Continues the lock that another process [handed off](Guard::hand_off), with the settings of this
+    /// lock.
     ///
     /// # Promises
-    /// Of all who try with one token one succeeds. Nobody held it in between, and the fence is greater than the giver's. From
-    /// then on the note of this lock is the one that others see.
+    /// Of all processes that try with one token, one succeeds. No other client held the lock in
+    /// between, and the fence is greater than that of the previous holder. From then on others see the
+    /// note of this lock.
     ///
     /// # Cancel safety
-    /// Of a dropped future the token is used or not; what would have been got with it is given back.
+    /// If the future is dropped, the token may or may not have been used; a lock acquired with it is
+    /// released.
     ///
     /// # Errors
-    /// `Lost` where the token was used before (`HandedOver`), or its time is over (`Expired`): the text says which, as far as
-    /// it can be known. `Invalid` for a token of another lock. `Unsupported` where the store cannot do it. `OutcomeUnknown` where
-    /// the store did not answer: the token may be used, and the lease then ends by itself. Else as [`Mutex::lock`].
+    /// `Lost` if the token was used before (`HandedOver`), or its time is over (`Expired`): the text
+    /// says which, as far as it can be known. `Invalid` for a token of another lock. `Unsupported` if
+    /// the store cannot do it. `OutcomeUnknown` if the store did not answer: the token may have been
+    /// used, and the lease then ends by itself. Otherwise as [`Mutex::lock`].
     pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
         self.resume(handover, |share| share == Share::MUTEX).await
     }

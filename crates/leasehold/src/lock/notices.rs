@@ -1,9 +1,10 @@
-//! What is between those who hold a resource and others: who may go on with a claim, and who was asked to let go.
+//! The control register of a resource: pending hand-overs and revocation requests.
 //!
-//! Ground rules: one register a resource, beside its lock and only there once somebody used it. Each notice is about one
-//! claim, by its public tag, so that whoever holds later is not meant. What is about claims that have ended goes with the next
-//! change. A claim that is handed on is asked for nothing: what its last holder was asked for is taken away in the same step
-//! in which it is offered.
+//! Ground rules: one register for each resource, beside its lock, which exists only after its first
+//! use. Each notice is about one claim, by its public tag, so that a later holder is not affected.
+//! Notices about claims that have ended are removed with the next change. A claim that is handed on is
+//! not asked for: a request to its last holder is removed in the same step in which the claim is
+//! offered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,49 +23,50 @@ pub(super) struct Notices {
     register: Register,
 }
 
-/// What is noted of one claim.
+/// The notice about one claim.
 #[derive(Clone, Debug, PartialEq)]
 struct Notice {
     tag: String,
     /// The offer to another process.
     offer: Option<Offer>,
-    /// What its holder was asked for.
+    /// The request to its holder.
     revoked: Option<Request>,
 }
 
-/// That somebody lets go.
+/// A request to release a lock.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Request {
-    /// Tells it from others of the same reason.
+    /// A mark that distinguishes it from other requests with the same reason.
     mark: Mark,
     pub(super) reason: String,
 }
 
 type Mark = [u8; 8];
 
-/// Drawn at random for each hand-over.
+/// A number drawn at random for each hand-over.
 pub(super) type Number = [u8; 16];
 
-/// Secret and state that the next holder of a claim has to know.
+/// The secret and the state that the next holder of a claim has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) number: Number,
-    /// The last part of the fence of its last holder: the next one's is counted from there.
+    /// The last part of the fence of its last holder: the fence of the next one is counted from there.
     pub(super) sub: u32,
 }
 
-/// What became of the wish to go on with a claim.
+/// The result of an attempt to continue a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redemption {
-    /// It was granted, once and for all.
+    /// The offer was granted to this caller, once and for all.
     Redeemed,
-    /// Nothing is, or nothing is any more, on offer under this number.
+    /// No offer with this number exists, or it exists no longer.
     Unknown,
 }
 
 impl Notices {
     /// # Errors
-    /// `Unsupported` where the store keeps no values, `Invalid` where the name is too long to put another one beside it.
+    /// `Unsupported` if the store keeps no values, `Invalid` if the name is too long to put another one
+    /// beside it.
     pub(super) fn of(engine: &Arc<Engine>, resource: &Resource, op: &'static str) -> Result<Notices> {
         let at = Resource::new(&format!("{resource}!notices"))
             .map_err(|error| Error::from(error).with_op(op).on(resource))?;
@@ -82,10 +84,10 @@ impl Notices {
         .await
     }
 
-    /// Takes the offer. Of all who try one succeeds.
+    /// Takes the offer. One of all callers that try succeeds.
     pub(super) async fn redeem(&self, tag: &str, offer: Offer) -> Result<Redemption> {
-        // What is written says who was first, also where the answer is lost. To take it away would not: it is gone for all
-        // alike. So that is left to a second step.
+        // The record says which caller was first, even if the answer is lost. Removing it would not: an
+        // absent record is the same for all. So the removal is left to a second step.
         let redeemed = self.register.update_seen(CONFLICTS, |seen| {
             let mut notices = self.read(seen)?;
             let Some(notice) = notices.iter_mut().find(|notice| is_offered(notice, tag, offer)) else {
@@ -98,19 +100,19 @@ impl Notices {
         let redeemed = redeemed.await?.told;
         if redeemed == Redemption::Redeemed {
             let notices = self.clone();
-            // What stays where this fails goes with the next change.
+            // If this fails, the record is removed with the next change.
             self.engine.spawn(async move { drop(notices.change(Duration::ZERO, |_| {}).await) });
         }
         Ok(redeemed)
     }
 
-    /// Whether this claim holds.
+    /// Returns `true` if this claim holds the lock.
     pub(super) async fn is_held(&self, tag: &str) -> Result<bool> {
         let snapshot = self.standing().await?;
         Ok(snapshot.holders.iter().any(|standing| standing.id.tag() == tag))
     }
 
-    /// Asks all who hold to let go, and tells how the resource stood.
+    /// Asks all holders to release the lock, and returns the state of the resource.
     pub(super) async fn revoke(&self, reason: &str) -> Result<Snapshot> {
         let (dead, snapshot) = self.dead().await?;
         if snapshot.holders.is_empty() {
@@ -133,23 +135,23 @@ impl Notices {
         Ok(snapshot)
     }
 
-    /// What is noted now.
+    /// Returns the present notices.
     pub(super) async fn look(&self) -> Result<Seen> {
         self.register.read().await
     }
 
-    /// The same, as soon as it is something else than `seen`, or after `limit`.
+    /// Returns the notices as soon as they differ from `seen`, or after `limit`.
     pub(super) async fn changed(&self, seen: &Seen, limit: Duration) -> Result<Seen> {
         self.register.changed(&seen.stamp, limit).await
     }
 
-    /// What the holder of this claim is asked for.
+    /// Returns the request to the holder of this claim.
     pub(super) fn request(&self, seen: &Seen, tag: &str) -> Result<Option<Request>> {
         let notices = self.read(seen)?;
         Ok(notices.into_iter().find(|notice| notice.tag == tag).and_then(|notice| notice.revoked))
     }
 
-    /// The holder of this claim has heard of this request.
+    /// Records that the holder of this claim has seen this request.
     pub(super) async fn heard(&self, tag: &str, request: &Request) -> Result<()> {
         self.change(Duration::ZERO, |notices| {
             let meant = |notice: &&mut Notice| notice.tag == tag && notice.revoked.as_ref() == Some(request);
@@ -159,9 +161,10 @@ impl Notices {
         .await
     }
 
-    /// Claims that are noted and have ended, and how the resource stands.
+    /// Returns the claims that are noted and have ended, and the state of the resource.
     ///
-    /// It is looked at after what is noted was read: what is noted was granted before, so whoever does not hold has ended.
+    /// The claims are read after the notices: a noted claim was granted before, so one that does not
+    /// hold has ended.
     async fn dead(&self) -> Result<(Vec<String>, Snapshot)> {
         let noted = self.read(&self.register.read().await?)?;
         let snapshot = self.standing().await?;
@@ -170,13 +173,13 @@ impl Notices {
         Ok((dead, snapshot))
     }
 
-    /// How the resource stands.
+    /// Returns the state of the resource.
     async fn standing(&self) -> Result<Snapshot> {
         let looked = self.engine.look(&self.resource, None, Duration::ZERO).await;
         looked.map_err(|error| error.with_op(self.register.op()))
     }
 
-    /// Makes a change that made twice is the same as made once.
+    /// Makes an idempotent change.
     async fn change(&self, keep: Duration, edit: impl Fn(&mut Vec<Notice>)) -> Result<()> {
         let changing = self.register.ensure_seen(|seen| {
             let before = self.read(seen)?;
@@ -203,7 +206,8 @@ impl Notices {
             );
             return Err(self.register.error(ErrorKind::Invalid, text));
         }
-        // Where the store forgets by itself, what was noted about a name that is never used again does not stay.
+        // If the store removes values by itself, notices about a name that is never used again do not
+        // stay.
         let keep = keep.saturating_mul(2).max(KEEP).max(seen.left.unwrap_or_default());
         Ok(Change::Write(value, self.register.forgets().then_some(keep), told))
     }
@@ -216,7 +220,7 @@ impl Notices {
     }
 }
 
-/// What says nothing any more is not kept.
+/// Removes notices that have no content any more.
 fn retain_open(notices: &mut Vec<Notice>) {
     notices.retain(|notice| notice.offer.is_some() || notice.revoked.is_some());
 }
@@ -265,11 +269,12 @@ fn read(value: &[u8]) -> Option<Vec<Notice>> {
     parts.is_read().then_some(notices)
 }
 
-/// The kind of record, and its version.
+/// The kind of the record, and its version.
 const KIND: u8 = 0x6f;
-/// So many others may be first before the wish to go on with a claim is given up.
+/// The number of conflicting writers after which an attempt to continue a claim is given up.
 const CONFLICTS: u32 = 1_000;
-/// What is noted is kept for so long at least, and by stores that forget nothing until the next change.
+/// The minimum time for which notices are kept; stores that remove nothing by themselves keep them
+/// until the next change.
 const KEEP: Duration = Duration::from_secs(86_400);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One lock with what is asked of it, so that locks of different kinds go into one list.
+//! A lock with its requested share, so that locks of different kinds fit into one list.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use super::{Guard, Lock};
 use crate::engine::Wait;
 use crate::error::Result;
 
-/// A lock, and how much of it is wanted: a part of a [`MultiLock`](crate::MultiLock).
+/// A lock with a requested share: a part of a [`MultiLock`](crate::MultiLock).
 ///
-/// A mutex becomes one by `From`; of the others one says which: [`RwLock::reading`](crate::RwLock::reading),
-/// [`RwLock::writing`](crate::RwLock::writing), [`Semaphore::taking`](crate::Semaphore::taking).
+/// A mutex becomes a part by `From`; the other locks say which share:
+/// [`RwLock::reading`](crate::RwLock::reading), [`RwLock::writing`](crate::RwLock::writing),
+/// [`Semaphore::taking`](crate::Semaphore::taking).
 #[derive(Clone, Debug)]
 pub struct Part {
     lock: Lock<()>,
@@ -37,39 +38,39 @@ impl Part {
         Part { lock, share }
     }
 
-    /// What is locked.
+    /// Returns the resource to lock.
     ///
     /// # Errors
-    /// `Invalid` for a name that no resource can have.
+    /// `Invalid` if no resource can have this name.
     pub fn resource(&self) -> Result<&Resource> {
         self.lock.name.as_ref().map_err(Clone::clone)
     }
 
-    /// How much of it is wanted.
+    /// Returns the requested share.
     ///
     /// # Errors
-    /// `Invalid` for a share that cannot be.
+    /// `Invalid` for an impossible share.
     pub fn share(&self) -> Result<Share> {
         self.share.clone()
     }
 
-    /// The clock of its client.
+    /// Returns the clock of its client.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         self.lock.engine.clock()
     }
 
-    /// The name of the store's kind.
+    /// Returns the name of the kind of the store.
     pub(crate) fn backend_name(&self) -> &'static str {
         self.lock.engine.profile().name
     }
 
-    /// Whether both are locks of one client on one resource.
+    /// Returns `true` if both are locks of one client on one resource.
     pub(crate) fn is_same_lock(&self, other: &Part) -> bool {
         std::sync::Arc::ptr_eq(self.lock.engine.backend(), other.lock.engine.backend())
             && matches!((&self.lock.name, &other.lock.name), (Ok(one), Ok(another)) if one == another)
     }
 
-    /// Whether this is in order, without anything being sent.
+    /// Checks that this part is valid, without sending anything.
     pub(crate) fn check(&self) -> Result<()> {
         self.lock.want(self.share()?).map(drop)
     }
@@ -92,19 +93,19 @@ impl From<&Lock<Exclusive>> for Part {
 }
 
 impl Lock<Shared> {
-    /// To read beside other readers, as a part of a [`MultiLock`](crate::MultiLock).
+    /// Requests to read beside other readers, as a part of a [`MultiLock`](crate::MultiLock).
     pub fn reading(&self) -> Part {
         Part::of(self, Ok(Share::READER))
     }
 
-    /// To write alone, as a part of a [`MultiLock`](crate::MultiLock).
+    /// Requests to write alone, as a part of a [`MultiLock`](crate::MultiLock).
     pub fn writing(&self) -> Part {
         Part::of(self, Ok(Share::WRITER))
     }
 }
 
 impl Lock<Counted> {
-    /// To take so many permits, as a part of a [`MultiLock`](crate::MultiLock).
+    /// Requests this number of permits, as a part of a [`MultiLock`](crate::MultiLock).
     pub fn taking(&self, permits: u32) -> Part {
         Part::of(self, Share::permits(permits, self.kind.permits).map_err(Into::into))
     }

@@ -1,7 +1,8 @@
-//! Asking whoever holds a lock to let go, and hearing of it.
+//! Requests to release a lock, and how its holder sees them.
 //!
-//! Ground rules: nothing is taken from anybody. A request is about the claims that hold when it is made, and stays until they
-//! have heard of it or have ended, whatever becomes of whoever made it. Who does not listen asks the store for nothing.
+//! Ground rules: a request takes nothing from a holder. It is about the claims that hold when it is
+//! made, and stays until they have seen it or have ended, whether or not its author still runs. A
+//! holder that does not listen sends nothing to the store.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -14,18 +15,19 @@ use super::{Guard, Lock};
 use crate::engine::{Engine, Held};
 use crate::error::{Error, ErrorKind, Result};
 
-/// That somebody asks for a lock back.
+/// A request to release a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// Why, in the words of whoever asks.
+    /// The reason, in the words of the author of the request.
     pub reason: String,
 }
 
 impl Guard {
-    /// Waits until somebody [asks for the lock back](crate::Leasehold::revoke); for ever where nobody does.
+    /// Waits until another client [requests the release of the lock](crate::Leasehold::revoke); for
+    /// ever if none does.
     ///
-    /// It stays held: whether and when to let go is for the holder to decide.
+    /// The lock stays held: the holder decides whether and when to release it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -45,30 +47,33 @@ impl Guard {
     /// ```
     ///
     /// # Promises
-    /// It hears of every request that was made while the lock was held by this process, also of one from before it
-    /// began to listen, and of none that was meant for an earlier holder. Once it was heard, the lock is not handed to the next
-    /// task of this process when it is given back: others get their turn. Listening costs one read, and then what the store
-    /// needs to tell of changes; not listening costs nothing.
+    /// The holder sees every request that was made while this process held the lock, also one from
+    /// before it began to listen, and none that was meant for an earlier holder. After a request was
+    /// seen, a release does not hand the lock to the next task of this process: others get their turn.
+    /// Listening costs one read, and then what the store needs to report changes; not listening costs
+    /// nothing.
     ///
     /// # Does not promise
-    /// How soon: as soon as the store tells of a change of a value, or, where it does not, at the next look, up to half a second
-    /// later. On a store that can lose values a request can be lost. Of several requests one reason is told.
+    /// How soon: as soon as the store reports a change of a value, or, if it does not, at the next
+    /// look, up to half a second later. On a store that can lose values a request can be lost. If there
+    /// are several requests, the reason of one is reported.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// `Lost` where the lock is lost meanwhile. `Unsupported` where the store keeps no values beside its locks, `Invalid` where
-    /// the name is longer than 504 bytes, both before anything is sent. `Denied`, `Closed`. It goes on through an outage.
+    /// `Lost` if the lock is lost meanwhile. `Unsupported` if the store keeps no values beside its
+    /// locks, `Invalid` if the name is longer than 504 bytes, both before anything is sent. `Denied`,
+    /// `Closed`. It continues through an outage.
     pub async fn revoked(&self) -> Result<Revocation> {
         match self.revoking().await? {
             Some(revocation) => Ok(revocation),
-            // It is given back only by whoever has the guard, which is borrowed here.
+            // Only the owner of the guard can release it, and the guard is borrowed here.
             None => std::future::pending().await,
         }
     }
 
-    /// The same, without keeping the lock held: `None` where it was given back before.
+    /// Waits likewise, without keeping the lock held: `None` if it was released before.
     pub(crate) fn revoking(&self) -> impl Future<Output = Result<Option<Revocation>>> + Send + 'static {
         let (engine, held) = (self.hold().engine().clone(), Arc::downgrade(self.hold().held()));
         let (resource, tag, ending) = (self.resource().clone(), self.tag(), self.ending());
@@ -88,17 +93,18 @@ impl Guard {
 }
 
 impl<K> Lock<K> {
-    /// Demands that whoever holds it can be [asked](crate::Leasehold::revoke) to let go.
+    /// Requires that the holder of the lock can be [asked](crate::Leasehold::revoke) to release it.
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot do it, `Invalid` where the name is too long for it. Nothing is sent.
+    /// `Unsupported` if this connection cannot do it, `Invalid` if the name is too long for it. Nothing
+    /// is sent.
     pub fn revocable(self) -> Result<Self> {
         Notices::of(&self.engine, &self.name.clone()?, HEAR)?;
         Ok(self)
     }
 }
 
-/// Asks all who hold `resource` to let go, and tells who that is.
+/// Asks all holders of `resource` to release it, and returns these holders.
 pub(crate) async fn ask_back(
     engine: &Arc<Engine>,
     resource: &Resource,
@@ -111,7 +117,7 @@ pub(crate) async fn ask_back(
     Ok(Notices::of(engine, resource, ASK)?.revoke(reason).await?.holders)
 }
 
-/// Comes back with the request for this claim.
+/// Waits for a request for this claim, and returns it.
 async fn listen(
     engine: &Arc<Engine>,
     notices: &Notices,
@@ -139,7 +145,8 @@ async fn listen(
                 }
                 engine.revoke(&held, &request.reason);
                 let (notices, tag, reason) = (notices.clone(), tag.to_owned(), request.reason.clone());
-                // What stays where this fails goes with the next change: the claim is never used again.
+                // If this fails, the record is removed with the next change: the claim is never used
+                // again.
                 engine.spawn(async move { drop(notices.heard(&tag, &request).await) });
                 return Ok(Some(Revocation { reason }));
             }
@@ -158,7 +165,7 @@ const ASK: &str = "revoke";
 const HEAR: &str = "revoked";
 /// The longest reason, in bytes.
 const REASON_MAX: usize = 256;
-/// For how long one question to the store may wait for a change.
+/// The time for which one request to the store may wait for a change.
 const LOOK: Duration = Duration::from_secs(60);
-/// The pause while the store is away, beside those of the questions themselves.
+/// The pause while the store is away, in addition to those of the requests themselves.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
-//! Work that goes on only as long as something is held.
+//! Work that runs only as long as something is held.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-/// Runs `work` until it is done or `lost` is; `check` reads the clock before `work` gets to run, each time, so a process
-/// that wakes up after its lease does nothing more.
+/// Runs `work` until it is done or `lost` resolves. `check` reads the clock before each poll of `work`,
+/// so a process that wakes up after its lease does nothing more.
 pub(crate) async fn while_held<T, C>(
     check: impl Fn() -> Option<C> + Unpin,
     lost: impl Future<Output = C>,
@@ -16,7 +16,7 @@ pub(crate) async fn while_held<T, C>(
     Run { check, lost, work }.await
 }
 
-/// The work and the loss, the loss first.
+/// A future of the work and of the loss, the loss first.
 struct Run<'a, F, L, W> {
     check: F,
     lost: Pin<&'a mut L>,

@@ -1,4 +1,4 @@
-//! Many readers or one writer.
+//! The lock for many readers or one writer.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{Guard, Handover, Lock, Upgradable};
 use crate::engine::Wait;
 use crate::error::Result;
 
-/// A lock for many readers or one writer, over all processes that use the same store.
+/// A lock for many readers or one writer, across all processes that use the same store.
 ///
-/// On a store that grants in order, readers that come after a waiting writer wait behind it, those of other processes and those of
-/// its own alike: neither side starves.
+/// On a store that grants in order, readers that come after a waiting writer wait behind it, those of
+/// other processes and those of its own alike: neither side starves.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -28,12 +28,12 @@ use crate::error::Result;
 /// # }
 /// ```
 ///
-/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). A reader that may have to write begins
-/// with [`RwLock::upgradable_read`].
+/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). A reader that may
+/// have to write begins with [`RwLock::upgradable_read`].
 pub type RwLock = Lock<Shared>;
 
 impl Lock<Shared> {
-    /// Waits in line to read.
+    /// Waits in the queue to read.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -41,7 +41,7 @@ impl Lock<Shared> {
         self.hold(Share::READER, Wait::Forever).await
     }
 
-    /// Reads if that may be now; `None` where it may not.
+    /// Acquires the lock for reading if that is possible now; `None` if it is not.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -49,7 +49,7 @@ impl Lock<Shared> {
         self.try_hold(Share::READER, Wait::No).await
     }
 
-    /// Waits in line for up to `limit` to read.
+    /// Waits in the queue for up to `limit` to read.
     ///
     /// # Errors
     /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
@@ -57,16 +57,17 @@ impl Lock<Shared> {
         self.hold(Share::READER, Wait::For(limit)).await
     }
 
-    /// Waits in line to read, as one who may become a writer, and a reader again, without a gap.
+    /// Waits in the queue to read, as a reader that may become a writer, and a reader again, without a
+    /// gap.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock). `Unsupported` on a store that does not count shares, and `Invalid` where the
-    /// lock has an owner, or a name of more than 504 bytes; nothing is sent.
+    /// As [`Mutex::lock`](crate::Mutex::lock). `Unsupported` on a store that does not count shares, and
+    /// `Invalid` if the lock has an owner, or a name of more than 504 bytes; nothing is sent.
     pub async fn upgradable_read(&self) -> Result<Upgradable> {
         Upgradable::read(self, Wait::Forever).await
     }
 
-    /// Waits in line for up to `limit` to read as [`RwLock::upgradable_read`] does.
+    /// Waits in the queue for up to `limit` to read as [`RwLock::upgradable_read`] does.
     ///
     /// # Errors
     /// As [`RwLock::upgradable_read`], and `Timeout`.
@@ -74,7 +75,7 @@ impl Lock<Shared> {
         Upgradable::read(self, Wait::For(limit)).await
     }
 
-    /// Waits in line to write.
+    /// Waits in the queue to write.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -82,7 +83,7 @@ impl Lock<Shared> {
         self.hold(Share::WRITER, Wait::Forever).await
     }
 
-    /// Writes if that may be now; `None` where it may not.
+    /// Acquires the lock for writing if that is possible now; `None` if it is not.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -90,7 +91,7 @@ impl Lock<Shared> {
         self.try_hold(Share::WRITER, Wait::No).await
     }
 
-    /// Waits in line for up to `limit` to write.
+    /// Waits in the queue for up to `limit` to write.
     ///
     /// # Errors
     /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
@@ -98,7 +99,7 @@ impl Lock<Shared> {
         self.hold(Share::WRITER, Wait::For(limit)).await
     }
 
-    /// Goes on as the reader or the writer that another process [handed off](Guard::hand_off).
+    /// Continues as the reader or the writer that another process [handed off](Guard::hand_off).
     ///
     /// # Errors
     /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety.

@@ -1,4 +1,4 @@
-//! A number of permits.
+//! The lock for a number of permits.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{Guard, Handover, Lock};
 use crate::engine::Wait;
 use crate::error::Result;
 
-/// A lock for up to n holders at a time, over all processes that use the same store.
+/// A lock for up to n holders at a time, across all processes that use the same store.
 ///
-/// A permit is a lease with an owner, not a number in a counter: one whose holder crashed comes back by itself, and
-/// none can be given back twice.
+/// A permit is a lease with an owner, not a number in a counter: the permit of a crashed holder becomes
+/// free by itself, and no permit can be released twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -27,13 +27,13 @@ use crate::error::Result;
 /// # }
 /// ```
 ///
-/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). Where the profile says
-/// [`Admission::Permits`](crate::Admission::Permits), several permits at once are refused, and the mutex of the same name is
-/// another lock.
+/// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). Where the profile
+/// says [`Admission::Permits`](crate::Admission::Permits), several permits at once are refused, and the
+/// mutex of the same name is another lock.
 pub type Semaphore = Lock<Counted>;
 
 impl Lock<Counted> {
-    /// Waits in line for one permit.
+    /// Waits in the queue for one permit.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a semaphore of no permits.
@@ -44,7 +44,7 @@ impl Lock<Counted> {
     /// Takes one permit if it is free now; `None` where it is not.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// Acquires one permit if it is free now; `None` if it is not.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
         self.try_acquire_many(1).await
     }
@@ -52,20 +52,20 @@ impl Lock<Counted> {
     /// Waits in line for up to `limit` for one permit.
     ///
     /// # Errors
-    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// Waits in the queue for up to `limit` for one permit.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Guard> {
         self.acquire_many_timeout(1, limit).await
     }
 
-    /// Waits in line for several permits, which are granted together.
+    /// Waits in the queue for several permits, which are granted together.
     ///
     /// # Errors
-    /// As [`Semaphore::acquire`]; `Invalid` for none, or for more than there are.
+    /// As [`Semaphore::acquire`]; `Invalid` for zero permits, or for more than exist.
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard> {
         self.hold(self.share(permits)?, Wait::Forever).await
     }
 
-    /// Takes several permits if they are free now; `None` where they are not.
+    /// Acquires several permits if they are free now; `None` if they are not.
     ///
     /// # Errors
     /// As [`Semaphore::acquire_many`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -73,7 +73,7 @@ impl Lock<Counted> {
         self.try_hold(self.share(permits)?, Wait::No).await
     }
 
-    /// Waits in line for up to `limit` for several permits.
+    /// Waits in the queue for up to `limit` for several permits.
     ///
     /// # Errors
     /// As [`Semaphore::acquire_many`], and `Timeout`.
@@ -81,11 +81,11 @@ impl Lock<Counted> {
         self.hold(self.share(permits)?, Wait::For(limit)).await
     }
 
-    /// Goes on with the permits that another process [handed off](Guard::hand_off).
+    /// Continues with the permits that another process [handed off](Guard::hand_off).
     ///
     /// # Errors
-    /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety; `Invalid` where the number
-    /// of all permits is another one.
+    /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety;
+    /// `Invalid` if the total number of permits differs.
     pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
         self.resume(handover, |share| share.capacity() == self.kind.permits).await
     }

@@ -1,8 +1,8 @@
-//! A reader that may become a writer, and a reader again, without letting go in between.
+//! A reader that may become a writer, and a reader again, without a release in between.
 //!
-//! Ground rules: it stays the reader that it is, and as a writer holds a second claim for all that is left beside itself. So
-//! the one rule of admission keeps others out, on every store that counts, and to become a reader again is to give the
-//! second claim back.
+//! Ground rules: it remains a reader, and as a writer holds a second claim for all the shares beside
+//! its own. So the one admission rule excludes others, on every store that counts shares, and becoming
+//! a reader again is releasing the second claim.
 
 use std::future::Future;
 use std::time::Duration;
@@ -34,14 +34,16 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 ///
 /// # Promises
-/// It holds without a gap: between reading and writing, in both directions, nobody else writes. As a writer it is alone.
-/// Of several readers that want to write one is let, and the others are told `Deadlock` at once; so is one that would wait
-/// behind a writer who waits for this reader. Whoever is told is still a reader. What it holds as a reader and what it holds as
-/// a writer are lost together, and the fence is that of the later grant.
+/// It holds without a gap: between reading and writing, in both directions, no other client writes. As
+/// a writer it is alone. Of several readers that want to write, one succeeds, and the others get
+/// `Deadlock` at once; so does one that would wait behind a writer that waits for this reader. A reader
+/// that gets this error is still a reader. The claims as a reader and as a writer are lost together,
+/// and the fence is that of the later grant.
 ///
 /// # Does not promise
-/// That it can become a writer: where a writer waits already, also one of this process, letting go is the only way on. Others that begin to read
-/// while it waits to write wait behind it on a store that keeps a line, and pass it on one that does not.
+/// That it can become a writer: if a writer waits already, also one of this process, only a release
+/// resolves that. New readers that come while it waits to write are queued behind it on a store that
+/// keeps a queue, and pass it on one that does not.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct Upgradable {
@@ -69,20 +71,21 @@ impl Upgradable {
         Ok(Upgradable { write: None, read, lock: lock.clone(), gate })
     }
 
-    /// Becomes a writer: waits until all other readers are gone. Nothing to do for one who is.
+    /// Becomes a writer: waits until all other readers are gone. A writer stays one.
     ///
     /// # Cancel safety
-    /// Of a dropped future it stays a reader, or has become a writer.
+    /// If the future is dropped, it stays a reader, or has become a writer.
     ///
     /// # Errors
-    /// `Deadlock` where another reader is about to become a writer, or a writer waits already: each would wait for the
-    /// other, so let go and ask to write. `Lost` where the reader was lost meanwhile. Else as
-    /// [`Mutex::lock`](crate::Mutex::lock). Unless it is lost it is still a reader.
+    /// `Deadlock` if another reader is about to become a writer, or a writer waits already: each would
+    /// wait for the other, so release the reader and acquire for writing. `Lost` if the reader was lost
+    /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless it is lost it is still a
+    /// reader.
     pub async fn upgrade(&mut self) -> Result<()> {
         self.become_writer(Wait::Forever).await
     }
 
-    /// The same, for up to `limit`.
+    /// Becomes a writer, waiting up to `limit`.
     ///
     /// # Errors
     /// As [`Upgradable::upgrade`], and `Timeout`.
@@ -90,14 +93,14 @@ impl Upgradable {
         self.become_writer(Wait::For(limit)).await
     }
 
-    /// Becomes a reader again, and waits until that is confirmed. Nothing to do for one who is.
+    /// Becomes a reader again, and waits until that is confirmed. A reader stays one.
     ///
     /// # Cancel safety
-    /// It becomes a reader even where the future is dropped.
+    /// It becomes a reader even if the future is dropped.
     ///
     /// # Errors
-    /// `Lost` where it was lost before; `OutcomeUnknown` where the server did not answer: it is a reader, and others may
-    /// have to wait for up to the ttl.
+    /// `Lost` if it was lost before; `OutcomeUnknown` if the server did not answer: it is a reader, and
+    /// others may have to wait for up to the ttl.
     pub async fn downgrade(&mut self) -> Result<()> {
         self.read.check()?;
         match self.write.take() {
@@ -135,30 +138,31 @@ impl Upgradable {
             }
             (Ok(outcome), None) => outcome?,
         };
-        // How long it is held at least is the reader's matter.
+        // The reader ensures the minimum time to hold.
         let terms = Terms { at_least: Duration::ZERO, ..self.lock.terms() };
         self.write = Some(Guard::new(hold, terms));
-        // Nobody else reads now, so nobody can want to upgrade: the gate is of no use any more.
+        // There are no other readers now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);
         self.check()
     }
 
-    /// Whether it writes.
+    /// Returns `true` if it is a writer.
     pub fn is_writer(&self) -> bool {
         self.write.is_some()
     }
 
-    /// The fence of the latest grant: of the writer where it is one. `None` where the store has none.
+    /// Returns the fence of the latest grant: that of the writer if it is one. `None` if the store has
+    /// no fences.
     pub fn fence(&self) -> Option<Fence> {
         self.write.as_ref().unwrap_or(&self.read).fence()
     }
 
-    /// What is held.
+    /// Returns the resource that is held.
     pub fn resource(&self) -> &Resource {
         self.read.resource()
     }
 
-    /// Whether it is still held, by the clock, now.
+    /// Checks, by the clock, that it is still held now.
     ///
     /// # Errors
     /// `Lost`, with the cause.
@@ -166,13 +170,13 @@ impl Upgradable {
         self.cause().map_or(Ok(()), |cause| Err(Error::lost("check", cause, self.resource())))
     }
 
-    /// For how long it is held without another renewal.
+    /// Returns the time for which it is held without another renewal.
     pub fn remaining(&self) -> Duration {
         let write = self.write.as_ref().map_or(Duration::MAX, Guard::remaining);
         self.read.remaining().min(write)
     }
 
-    /// Waits until it is lost; for ever where it never is.
+    /// Waits until it is lost; for ever if it never is.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -200,13 +204,13 @@ impl Upgradable {
         done.map_err(|cause| Error::lost("run", cause, self.resource()))
     }
 
-    /// Gives all of it back and waits until that is confirmed.
+    /// Releases all of it and waits until that is confirmed.
     ///
     /// # Cancel safety
-    /// It is given back even where the future is dropped.
+    /// It is released even if the future is dropped.
     ///
     /// # Errors
-    /// The first that went wrong, as [`Guard::release`].
+    /// The first failure, as [`Guard::release`].
     pub async fn release(self) -> Result<()> {
         let Upgradable { write, read, .. } = self;
         let wrote = match write {
@@ -221,7 +225,7 @@ impl Upgradable {
     }
 }
 
-/// All that a writer has and one reader has not.
+/// Returns everything that a writer has and one reader has not.
 fn rest() -> Result<Share> {
     let all = Share::WRITER.weight();
     Ok(Share::permits(all - Share::READER.weight(), all)?)
