@@ -1,4 +1,4 @@
-//! What is sent: five commands, built from validated parts only.
+//! Commands that are sent: five of them, built from validated parts only.
 //!
 //! Reads and deletes are meta commands; writes are not. A meta set that finds no memory for the new item
 //! *removes the old one*, even where it was only to add, so that an attempt to take a lock would free it.
@@ -24,7 +24,7 @@ const MAX_LIFE: u64 = 30 * 24 * 3600;
 pub(crate) struct Key(String);
 
 impl Key {
-    /// `None` for what the protocol could not carry.
+    /// Creates a key; `None` for what the protocol could not carry.
     pub(crate) fn new(text: String) -> Option<Key> {
         let fits = (1..=MAX_KEY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then_some(Key(text))
@@ -35,7 +35,7 @@ impl Key {
     }
 }
 
-/// How long an item lives: the server counts in whole seconds, and ends it within the last of them.
+/// The life of an item: the server counts in whole seconds, and ends it within the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Life(u64);
 
@@ -43,7 +43,7 @@ impl Life {
     /// Until it is removed, or makes room for another.
     pub(crate) const FOR_EVER: Life = Life(0);
 
-    /// Rounded up. Never no time at all, which would mean for ever.
+    /// Creates the life for a time, rounded up. Never no time at all, which would mean for ever.
     pub(crate) fn of(time: Duration) -> Life {
         let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
         Life(seconds.clamp(1, MAX_LIFE))
@@ -61,7 +61,7 @@ pub(crate) enum Command<'a> {
     Replace { key: &'a Key, life: Life, value: &'a [u8], number: u64 },
     /// Removes an item that has this number.
     Remove { key: &'a Key, number: u64 },
-    /// What the server says of itself; with a word, of a part of itself.
+    /// The facts that the server reports of itself; with a word, of a part of itself.
     Stats { part: &'static str },
 }
 
@@ -104,7 +104,7 @@ impl Command<'_> {
         }
     }
 
-    /// About how many bytes it has.
+    /// Returns about how many bytes it has.
     pub(crate) fn size(&self) -> usize {
         match self {
             Command::Add { value, .. } | Command::Replace { value, .. } => 2 * MAX_KEY + value.len(),
@@ -112,7 +112,7 @@ impl Command<'_> {
         }
     }
 
-    /// Whether it may change anything.
+    /// Returns `true` if it may change anything.
     pub(crate) fn changes(&self) -> bool {
         !matches!(self, Command::Look { .. } | Command::Stats { .. })
     }

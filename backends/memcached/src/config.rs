@@ -1,4 +1,4 @@
-//! Where the servers are and how they are to be used, parsed from a URL. Parsing does no I/O.
+//! Addresses of the servers and their options, parsed from a URL. Parsing does no I/O.
 
 use std::fmt;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub struct MemcachedConfig {
     pub(crate) timeout: Duration,
 }
 
-/// How a lock is written down.
+/// The format of a lock on the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// One item per resource holds the line of its claims.
@@ -96,7 +96,7 @@ impl MemcachedConfig {
         Ok(config)
     }
 
-    /// Whether a password would cross a network in the clear.
+    /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
         let leaves = self.hosts.iter().any(|host| !host.is_loopback());
         self.tls.is_none() && leaves && !matches!(self.login.password(), Ok(None))
@@ -153,7 +153,7 @@ impl MemcachedConfig {
 }
 
 impl fmt::Display for MemcachedConfig {
-    /// The URL without its password and options.
+    /// Writes the URL without its password and options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls.is_some() { "memcacheds" } else { "memcached" };
         let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();

@@ -32,7 +32,7 @@ impl Dialer {
         Dialer { config, host }
     }
 
-    /// Where the server is, for a person.
+    /// Returns the address of the server, for a person.
     pub(crate) fn address(&self) -> String {
         self.host.to_string()
     }
@@ -59,7 +59,7 @@ impl Dialer {
         .await
     }
 
-    /// What the server says of itself, fit for use or not.
+    /// Reads the facts that the server reports of itself, fit for use or not.
     pub(crate) async fn look(&self) -> Result<Facts, Failure> {
         self.bounded(async {
             let mut stream = self.open().await?;
@@ -224,6 +224,6 @@ impl Dialer {
     }
 }
 
-/// What a start of the server is waited for within one attempt to connect.
+/// The longest time for which a start of the server is waited for within one attempt to connect.
 const MAX_SETTLING: Duration = Duration::from_millis(3_500);
 const SETTLING_PAUSE: Duration = Duration::from_millis(100);

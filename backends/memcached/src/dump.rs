@@ -119,7 +119,7 @@ async fn names(
     Ok(names)
 }
 
-/// How long one server may take to tell all its keys.
+/// The time that one server may take to list all its keys.
 const DUMP_LIMIT: Duration = Duration::from_secs(60);
 /// The longest line of the list, in bytes: every byte of a key may take three.
 const MAX_LINE: u64 = 2048;

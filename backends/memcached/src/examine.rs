@@ -1,4 +1,4 @@
-//! What a person should know of the servers before locks are entrusted to them.
+//! Facts about the servers that a person should know before trusting locks to them.
 
 use std::time::Duration;
 
@@ -147,6 +147,6 @@ fn login(at: &str, facts: &Facts) -> Finding {
         .advice("let it listen on a private address, and start it with a file of logins (-Y)")
 }
 
-/// Whoever held a lock before may still believe so.
+/// The time in which an earlier holder may still believe that it has a lock.
 const RECENT: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(5);

@@ -1,4 +1,5 @@
-//! What a server says of itself when a connection is made: which process it is, and how it is set up.
+//! Facts that a server reports of itself when a connection is made: which process it is, and how it is set
+//! up.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use std::time::Duration;
 pub(crate) struct Facts {
     pub(crate) version: String,
     /// When it was started, in seconds of its own wall clock: the epoch of its fences. The server counts
-    /// its time on from there, so this is the same number for as long as it runs, whatever becomes of the
-    /// wall clock.
+    /// its time on from there, so this is the same number for as long as it runs, no matter how the wall
+    /// clock changes.
     pub(crate) started: u64,
     pub(crate) uptime: Duration,
     /// Items are numbered, without which nothing can be changed on a condition.
@@ -51,13 +52,13 @@ impl Facts {
         })
     }
 
-    /// For how long it must not be used yet, so that it has run for `settle`.
+    /// Returns for how long it must not be used yet, so that it has run for `settle`.
     pub(crate) fn unsettled(&self, settle: Duration) -> Duration {
         (settle + FIRST_UPTIME).saturating_sub(self.uptime)
     }
 }
 
-/// What a server answers in its first second, which may end at once.
+/// The uptime that a server reports in its first second, which may end at once.
 const FIRST_UPTIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// One connection to one process of a server.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// What the server said when the connection was made.
+    /// The facts that the server reported when the connection was made.
     pub(crate) facts: Facts,
     asking: mpsc::Sender<Question>,
     closed: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ pub(crate) struct Link {
     tasks: [AbortHandle; 2],
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
     /// The question never left this process.
@@ -74,7 +74,7 @@ impl Link {
         }
     }
 
-    /// Whether it is worth asking anything more.
+    /// Returns `true` if it is worth asking anything more.
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
     }
@@ -125,7 +125,7 @@ impl Drop for Link {
     }
 }
 
-/// What is to be written, and what is to come back.
+/// The bytes to write, and the answers to expect.
 #[derive(Debug)]
 struct Question {
     bytes: Vec<u8>,
@@ -195,7 +195,7 @@ async fn read(
             if replies.len() == expects.count
                 && let Some((expects, replies)) = open.pop_front()
             {
-                // Whoever gave up meanwhile does not care.
+                // A caller that gave up meanwhile does not care.
                 _ = expects.answer.send(replies);
             }
         }

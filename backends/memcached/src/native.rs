@@ -34,7 +34,7 @@ impl Items {
     }
 }
 
-/// What a server that may forget everything can promise, whatever is written down in it.
+/// Returns the promises of a server that may forget everything, no matter what is written down in it.
 pub(crate) fn profile(admission: Admission, order: Order, place_ttl: Duration) -> Profile {
     Profile {
         name: "memcached",
@@ -85,7 +85,8 @@ impl Cells for Items {
         let (node, key) = (self.wire.node(at), self.wire.key(at)?);
         let link = node.link().await?;
         let add = Command::Add { key: &key, life: Life::of(put.keep), value: put.text.as_bytes() };
-        // The second answer has the number of what the first one put there, or what stands in its way.
+        // The second answer has the number of the item that the first command put there, or that is in its
+        // way.
         let replies = node.ask(&link, &[add, Command::Look { key: &key }]).await?;
         let [added, found] = &replies[..] else {
             return Err(node.unexpected(&Reply::Missing { mark: None }));
@@ -178,9 +179,8 @@ fn read_cell(link: &Arc<Link>, reply: &Reply, at: &Resource) -> Result<Option<Ce
             format!("what is stored for {at:?} is left untouched: it is not text; choose another prefix");
         Failure::new(FailureKind::Foreign, Effect::None, text).because(error)
     })?;
-    // Every write has a higher number than all before it, on whatever item: so have the fences, which
-    // follow the number of what was read by one, and come to be no higher than the number of what is
-    // written.
+    // Every write has a higher number than all before it, on any item: so have the fences, which follow the
+    // number of what was read by one, and come to be no higher than the number of what is written.
     let fence = fence(link, *number);
     Ok(Some(Cell { text, version: *number, fence, floor: fence, age: None }))
 }

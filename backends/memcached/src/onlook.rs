@@ -1,4 +1,4 @@
-//! What an onlooker sees of a plain lock.
+//! The view of an onlooker on a plain lock.
 
 use std::time::Duration;
 

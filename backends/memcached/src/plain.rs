@@ -1,7 +1,7 @@
 //! The plain dialect: one item per lock, there while it is held, as many libraries do it by `add`.
 //!
 //! Ground rules: an item is changed or removed only under the number that it had when it was seen to be the
-//! claim's own. So one that ran out and was taken by somebody else is never touched, by whatever late or
+//! claim's own. So one that ran out and was taken by another client is never touched, by any late or
 //! repeated request.
 
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ impl PlainBackend {
         }
     }
 
-    /// Asks once: for the item, and for what stands in its way.
+    /// Asks once: for the item, and for what is in its way.
     async fn try_take(&self, claim: &Claim) -> Result<Taken, Failure> {
         let (node, key) = (self.wire.node(&claim.resource), self.wire.key(&claim.resource)?);
         let link = node.link().await?;
@@ -275,7 +275,7 @@ struct Own {
     granted: Fence,
 }
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 enum Taken {
     Yes(Fence),
     /// Somebody holds it, and for so long at most.
@@ -315,7 +315,7 @@ impl Backend for PlainBackend {
                 }
             }
         }
-        // Whatever was added on the way may still be there.
+        // An item that was added on the way may still exist.
         Err(Failure::unanswered("it changed hands whenever it was asked for: try again"))
     }
 
@@ -368,12 +368,12 @@ fn owner(claim: &Claim, fence: Option<Fence>) -> Owner {
     Owner { id: claim.id, fence, resource: claim.resource.clone(), note: claim.note.clone() }
 }
 
-/// What is left of an item's life, by which it is gone.
+/// Returns what is left of an item's life, by which it is gone.
 fn remaining(left: Option<u64>) -> Duration {
     left.map_or(Duration::MAX, Duration::from_secs)
 }
 
-/// A lease is never shortened.
+/// Returns the longer life: a lease is never shortened.
 fn longer(life: Life, left: Option<u64>) -> Life {
     left.map_or(life, |left| life.max(Life::of(Duration::from_secs(left))))
 }

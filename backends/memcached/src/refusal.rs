@@ -1,4 +1,4 @@
-//! What the server's and the network's refusals mean, and what a person can do about them.
+//! Meaning of the server's and the network's refusals, and what a person can do about them.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::link::Silence;
 
-/// Why a socket could not be opened.
+/// Explains why a socket could not be opened.
 pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
     let advice = match error.kind() {
         io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
@@ -16,7 +16,7 @@ pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
     Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
 }
 
-/// Why TLS could not be agreed on.
+/// Explains why TLS could not be agreed on.
 pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
     let certificate =
         error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
@@ -33,7 +33,7 @@ pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
 }
 
-/// Why a connection came to nothing before anything was asked of it.
+/// Explains why a connection came to nothing before anything was asked of it.
 pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {
     let text = format!(
         "{address} ended the connection before it said what it is ({error}): is it memcached, and does it speak in \
@@ -42,13 +42,13 @@ pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {
     Failure::unavailable(text).because(error)
 }
 
-/// What came in place of a greeting.
+/// Describes what came in place of a greeting.
 pub(crate) fn of_strange(what: &str, address: &str) -> Failure {
     let text = format!("{address} is no memcached that can be used ({what}): version 1.6 or later is needed");
     Failure::new(FailureKind::Unsupported, Effect::None, text)
 }
 
-/// Why there is no answer. A question that only reads has no effect, whatever became of it.
+/// Explains why there is no answer. A question that only reads has no effect, no matter what became of it.
 pub(crate) fn of_silence(silence: Silence, changes: bool, address: &str, limit: &str) -> Failure {
     let text = match silence {
         Silence::Unsent => format!("the connection to {address} broke before this was sent"),
@@ -60,7 +60,7 @@ pub(crate) fn of_silence(silence: Silence, changes: bool, address: &str, limit: 
     if changes && silence != Silence::Unsent { Failure::unanswered(text) } else { Failure::unavailable(text) }
 }
 
-/// What an error of the server means. It did nothing.
+/// Explains what an error of the server means. It did nothing.
 pub(crate) fn of_text(text: &str, address: &str) -> Failure {
     let (kind, advice) = if text.contains("out of memory") {
         (
@@ -81,7 +81,7 @@ pub(crate) fn of_text(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
 }
 
-/// What came in place of an answer that makes sense here.
+/// Describes what came in place of an answer that makes sense here.
 pub(crate) fn of_nonsense(address: &str) -> Failure {
     let text =
         format!("{address} answered what does not belong to the question: is it memcached 1.6 or later?");

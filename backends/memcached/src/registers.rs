@@ -18,7 +18,7 @@ use crate::native::Items;
 use crate::plain::collision;
 use crate::reply::Reply;
 
-/// What a server that may forget everything can promise.
+/// The promises of a server that may forget everything.
 const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
     waiting: Waiting::Polls,
@@ -141,7 +141,7 @@ impl State {
         Stamp(format!("{}.{}", self.epoch, self.number))
     }
 
-    /// Whether it is a state of the server at the other end.
+    /// Returns `true` if it is a state of the server at the other end.
     fn is_of(self, link: &Link) -> bool {
         link.facts.started == self.epoch
     }
@@ -151,7 +151,8 @@ fn nothing() -> Registered {
     Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
 }
 
-/// How long an item is to live. The last second of a life is not sure, so one more is asked for.
+/// Returns the life of an item to be written. The last second of a life is not sure, so one more is asked
+/// for.
 fn life(keep: Option<Duration>) -> Result<Life, Failure> {
     match keep {
         None => Ok(Life::FOR_EVER),

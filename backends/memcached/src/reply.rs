@@ -1,8 +1,8 @@
-//! What is received, read byte by byte as it comes.
+//! Answers that are received, read byte by byte as they come.
 //!
 //! Ground rules: no input makes this panic, and none makes it keep more than one line and one value of the
-//! lengths below. Whatever is not exactly an answer of the protocol ends the connection, since nobody could
-//! know any more which answer belongs to which command.
+//! lengths below. Any input that is not exactly an answer of the protocol ends the connection, since nobody
+//! could know any more which answer belongs to which command.
 
 use crate::command::MAX_VALUE;
 
@@ -18,7 +18,7 @@ pub(crate) enum Reply {
     Done { mark: Option<u32> },
     /// It is not: the item has another number, or there is one where there was to be none.
     Differs { mark: Option<u32> },
-    /// What the server says of itself.
+    /// The facts that the server reports of itself.
     Stats(Vec<(String, String)>),
     /// The server refuses.
     Refused(String),
@@ -35,7 +35,7 @@ impl Reply {
     }
 }
 
-/// What is no answer of the protocol.
+/// The error of an input that is not an answer of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what came is no answer of memcached: {0}")]
 pub(crate) struct Garbled(&'static str);
@@ -66,7 +66,7 @@ pub(crate) fn read(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
     }
 }
 
-/// Whether more than this can be kept without an answer in it.
+/// Returns `true` if more than this can be kept without an answer in it.
 pub(crate) fn is_overlong(buffered: usize) -> bool {
     buffered > MAX_VALUE + MAX_LINE + 4
 }
@@ -113,7 +113,7 @@ fn read_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
     Err(Garbled("a list without an end"))
 }
 
-/// What a meta answer says beside its word.
+/// The flags of a meta answer beside its word.
 #[derive(Default)]
 struct Flags {
     number: Option<u64>,
@@ -134,7 +134,7 @@ impl Flags {
                     let mark = u32::try_from(number(Some(token))?).map_err(|_| Garbled("a foreign mark"))?;
                     flags.mark = Some(mark);
                 }
-                // Newer servers tell that an item is stale, or won by another; we never ask for that.
+                // Newer servers report that an item is stale, or won by another; we never ask for that.
                 "W" | "X" | "Z" => {}
                 _ => return Err(Garbled("an unknown flag")),
             }
@@ -143,7 +143,7 @@ impl Flags {
     }
 }
 
-/// Plain decimal digits, as the server writes them.
+/// Reads plain decimal digits, as the server writes them.
 fn number(word: Option<&str>) -> Result<u64, Garbled> {
     let digits = word.filter(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|digits| digits.parse().ok()).ok_or(Garbled("a number that is none"))
@@ -229,7 +229,7 @@ mod tests {
             }
         }
 
-        /// Random bytes seldom look like the protocol; these do.
+        /// Checks that inputs like the protocol cause no panic, which random bytes seldom resemble.
         #[test]
         fn no_words_of_the_protocol_panic(
             words in proptest::collection::vec(

@@ -1,9 +1,8 @@
 //! Which of several servers has a resource: the one whose name, hashed with the resource's, comes first.
 //!
-//! Rendezvous hashing: every client that names the same servers chooses alike, in whatever order they
-//! stand, and another server takes only its own part of the resources away from the rest. A server that is
-//! away keeps its resources: to give them to another would let two clients that disagree about it hold the
-//! same lock.
+//! Rendezvous hashing: every client that names the same servers chooses alike, in any order of them, and
+//! another server takes only its own part of the resources away from the rest. A server that is away keeps
+//! its resources: to give them to another would let two clients that disagree about it hold the same lock.
 
 use leasehold_core::Resource;
 

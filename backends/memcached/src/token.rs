@@ -1,4 +1,4 @@
-//! What stands in the item of a plain lock: whose it is.
+//! The content of the item of a plain lock: its owner.
 //!
 //! Ground rules: an item of another library is never changed, but it is shown, and may be broken by
 //! somebody who saw it. Other libraries only compare the whole value with their own, so what ours says
@@ -16,7 +16,7 @@ pub(crate) enum Token {
     Foreign(ClaimId),
 }
 
-/// Who holds a plain lock of ours.
+/// The holder of a plain lock of ours.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Owner {
     pub(crate) id: ClaimId,
@@ -37,7 +37,7 @@ impl Owner {
 }
 
 impl Token {
-    /// Reads a value, whatever it is.
+    /// Reads a value of any kind.
     pub(crate) fn read(value: &[u8]) -> Token {
         read_owner(value).map_or_else(|| Token::Foreign(foreign_id(value)), Token::Ours)
     }
@@ -63,7 +63,7 @@ fn read_owner(value: &[u8]) -> Option<Owner> {
     words.next().is_none().then_some(Owner { id, fence, resource, note })
 }
 
-/// Not to be guessed by those who see the id alone, and the same for all who see the value.
+/// Returns an id that cannot be guessed from the id alone, and that is the same for all who see the value.
 fn foreign_id(value: &[u8]) -> ClaimId {
     let digest =
         blake3::Hasher::new_derive_key("leasehold memcached foreign owner v1").update(value).finalize();

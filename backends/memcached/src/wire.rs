@@ -19,7 +19,7 @@ use crate::refusal;
 use crate::reply::Reply;
 use crate::ring::Ring;
 
-/// What came of one command, and over which connection.
+/// The outcome of one command, and its connection.
 pub(crate) type Answer = Result<(Arc<Link>, Reply), Failure>;
 
 /// All servers of one URL.
@@ -52,7 +52,7 @@ impl Wire {
             for failure in &failures {
                 tracing::warn!(%failure, "the resources of one memcached server are unavailable");
             }
-            // What will not pass by waiting is told at once, by whichever server.
+            // A failure that will not pass by waiting is reported at once, from any server.
             let lasting = failures.into_iter().find(|failure| !failure.is_transient());
             return lasting.map_or(Ok(()), Err);
         }
@@ -89,7 +89,7 @@ impl Wire {
         Key::new(format!("{}{escaped}", self.prefix))
     }
 
-    /// What a key of ours says of its resource; `None` where it is not ours.
+    /// Returns what a key of ours says of its resource; `None` where it is not ours.
     pub(crate) fn named_by<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.prefix)
     }
@@ -155,7 +155,7 @@ pub(crate) struct Node {
     slot: Arc<Mutex<Arc<Slot>>>,
 }
 
-/// One connection, or the attempt to make it. Whoever comes meanwhile waits for the same.
+/// One connection, or the attempt to make it. A task that comes meanwhile waits for the same.
 type Slot = OnceCell<Result<Arc<Link>, Failure>>;
 
 impl Node {
@@ -207,7 +207,7 @@ impl Node {
         answered.await.concat()
     }
 
-    /// What an answer means that should not have come.
+    /// Describes an answer that should not have come.
     pub(crate) fn unexpected(&self, reply: &Reply) -> Failure {
         match reply {
             Reply::Refused(text) => refusal::of_text(text, &self.dialer.address()),
@@ -241,13 +241,13 @@ fn portions<'a, 'b>(commands: &'a [Command<'b>]) -> Vec<&'a [Command<'b>]> {
     portions
 }
 
-/// What the name of a register begins with.
+/// The beginning of the name of a register.
 const REGISTER: &str = "%r";
 
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once
 /// where an attempt before it failed.
 const MAX_DIALS: usize = 3;
-/// How long a failed attempt speaks for those who come right after it.
+/// The time for which a failed attempt is also the answer for those who come right after it.
 const REDIAL_PAUSE: Duration = Duration::from_millis(100);
 /// The most commands in one go.
 const MAX_TOGETHER: usize = 500;

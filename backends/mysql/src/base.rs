@@ -1,7 +1,7 @@
-//! What all sessions of a client share: connections for what needs no session of its own, and the table
-//! that tells who holds.
+//! The shared part of all sessions of a client: connections for statements that need no session of their
+//! own, and the table of holders.
 //!
-//! Ground rules: a lock decides, and a row only tells who has it. A row outlives its lock, because its
+//! Ground rules: a lock decides, and a row only shows its holder. A row outlives its lock, because its
 //! fence must not go back, and counts while the server says that the lock is there.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Base {
     pub(crate) pool: Pool,
     pub(crate) server: Server,
     pub(crate) flavour: Flavour,
-    /// The name by which the server tells the database from others.
+    /// The name by which the server distinguishes the database from others.
     pub(crate) database: String,
     /// The name in the URL, where it is another one. Locks had it in earlier versions.
     pub(crate) written: Option<String>,
@@ -61,7 +61,7 @@ impl Base {
         Ok(Base { pool, server, flavour, database, written, held })
     }
 
-    /// One more connection, whose locks live as long as it does.
+    /// Opens one more connection, whose locks live as long as it does.
     pub(crate) async fn open(&self) -> Result<Held, Failure> {
         let config = &self.pool.config;
         let mut link = Link::dial(config).await?;
@@ -83,7 +83,7 @@ impl Base {
         self.pool.config.dialect == Dialect::Native
     }
 
-    /// Which resources are held: those whose row fulfils the condition.
+    /// Reads which resources are held: those whose row fulfils the condition.
     pub(crate) async fn list(
         &self,
         is_alive: &str,
@@ -107,16 +107,16 @@ impl Base {
         Ok(summaries)
     }
 
-    /// Ends the connection that has the named lock `lock`, which stands for a claim; `false` where this
+    /// Ends the connection that has the named lock `lock`, which represents a claim; `false` where this
     /// connection does not have it any more. `lock` is an expression of SQL.
     ///
-    /// That it has it is looked at in the very statement that ends it, and its number does not come again
+    /// The very statement that ends it checks that it has the lock, and its number does not come again
     /// while the server runs.
     pub(crate) async fn evict(&self, lock: &str, session: u64) -> Result<bool, Failure> {
         let has_it = format!("IS_USED_LOCK({lock}) = {session}");
         match self.pool.run(&format!("KILL CONNECTION IF({has_it}, {session}, 0)")).await {
             Ok(_) => {}
-            // There is no connection 0.
+            // Connection 0 does not exist.
             Err(Refusal::LostRace) => return Ok(false),
             Err(refusal) => return Err(refusal.into_failure()),
         }
@@ -153,8 +153,8 @@ impl Base {
     }
 }
 
-/// Who holds the resource, by a row of the claim, its note, its fence and its beginning, from the third
-/// column on.
+/// Returns the holder of the resource, by a row of the claim, its note, its fence and its beginning, from
+/// the third column on.
 pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<Standing, Failure> {
     let unreadable = || {
         let text = format!("the table of holders has a row for {resource:?} that is not ours");

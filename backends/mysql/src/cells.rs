@@ -58,7 +58,7 @@ impl MySqlCells {
         }
     }
 
-    /// As [`MySqlCells::exec`] of several statements without parameters.
+    /// Runs several statements without parameters, as [`MySqlCells::exec`] does.
     async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
         match self.pool.run(statements).await {
             Err(Refusal::NoTable(failure)) => {
@@ -79,7 +79,7 @@ impl MySqlCells {
         schema::restore(&self.pool).await.map_err(Refusal::Failed)
     }
 
-    /// As [`MySqlCells::exec`] of a change of one row; nothing was done by one that lost a race.
+    /// Changes one row, as [`MySqlCells::exec`] does; a change that lost a race did nothing.
     async fn change(&self, sql: &str, params: Vec<Value>) -> Result<Done, Failure> {
         match self.exec(sql, params).await {
             Err(Refusal::LostRace) => Ok(Done { rows: Vec::new(), changed: 0, number: 0 }),
@@ -99,9 +99,9 @@ impl MySqlCells {
     async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
         let seconds = lock_wait(self.pool.config.sql.timeout);
         let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
-            // A table that is gone is made anew by whoever looks next, as those do whose change was not
-            // made. So they do where a transaction of somebody else keeps the row of one of them: it keeps
-            // no other one.
+            // A dropped table is created anew by the next look, which follows a change that was not made.
+            // So they do where a transaction of somebody else keeps the row of one of them: it keeps no
+            // other one.
             Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::Occupied(_)) => {
                 return Ok(vec![None; amends.len()]);
             }
@@ -295,7 +295,7 @@ fn own(at: &Resource, seen: u64, put: &Put) -> Vec<Value> {
     vec![put.text.as_str().into(), version.into(), keep.into(), at.as_str().into(), seen.into()]
 }
 
-/// What became of one change, by its own answer.
+/// Returns the outcome of one change, by its own answer.
 fn amended(amend: &Amend, done: &Done) -> Option<Fence> {
     let fence = match amend.way {
         Way::Retake => Fence::new(0, done.number, 0),
@@ -312,7 +312,7 @@ fn seized(put: &Put, done: &Done) -> Seized {
     }
 }
 
-/// Whose row it is.
+/// Returns the resource of a row.
 fn named(row: &Row) -> Result<Resource, Failure> {
     Resource::new(&read::<String>(row, 0)?).map_err(|error| {
         let text = format!("the table has a row that is not ours: {error}");
@@ -350,7 +350,7 @@ fn parts<T>(changes: &[T], length: impl Fn(&T) -> usize, most: usize) -> Vec<&[T
     parts
 }
 
-/// What one change takes in a request. What else is in its statement has a length of its own.
+/// Returns the length of one change in a request. What else is in its statement has a length of its own.
 fn length(at: &Resource, put: &Put) -> usize {
     put.text.len() + 2 * at.as_str().len() + NUMBERS
 }
@@ -371,7 +371,7 @@ pub(crate) fn micros(span: Duration) -> i64 {
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts
 /// have two digits a byte.
 const NUMBERS: usize = 250;
-/// How often a change looks which of its rows are locked.
+/// The number of times that a change looks which of its rows are locked.
 const MAX_LOOKS: u32 = 3;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where the servers are and how they are to be used, parsed from a URL.
+//! Addresses of the servers and their options, parsed from a URL.
 //!
 //! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the
 //! URL.
@@ -33,7 +33,7 @@ pub(crate) use leasehold_address::Create;
 /// | `connections` | connections at most, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 ///
-/// Of several servers the first one that is no replica is used. A password comes from the URL, else from
+/// Of several servers the first one that is not a replica is used. A password comes from the URL, else from
 /// `password-file`, else from the environment variable `MYSQL_PWD`.
 ///
 /// ```
@@ -56,7 +56,7 @@ pub struct MySqlConfig {
     pub(crate) sql: SqlOptions,
 }
 
-/// Where one server listens.
+/// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(Host),
@@ -69,7 +69,7 @@ pub(crate) enum Tls {
     Verified,
 }
 
-/// What holds a lock.
+/// The mechanism that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// A lease in a row.
@@ -80,7 +80,7 @@ pub(crate) enum Method {
     ForUpdate,
 }
 
-/// How a lock is written down.
+/// The format of a lock in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// As leasehold's own. Named locks are named by digests, so that all names are apart on all servers,
@@ -94,7 +94,7 @@ pub(crate) enum Dialect {
     DotNet,
 }
 
-/// Names of tables, checked, so that they can stand in a statement.
+/// Names of tables, checked, so that they can be used in a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     table: String,
@@ -146,7 +146,7 @@ impl MySqlConfig {
         Ok(config)
     }
 
-    /// Whether a password crosses a network that others may listen on.
+    /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |place: &Place| matches!(place, Place::Tcp(host) if !host.is_loopback());
         self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
@@ -184,7 +184,7 @@ impl MySqlConfig {
         Ok(())
     }
 
-    /// What a dialect changes of the rest.
+    /// Applies the changes that a dialect makes to the other settings.
     fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
         match self.dialect {
             Dialect::Native => {}
@@ -204,7 +204,7 @@ impl MySqlConfig {
         Ok(())
     }
 
-    /// Whether there are leases that could be swept.
+    /// Checks that there are leases that could be swept.
     pub(crate) fn check_sweep(&self) -> Result<(), Failure> {
         if self.dialect == Dialect::Native && self.method == Method::Row {
             return Ok(());
@@ -212,7 +212,7 @@ impl MySqlConfig {
         Err(nothing_to_sweep())
     }
 
-    /// Whether each option is one of the method.
+    /// Checks that each option is one of the method.
     fn check_method(&self, parts: &Parts) -> Result<(), Failure> {
         for (name, _) in &parts.options {
             let (methods, text): (&[Method], _) = match name.as_str() {
@@ -265,8 +265,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// The names are those of the programs of MySQL and MariaDB, which write them in any case and with
-/// either stroke.
+/// Reads the TLS mode: the names are those of the programs of MySQL and MariaDB, which write them in any
+/// case and with either stroke.
 fn read_tls(mode: &str) -> Result<Tls, Failure> {
     match mode.to_ascii_lowercase().replace('_', "-").as_str() {
         "disabled" => Ok(Tls::Off),

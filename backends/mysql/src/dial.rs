@@ -18,10 +18,10 @@ use crate::refusal::Refusal;
 pub(crate) struct Link {
     /// There until it is dropped.
     connection: Option<Conn>,
-    /// Whether an answer has not been read to its end.
+    /// `true` while an answer has not been read to its end.
     is_asking: bool,
     pub(crate) flavour: Flavour,
-    /// The name by which the server tells the database from others.
+    /// The name by which the server distinguishes the database from others.
     pub(crate) database: String,
     timeout: Duration,
 }
@@ -44,18 +44,18 @@ enum Company {
     Equals,
 }
 
-/// What a statement did.
+/// The outcome of a statement.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) rows: Vec<Row>,
-    /// How many rows it changed.
+    /// The number of rows that it changed.
     pub(crate) changed: u64,
     /// The number that the statement passed to `LAST_INSERT_ID`.
     pub(crate) number: u64,
 }
 
 impl Link {
-    /// Connects to the first server that is no replica.
+    /// Connects to the first server that is not a replica.
     pub(crate) async fn dial(config: &MySqlConfig) -> Result<Link, Failure> {
         let mut last = None;
         for place in &config.places {
@@ -119,8 +119,8 @@ impl Link {
         self.run(&settings).await.map(drop).map_err(failed)
     }
 
-    /// Which other servers have a say. One that does not let this user ask is believed to be a primary,
-    /// unless it is set read-only.
+    /// Reads which other servers have a say. One that does not let this user ask is believed to be a
+    /// primary, unless it is set read-only.
     async fn company(&mut self) -> Result<Company, Failure> {
         let question = match self.flavour {
             Flavour::MariaDb => {
@@ -169,13 +169,13 @@ impl Link {
         self.run_within(statements, Duration::ZERO).await
     }
 
-    /// As [`Link::run`], for statements that may wait in the server for so long.
+    /// Runs statements that may wait in the server for so long, as [`Link::run`] does.
     pub(crate) async fn run_within(&mut self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
         let done = self.run_each(statements, wait).await?;
         Ok(done.into_iter().flat_map(|done| done.rows).collect())
     }
 
-    /// As [`Link::run_within`], and answers what each statement did.
+    /// Runs statements as [`Link::run_within`] does, and returns what each of them did.
     pub(crate) async fn run_each(&mut self, statements: &str, wait: Duration) -> Result<Vec<Done>, Refusal> {
         let asking = async |connection: &mut Conn| {
             let mut result = connection.query_iter(statements).await?;
@@ -189,7 +189,7 @@ impl Link {
                 }
                 done.push(Done { rows: result.collect().await?, changed, number });
             }
-            // An error of any but the first statement looks like an end, and is only told here.
+            // An error of any but the first statement looks like an end, and is only reported here.
             result.drop_result().await?;
             Ok(done)
         };
@@ -201,7 +201,7 @@ impl Link {
         self.timeout = self.timeout.min(limit);
     }
 
-    /// Whether it answers.
+    /// Checks whether it answers.
     pub(crate) async fn is_alive(&mut self) -> bool {
         self.limited(Duration::ZERO, async |connection: &mut Conn| connection.ping().await).await.is_ok()
     }
@@ -276,9 +276,9 @@ fn login(config: &MySqlConfig, place: &Place) -> Result<OptsBuilder, Failure> {
     Ok(login)
 }
 
-/// Older ones are no longer maintained.
+/// Refuses older versions, which are no longer maintained.
 fn check_version(flavour: Flavour, version: &str, place: &Place) -> Result<(), Failure> {
-    // MariaDB may be called «5.5.5-10.11.6-MariaDB», for clients that know no other beginning.
+    // MariaDB may be called "5.5.5-10.11.6-MariaDB", for clients that know no other beginning.
     let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
     let mut numbers = plain.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let found = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
@@ -306,8 +306,8 @@ pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
     })
 }
 
-// As text, because a switch is a number on one server and a word on another. Where the server does not tell
-// small letters of a database's name from large ones, small ones stand for it.
+// As text, because a switch is a number on one server and a word on another. Where the server does not
+// distinguish small letters of a database's name from large ones, small ones are used.
 const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(@@global.read_only AS CHAR), \
                         CAST(@@innodb_read_only AS CHAR), \
                         IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";

@@ -1,6 +1,6 @@
-//! What .NET's DistributedLock calls a lock on these servers, so that both exclude each other.
+//! The name of a lock of .NET's DistributedLock on these servers, so that both exclude each other.
 //!
-//! A name of up to 64 characters without a large letter stands for itself. Any other becomes its small
+//! A name of up to 64 characters without a large letter is used as it is. Any other becomes its small
 //! letters, cut, with a digest of the name as it was behind them. Characters are those of .NET: two for one
 //! beyond the first 65,536.
 

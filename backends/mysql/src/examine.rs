@@ -1,4 +1,4 @@
-//! What of the server's set-up helps or hurts leases in a table.
+//! Settings of the server that help or harm leases in a table.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) async fn examine(cells: &MySqlCells, ttl: Duration) -> Vec<Finding> {
     ]
 }
 
-/// What can be said of locks that a connection holds.
+/// Returns the findings about locks that a connection holds.
 pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
     let server = &base.server;
     let failover = match server.is_followed() {
@@ -54,7 +54,7 @@ pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
     vec![durability(server), failover, breaking(may_break(&base.pool).await)]
 }
 
-/// Whether this user may end the connections of others.
+/// Checks whether this user may end the connections of others.
 async fn may_break(pool: &Pool) -> Result<bool, Failure> {
     let grants = pool.run("SHOW GRANTS").await.map_err(Refusal::into_failure)?;
     let grants: Vec<String> = grants.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
@@ -79,12 +79,12 @@ fn breaking(may_break: Result<bool, Failure>) -> Finding {
     }
 }
 
-/// What can change while a connection lasts.
+/// The facts that can change while a connection lasts.
 struct Facts {
     grants: Vec<String>,
     rows: u64,
     bytes: u64,
-    /// How many cells have their origin in what is the future now.
+    /// The number of cells with their origin in what is the future now.
     from_the_future: u64,
 }
 

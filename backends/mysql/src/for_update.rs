@@ -113,7 +113,7 @@ pub(crate) struct RowSession {
     base: Arc<Base>,
     /// The table whose rows are locked, quoted.
     rows: String,
-    /// What the connection is known by, as long as it lives.
+    /// The name of the connection, as long as it lives.
     word: String,
     /// Which of its transactions it has, or had last.
     turn: AtomicU64,
@@ -122,7 +122,7 @@ pub(crate) struct RowSession {
 }
 
 impl RowSession {
-    /// What the present transaction is known by.
+    /// Returns the name of the present transaction.
     fn word_of_turn(&self) -> String {
         format!("{}-{}", self.word, self.turn.load(Ordering::SeqCst))
     }
@@ -236,7 +236,7 @@ impl RowSession {
 #[async_trait]
 impl Session for RowSession {
     async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
-        // It is told also of a call that comes before it is first polled.
+        // It is also notified of a call that comes before it is first polled.
         let called_back = self.called_back.notified();
         let leaving = Leaving::of(self, ask);
         tokio::select! {
@@ -264,7 +264,7 @@ impl Session for RowSession {
     }
 
     async fn cancel(&self) {
-        // Nobody is told who asks later.
+        // Later questions are not notified.
         self.called_back.notify_waiters();
     }
 
@@ -283,7 +283,7 @@ enum Taking {
 }
 
 /// A question that may wait in the server, until it is answered. Dropped before, it has the server end the
-/// connection, which would otherwise go on to wait for a lock that nobody wants.
+/// connection, which would otherwise continue to wait for a lock that nobody wants.
 struct Leaving {
     base: Arc<Base>,
     /// The statement that ends the connection of the question, and no other.
@@ -328,7 +328,7 @@ async fn kill_by(base: &Base, kill: &str) {
     }
 }
 
-/// Named locks of these words are nobody else's.
+/// Checks that named locks of these words belong to nobody else.
 fn check_word(taken: Option<u8>) -> Result<(), Failure> {
     match taken {
         Some(1) => Ok(()),
@@ -346,7 +346,7 @@ fn draw_word() -> Result<String, Failure> {
     })
 }
 
-/// Whether the transaction of a row of the table of holders is still open.
+/// The condition that the transaction of a row of the table of holders is still open.
 const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(word USING utf8mb4)) = session";
 /// Tries of one question whose row or table is not there yet.
 const MAX_TRIES: u32 = 3;

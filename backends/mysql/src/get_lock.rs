@@ -1,6 +1,6 @@
 //! Named locks by `GET_LOCK`: all locks of a client are held by one session.
 //!
-//! Ground rules: the lock decides, and a row only tells who has it. A lock is not taken back when a later
+//! Ground rules: the lock decides, and a row only shows its holder. A lock is not taken back when a later
 //! statement fails, so that is followed by one that gives it back. A server lets one session take one lock
 //! again and again, so a session asks only for what it does not have.
 
@@ -22,7 +22,7 @@ use crate::refusal::Refusal;
 use crate::session::Held;
 use crate::sql::{NOW, literal, utf8};
 
-/// The named locks of one server, and the table that tells who has them.
+/// The named locks of one server, and the table of their holders.
 #[derive(Debug)]
 pub(crate) struct GetLock {
     base: Arc<Base>,
@@ -116,9 +116,9 @@ impl Sessions for GetLock {
 }
 
 impl Base {
-    /// What the server knows the lock by. Native names are digests: servers differ in whether letters count
-    /// as large or small, and how long a name may be; and this database's locks are not those of others on
-    /// the server.
+    /// Returns the server's name for the lock. Native names are digests: servers differ in whether letters
+    /// count as large or small, and how long a name may be; and this database's locks are not those of
+    /// others on the server.
     fn lock_name(&self, resource: &Resource) -> String {
         self.name_in(&self.database, resource)
     }
@@ -140,7 +140,7 @@ impl Base {
         }
     }
 
-    /// What earlier versions call the lock, where that is something else.
+    /// Returns the name that earlier versions give the lock, where it differs.
     fn former_name(&self, resource: &Resource) -> Option<String> {
         let former = self.name_in(self.written.as_ref()?, resource);
         (former != self.lock_name(resource)).then_some(former)
@@ -211,7 +211,7 @@ impl GetLockSession {
         answer().map_err(Refusal::Failed)
     }
 
-    /// Gives the lock back; `false` where the server says that this session did not have it.
+    /// Releases the lock; `false` where the server says that this session did not have it.
     async fn give_back(&self, claim: &Claim) -> Result<bool, Refusal> {
         let rows = self.held.run(&self.base.giving_back(&claim.resource)).await?;
         let given: Option<u8> = only(rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)?;
@@ -294,9 +294,9 @@ fn stranger(connection: u64) -> Standing {
     }
 }
 
-/// Whether the lock of a row of the table of holders is still its session's.
+/// The condition that the lock of a row of the table of holders is still its session's.
 const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session";
-/// Names of locks that are told to have ended with another.
+/// The most names of locks that are reported to have ended with another.
 const BESIDE_MAX: u32 = 1_000;
 /// The longest names of locks that each server takes.
 const MARIADB_MAX_BYTES: usize = 192;

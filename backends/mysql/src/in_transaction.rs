@@ -11,13 +11,14 @@ use crate::schema::ROWS;
 ///
 /// Its one parameter `?` is the name of the resource. It answers no row, and waits until the lock is to be
 /// had; `innodb_lock_wait_timeout` bounds the wait. Let it be the first statement of the transaction, or
-/// let that be `READ COMMITTED`: what `REPEATABLE READ` has begun to read before, it goes on to see as it
-/// was then.
+/// let that be `READ COMMITTED`: a `REPEATABLE READ` that has begun to read before continues to see the
+/// data as they were then.
 ///
 /// # Promises
 /// - Commit and rollback release the lock, and nothing else does: what the transaction writes under it
 ///   becomes visible in the same instant in which the lock becomes free.
-/// - It excludes whoever holds the resource by `method=for-update`, in the tables that `config` names.
+/// - It excludes any client that holds the resource by `method=for-update`, in the tables that `config`
+///   names.
 ///
 /// # Does not promise
 /// - Anything between servers that decide together, by Galera or group replication: a row that is locked on

@@ -43,7 +43,7 @@ impl Pool {
         Ok(done.into_iter().flat_map(|done| done.rows).collect())
     }
 
-    /// As [`Pool::run`], and answers what each statement did.
+    /// Runs statements as [`Pool::run`] does, and returns what each of them did.
     pub(crate) async fn run_each(&self, statements: &str) -> Result<Vec<Done>, Refusal> {
         let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
         let answer = link.run_each(statements, Duration::ZERO).await;
@@ -67,7 +67,7 @@ impl Pool {
     }
 
     /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
-    /// server may leave a transaction open, and a server that has become a replica must not be asked again.
+    /// server may leave a transaction open, and a server that has become a replica must not be used again.
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
         match answer {
             Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
@@ -88,6 +88,6 @@ impl Pool {
     }
 }
 
-/// How long a connection is believed in without a question: longer than between two renewals of the default
-/// ttl.
+/// The time for which a connection is trusted without a question: longer than between two renewals of the
+/// default ttl.
 const FRESH: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! What an error of the server, or of the way to it, means: of what kind it is, and whether it may have
+//! Meaning of an error of the server, or of the way to it: of what kind it is, and whether it may have
 //! happened.
 
 use leasehold_core::{Effect, Failure, FailureKind};
@@ -7,7 +7,7 @@ use mysql_async::{DriverError, Error, ServerError};
 /// Why a statement has no result.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Another transaction was first. The server did nothing; whoever looks again sees why.
+    /// Another transaction was first. The server did nothing; another look shows why.
     LostRace,
     /// Another transaction keeps a row locked, and did so for as long as the statement was to wait.
     Occupied(Failure),
@@ -18,7 +18,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Of a statement that was sent.
+    /// Returns the refusal of a statement that was sent.
     pub(crate) fn of(error: Error) -> Refusal {
         let Error::Server(cause) = &error else {
             let text = format!("the connection to the server ended: {error}");
@@ -37,7 +37,7 @@ impl Refusal {
         }
     }
 
-    /// Of an attempt to connect: nothing was asked yet.
+    /// Returns the failure of an attempt to connect: nothing was asked yet.
     pub(crate) fn of_login(error: Error, place: &str) -> Failure {
         let (kind, text) = match &error {
             Error::Server(cause) => (kind(cause.code), describe(cause)),
@@ -53,7 +53,7 @@ impl Refusal {
         Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
     }
 
-    /// As a failure, where no race can have been lost, or nothing else is left to do about it.
+    /// Converts it to a failure, where no race can have been lost, or nothing else is left to do about it.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
@@ -77,7 +77,7 @@ fn kind(code: u16) -> FailureKind {
     }
 }
 
-/// What the server says, and what the person can do.
+/// Returns the message of the server, and what the person can do.
 fn describe(cause: &ServerError) -> String {
     let advice = match cause.code {
         1045 | 1698 => "check the user and the password, from the URL, password-file or MYSQL_PWD",
@@ -110,12 +110,12 @@ fn describe(cause: &ServerError) -> String {
 }
 
 const DEADLOCK: u16 = 1213;
-/// A lock was waited for in vain; or was not waited for, which only MySQL tells apart.
+/// A lock was waited for in vain; or was not waited for, which only MySQL distinguishes.
 const TIMED_OUT: u16 = 1205;
 const NOT_WAITED: u16 = 3572;
-/// Who was to be ended has ended already.
+/// The connection to be ended has ended already.
 const NO_CONNECTION: u16 = 1094;
-/// Who was to be ended is of another user.
+/// The connection to be ended is of another user.
 const NOT_OWNER: u16 = 1095;
 const NO_COLUMN: u16 = 1054;
 const NO_TABLE: u16 = 1146;

@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS {registers} ({columns}) ENGINE = InnoDB ROW_FORMAT = 
     )
 }
 
-/// Who holds a lock of a connection, and its fence.
+/// Returns the table of the holders of a connection's locks, and their fences.
 fn holders(names: &Names) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {held} (
@@ -123,7 +123,7 @@ pub fn grants(config: &MySqlConfig) -> String {
     grants_to(config, config.credentials.user.as_deref().unwrap_or_default())
 }
 
-/// As [`grants`], for another user than that of the URL.
+/// Returns the grants for another user than that of the URL, as [`grants`] does.
 pub(crate) fn grants_to(config: &MySqlConfig, user: &str) -> String {
     let user = user.replace('\\', "\\\\").replace('\'', "\\'");
     let grant = |rights: &str, ending: &str| {

@@ -1,4 +1,4 @@
-//! What the server is, and what a connection to it therefore promises.
+//! The kind of the server, and the promises of a connection to it that follow.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::dial::read;
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 
-/// What the server said of itself when the connection was made: its settings and counters, as text.
+/// The facts that the server reported when the connection was made: its settings and counters, as text.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     settings: HashMap<String, String>,
@@ -34,7 +34,7 @@ impl Server {
         Ok(Server { settings: rows.iter().map(pair).collect::<Result<_, Failure>>()? })
     }
 
-    /// What leases in a table promise here.
+    /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &MySqlConfig) -> Profile {
         Profile {
             name: "mysql",
@@ -52,8 +52,8 @@ impl Server {
         }
     }
 
-    /// What locks that a connection holds promise here. They are this server's alone, and known to no
-    /// replica.
+    /// Returns the promises of locks that a connection holds here. They are this server's alone, and known
+    /// to no replica.
     pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: Waiting) -> Profile {
         Profile {
             name: "mysql",
@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    /// What rows survive here, as far as this server tells.
+    /// Returns what rows survive here, as far as this server says.
     pub(crate) fn safety(&self) -> Safety {
         match self.grade() {
             Grade::Strict => Safety::Strict,
@@ -83,7 +83,8 @@ impl Server {
         }
     }
 
-    /// How far fences can be trusted: what is confirmed must be on a disk, and on whatever may take over.
+    /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that
+    /// may take over.
     pub(crate) fn grade(&self) -> Grade {
         match self.keeps_what_it_confirms() && (!self.is_followed() || self.waits_for_replicas()) {
             true if !self.is_clustered() => Grade::Strict,
@@ -91,14 +92,14 @@ impl Server {
         }
     }
 
-    /// Whether a crash of the machine forgets nothing that was confirmed.
+    /// Returns `true` if a crash of the machine forgets nothing that was confirmed.
     pub(crate) fn keeps_what_it_confirms(&self) -> bool {
         // With the binary log on, recovery undoes what that log does not have.
         self.is("innodb_flush_log_at_trx_commit", "1")
             && (!self.is_on("log_bin") || self.is("sync_binlog", "1"))
     }
 
-    /// Whether there is, or may be, a replica that could take over.
+    /// Returns `true` if there is, or may be, a replica that could take over.
     pub(crate) fn is_followed(&self) -> bool {
         // The last two only count who came since the server started: to be believed when they say yes.
         ["slaves_connected", "rpl_semi_sync_master_clients", "rpl_semi_sync_source_clients"]
@@ -133,7 +134,7 @@ impl Server {
         counters.iter().map(|counter| self.number(counter)).max().unwrap_or_default()
     }
 
-    /// Whether several servers decide together, each by its own clock.
+    /// Returns `true` if several servers decide together, each by its own clock.
     pub(crate) fn is_clustered(&self) -> bool {
         self.is_on("wsrep_on") || !self.setting("group_replication_group_name").is_empty()
     }
@@ -145,7 +146,7 @@ impl Server {
         (packet / 4).clamp(MIN_TEXT, MAX_TEXT)
     }
 
-    /// Returns a setting or counter as the server told it; empty where it has none of this name.
+    /// Returns a setting or counter as the server reported it; empty where it has none of this name.
     pub(crate) fn setting(&self, name: &str) -> &str {
         self.settings.get(name).map_or("", String::as_str)
     }

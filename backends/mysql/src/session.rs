@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 /// A connection that is used by one statement after the other.
 pub(crate) struct Held {
     link: Mutex<Option<Link>>,
-    /// What the server knows it by: another one would hold nothing of ours.
+    /// The server's number for it: another one would hold nothing of ours.
     pub(crate) number: u64,
     is_over: watch::Sender<bool>,
 }
@@ -32,7 +32,7 @@ impl Held {
         self.run_within(statements, Duration::ZERO).await
     }
 
-    /// As [`Held::run`], for statements that may wait in the server for so long.
+    /// Runs statements that may wait in the server for so long, as [`Held::run`] does.
     pub(crate) async fn run_within(&self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
         let mut place = self.link.lock().await;
         let ending = Ending::of(&self.is_over);

@@ -67,9 +67,8 @@ impl ShedLock {
     /// Writes `lock_until` of each row that is held by whom its condition names, and answers for each
     /// whether it was: all in one transaction, and each row by its key.
     ///
-    /// Whether a row is held is decided for all by one reading of the clock. What a row is found by cannot
-    /// be said by the count of rows that were changed, since one whose end is far enough away already is
-    /// not.
+    /// One reading of the clock decides for all whether a row is held. What a row is found by cannot be
+    /// said by the count of rows that were changed, since one whose end is far enough away already is not.
     async fn change(&self, changes: Vec<Change<'_>>) -> Vec<Result<bool, Failure>> {
         let (table, held) = (&self.table, self.columns.is_held_at("@leasehold_now"));
         let mut statements =
@@ -122,8 +121,8 @@ impl ShedTable for ShedLock {
         self.columns.widths
     }
 
-    /// Writes what is free, and reads who has it then: whoever finds itself there has it, by whichever of
-    /// its requests.
+    /// Writes what is free, and reads which owner has it then: a claim that finds itself there has it, by
+    /// any of its requests.
     async fn take(&self, hold: &Hold) -> Result<Taken, Failure> {
         let (table, now) = (&self.table, self.columns.now());
         let (name, by) = (text(&hold.name), self.columns.holder(&hold.by));
@@ -196,7 +195,7 @@ impl ShedTable for ShedLock {
     }
 
     async fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<Row>, Failure> {
-        // By bytes, whatever the column would compare by. No name has the byte 255 in it.
+        // By bytes, no matter how the column would compare. No name has the byte 255 in it.
         let question = format!(
             "SELECT {row} FROM {table} WHERE {bytes} >= {prefix} AND {bytes} > {after} \
              AND {bytes} < CONCAT({prefix}, X'FF') AND lock_until > {now} ORDER BY {bytes} LIMIT {limit}",
@@ -231,9 +230,9 @@ impl ShedTable for ShedLock {
     }
 }
 
-/// Statements that create the table, as ShedLock's documentation has it but with room for every name and
-/// holder of leasehold, with names that are told apart by their bytes, and with dates that no time zone
-/// moves. Running them again changes nothing.
+/// Returns the statements that create the table, as ShedLock's documentation has it but with room for every
+/// name and holder of leasehold, with names that are distinguished by their bytes, and with dates that no
+/// time zone moves. Running them again changes nothing.
 pub(crate) fn table(config: &MySqlConfig) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (

@@ -126,7 +126,8 @@ fn seize(table: &str) -> String {
     )
 }
 
-/// Puts a claim into a row that its client left empty, and so without an insertion that has to fail first.
+/// Returns the statement that puts a claim into a row that its client left empty, and so without an
+/// insertion that has to fail first.
 fn retake(table: &str, put: &Written<'_>) -> String {
     let Written { claims, version, keep, name, seen } = put;
     // Assignments are made from left to right, and each sees those before it.
@@ -136,7 +137,7 @@ fn retake(table: &str, put: &Written<'_>) -> String {
     )
 }
 
-/// What is alone in its cell goes on, or ends.
+/// Returns the statement by which a claim alone in its cell continues, or ends.
 fn keep(table: &str, put: &Written<'_>) -> String {
     let Written { claims, version, keep, name, seen } = put;
     format!(
@@ -148,7 +149,7 @@ fn keep(table: &str, put: &Written<'_>) -> String {
 /// Sets for how many seconds a statement waits for a row.
 const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout";
 
-/// How the values of a change stand in its statement: as parameters, or written out.
+/// The form of the values of a change in its statement: as parameters, or written out.
 struct Written<'a> {
     claims: &'a str,
     version: &'a str,
@@ -180,7 +181,7 @@ pub(crate) fn utf8(text: &str) -> String {
 /// The server's clock in microseconds, in universal time, so that no time zone and no summer time moves it.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// What is read of a cell.
+/// The columns that are read of a cell.
 const CELL: &str = "name, claims, version, seq, \
                     GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - origin, 0), \
                     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";

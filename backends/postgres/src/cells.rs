@@ -31,7 +31,7 @@ pub struct PostgresCells {
     pub(crate) server: Server,
     statements: Statements,
     profile: Profile,
-    /// Where calls are sent; empty where nobody listens.
+    /// The channel of calls; empty where nobody listens.
     channel: String,
     listener: Option<Listener>,
     /// Its own cells, in the table of registers. They have none themselves.
@@ -60,7 +60,7 @@ impl PostgresCells {
         Ok(cells(Table::Locks, channel, Some(Box::new(shelf))))
     }
 
-    /// As [`PostgresCells::ask`] of a statement that looks only: one that lost a race is sent again.
+    /// Sends a read-only statement as [`PostgresCells::ask`] does; one that lost a race is sent again.
     async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         match self.pool.look(sql, params).await {
             // The table is made anew, and shows nothing.
@@ -327,12 +327,14 @@ impl Cells for PostgresCells {
     }
 }
 
-/// Whether it is of a claim alone in its cell, so that epoch and counter stay and nobody is called.
+/// Returns `true` if it is of a claim alone in its cell, so that epoch and counter stay and nobody is
+/// called.
 fn is_kept(swap: &Swap) -> bool {
     swap.basis == Basis::Renewed && swap.put.call == Call::Nobody
 }
 
-/// What a change answered. One that lost a race to another has changed no row, and answers none.
+/// Returns the rows of the answer to a change. One that lost a race to another has changed no row, and
+/// answers none.
 fn rows_of(answer: Result<Vec<Row>, Refusal>) -> Result<Vec<Row>, Failure> {
     match answer {
         Ok(rows) => Ok(rows),
@@ -341,7 +343,7 @@ fn rows_of(answer: Result<Vec<Row>, Refusal>) -> Result<Vec<Row>, Failure> {
     }
 }
 
-/// Which of these changes were made, by the names that come first in the rows of the answer.
+/// Returns which of these changes were made, by the names that come first in the rows of the answer.
 fn done(swaps: &[Swap], answer: Result<Vec<Row>, Refusal>) -> Result<Vec<bool>, Failure> {
     let done: Result<HashSet<String>, Failure> = rows_of(answer)?.iter().map(|row| read(row, 0)).collect();
     let done = done?;
@@ -352,7 +354,7 @@ fn by_name(rows: &[Row]) -> Result<HashMap<String, Cell>, Failure> {
     rows.iter().map(|row| Ok((read(row, 0)?, cell(row, 1)?))).collect()
 }
 
-/// Whose row it is.
+/// Returns the resource of a row.
 pub(crate) fn named(row: &Row) -> Result<Resource, Failure> {
     Resource::new(&read::<String>(row, 0)?).map_err(|error| {
         let text = format!("the table has a row that is not ours: {error}");

@@ -1,4 +1,4 @@
-//! Where the servers are and how they are to be used, parsed from a URL.
+//! Addresses of the servers and their options, parsed from a URL.
 //!
 //! Parsing does no I/O. A password leaves this file only on the way into a connection; no error repeats the
 //! URL.
@@ -35,8 +35,9 @@ pub(crate) use leasehold_address::Create;
 /// | `connections` | connections at most for everything else, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 ///
-/// Of several servers the first one that is no standby is used. A password comes from the URL, else from
-/// `password-file`, else from the environment variable `PGPASSWORD`; a user from the URL, else from `PGUSER`.
+/// Of several servers the first one that is not a standby is used. A password comes from the URL, else from
+/// `password-file`, else from the environment variable `PGPASSWORD`; a user from the URL, else from
+/// `PGUSER`.
 ///
 /// ```
 /// use leasehold_postgres::PostgresConfig;
@@ -59,7 +60,7 @@ pub struct PostgresConfig {
     pub(crate) sql: SqlOptions,
 }
 
-/// Where one server listens.
+/// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(Host),
@@ -73,7 +74,7 @@ pub(crate) enum Tls {
     Verified,
 }
 
-/// How a lock is written down.
+/// The format of a lock in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Native,
@@ -86,7 +87,7 @@ pub(crate) enum Wait {
     Poll,
 }
 
-/// What holds a lock.
+/// The mechanism that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// A lease in a row.
@@ -97,7 +98,7 @@ pub(crate) enum Method {
     ForUpdate,
 }
 
-/// Names of tables, checked, so that they can stand in a statement.
+/// Names of tables, checked, so that they can be used in a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     schema: Option<String>,
@@ -165,13 +166,13 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Whether a password crosses a network that others may listen on.
+    /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |place: &Place| matches!(place, Place::Tcp(host) if !host.is_loopback());
         self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
     }
 
-    /// Whether there are leases that could be swept.
+    /// Checks that there are leases that could be swept.
     pub(crate) fn check_sweep(&self) -> Result<(), Failure> {
         if self.dialect == Dialect::Native && self.method == Method::Row {
             return Ok(());
@@ -219,7 +220,7 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// What a dialect changes of the rest.
+    /// Applies the changes that a dialect makes to the other settings.
     fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
         if self.dialect == Dialect::Native {
             return Ok(());
@@ -231,7 +232,7 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// The port of a unix socket, whose URL has no place for one.
+    /// Reads the port of a unix socket, whose URL has no place for one.
     fn read_port(&mut self, port: &str) -> Result<(), Failure> {
         let number: Option<u16> = port.parse().ok().filter(|number| *number > 0);
         let number = number.ok_or_else(|| invalid("port: write a number from 1 to 65535"))?;
@@ -246,7 +247,7 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// An option that does nothing with the method would be believed to do something.
+    /// Refuses an option that does nothing with the method: a user would believe that it did something.
     fn check_method(&self, options: &[(String, String)]) -> Result<(), Failure> {
         for (name, _) in options {
             let (methods, text): (&[Method], _) = match name.as_str() {

@@ -21,18 +21,18 @@ use crate::refusal::Refusal;
 use crate::tls::{Secured, Securing};
 use crate::way::{Unanswered, Way};
 
-/// What arrives without having been asked for.
+/// Messages that arrive without having been asked for.
 pub(crate) type Unasked = mpsc::Receiver<AsyncMessage>;
 
 /// One open connection. Closed when it is dropped.
 pub(crate) struct Link {
     client: Client,
     prepared: Mutex<HashMap<&'static str, Statement>>,
-    /// Whether the server on the other side is always the same one.
+    /// `true` if the server on the other side is always the same one.
     pub(crate) is_direct: bool,
     /// The server's version as it counts them: 150018 is 15.18.
     pub(crate) version: i32,
-    /// Whether it speaks TLS, as no unix socket does.
+    /// `true` if it speaks TLS, as a unix socket never does.
     is_secured: bool,
     place: Place,
     timeout: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct Sql {
 }
 
 impl Link {
-    /// Connects to the first server that is no standby.
+    /// Connects to the first server that is not a standby.
     pub(crate) async fn dial(config: &PostgresConfig) -> Result<Link, Failure> {
         Ok(Link::dial_listening(config).await?.0)
     }
@@ -153,7 +153,7 @@ impl Link {
         self.ask_within(sql, params, Duration::ZERO).await
     }
 
-    /// As [`Link::ask`], of a statement that the server may let wait for so long.
+    /// Sends a statement that the server may let wait for so long, as [`Link::ask`] does.
     pub(crate) async fn ask_within(
         &self,
         sql: &Sql,
@@ -180,8 +180,8 @@ impl Link {
         self.limited(self.client.query(&statement, params), wait).await
     }
 
-    /// As [`Link::ask`], for a statement that is a transaction of its own. The server ends it when its
-    /// asker has given up, also where a session cannot be set up for that, because it is the pooler's.
+    /// Sends a statement that is a transaction of its own, as [`Link::ask`] does. The server ends it when
+    /// its asker has given up, also where a session cannot be set up for that, because it is the pooler's.
     pub(crate) async fn ask_alone(
         &self,
         sql: &Sql,
@@ -210,7 +210,7 @@ impl Link {
         Box::pin(self.limited(self.client.batch_execute(statements), Duration::ZERO))
     }
 
-    /// Whether it can still be used.
+    /// Returns `true` if it can still be used.
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed()
     }
@@ -221,8 +221,8 @@ impl Link {
         let _ = self.driven.clone().changed().await;
     }
 
-    /// Asks the server to end the statement that runs here, and waits until it was told. One that has just
-    /// ended is not harmed, and neither is one that is sent afterwards.
+    /// Asks the server to end the statement that runs here, and waits until the request was sent. One that
+    /// has just ended is not harmed, and neither is one that is sent afterwards.
     pub(crate) async fn cancel(&self, config: &PostgresConfig) {
         let token = self.client.cancel_token();
         let canceling = async {
@@ -235,7 +235,7 @@ impl Link {
                 _ => token.cancel_query_raw(way, NoTls).await.ok(),
             }
         };
-        // Whoever waits for the statement finds out that it did not end.
+        // The task that waits for the statement finds out that it did not end.
         if !matches!(tokio::time::timeout(self.timeout, canceling).await, Ok(Some(()))) {
             tracing::debug!("a statement could not be called back");
         }
@@ -320,5 +320,5 @@ const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_c
 /// Messages that wait to be read by one who listens; beyond that the server waits.
 const UNASKED_MAX: usize = 1_000;
 
-/// Older ones have no table of this form, and are no longer maintained.
+/// The oldest version: older ones have no table of this form, and are no longer maintained.
 const OLDEST: i32 = 120_000;

@@ -1,4 +1,4 @@
-//! What of the server's set-up helps or hurts leases in a table.
+//! Settings of the server that help or harm leases in a table.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) async fn examine(cells: &PostgresCells, ttl: Duration) -> Vec<Finding
     findings
 }
 
-/// What can change while a connection lasts.
+/// The facts that can change while a connection lasts.
 struct Facts {
     isolation: String,
     is_superuser: bool,
@@ -39,7 +39,7 @@ struct Facts {
     rows: i64,
     dead_rows: i64,
     bytes: i64,
-    /// How many cells have their origin in what is the future now.
+    /// The number of cells with their origin in what is the future now.
     from_the_future: i64,
 }
 
@@ -72,12 +72,12 @@ impl Facts {
     }
 }
 
-/// What can be said of locks that a connection holds.
+/// Returns the findings about locks that a connection holds.
 pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
     vec![durability(&base.server), sessions(&base.server), breaking(may_break(&base.pool).await)]
 }
 
-/// How many connections the server has, where it says so.
+/// Returns how many connections the server has, where it says so.
 pub(crate) async fn connections(pool: &Pool) -> Option<u64> {
     let text = "SELECT pg_catalog.current_setting('max_connections')::int8";
     let question = Sql { name: "connections", text: text.to_owned(), types: &[] };
@@ -85,7 +85,7 @@ pub(crate) async fn connections(pool: &Pool) -> Option<u64> {
     u64::try_from(read::<i64>(&only(rows).ok()?, 0).ok()?).ok()
 }
 
-/// Whose connections this user may end.
+/// Checks whether this user may end the connections of others.
 async fn may_break(pool: &Pool) -> Result<bool, Failure> {
     let text = "SELECT r.rolsuper OR pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
                 FROM pg_catalog.pg_roles r WHERE r.rolname = current_user";

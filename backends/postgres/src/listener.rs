@@ -1,6 +1,6 @@
 //! Hears whom the releases of others call, on a connection of its own, as long as anybody listens.
 //!
-//! Ground rules: whoever waits knows when nothing can be heard, and polls. After every gap all look once.
+//! Ground rules: waiters know when nothing can be heard, and poll. After every gap all look once.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -108,5 +108,5 @@ async fn hear(link: &Link, mut unasked: Unasked, bells: &Bells) {
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(3);
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// How long the connection is kept for the next one who listens.
+/// The time for which the connection is kept for the next listener.
 const LINGER: Duration = Duration::from_secs(10);

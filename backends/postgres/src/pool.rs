@@ -37,7 +37,7 @@ impl Pool {
         answer
     }
 
-    /// As [`Pool::ask`] of a statement for which a lost race decides nothing: it is sent again.
+    /// Sends a statement for which a lost race decides nothing, as [`Pool::ask`] does: it is sent again.
     pub(crate) async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         for tries in 1.. {
             match self.ask(sql, params).await {
@@ -91,7 +91,7 @@ impl Pool {
         }
     }
 
-    /// Gives back what was lent.
+    /// Returns a lent connection to the pool.
     pub(crate) fn give_back(&self, link: Link) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < self.config.sql.connections {
@@ -100,7 +100,7 @@ impl Pool {
     }
 }
 
-/// Before a statement is sent again, longer each time.
+/// Sleeps before a statement is sent again, longer each time.
 async fn pause(tries: u32) {
     // Without randomness the pause is the whole one: late, but never wrong.
     let part = getrandom::u32().unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! What an error of PostgreSQL, or of the way to it, means: of what kind it is, and whether it may have
+//! Meaning of an error of PostgreSQL, or of the way to it: of what kind it is, and whether it may have
 //! happened.
 
 use leasehold_core::{Effect, Failure, FailureKind};
@@ -8,7 +8,7 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 /// Why a statement has no result.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Another transaction was first. The server did nothing; whoever looks again sees why.
+    /// Another transaction was first. The server did nothing; another look shows why.
     LostRace,
     /// The table, or a part of it, is not there.
     NoTable(Failure),
@@ -19,7 +19,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Of a statement that was sent.
+    /// Returns the refusal of a statement that was sent.
     pub(crate) fn of(error: Error) -> Refusal {
         let Some(cause) = error.as_db_error() else {
             let failure = if error.is_closed() || was_sent(&error) {
@@ -53,7 +53,7 @@ impl Refusal {
         }
     }
 
-    /// Of an attempt to connect: nothing was asked yet.
+    /// Returns the failure of an attempt to connect: nothing was asked yet.
     pub(crate) fn of_login(error: Error, place: &str) -> Failure {
         let (kind, text) = match error.as_db_error() {
             Some(cause) => (kind(cause.code()), describe(cause.code(), cause.message())),
@@ -66,7 +66,7 @@ impl Refusal {
         Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
     }
 
-    /// As a failure, where no race can have been lost, or nothing else is left to do about it.
+    /// Converts it to a failure, where no race can have been lost, or nothing else is left to do about it.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
@@ -81,7 +81,7 @@ fn is_error(cause: &DbError) -> bool {
     cause.parsed_severity().map_or(cause.severity() == "ERROR", |severity| severity == Severity::Error)
 }
 
-/// Where a password can come from.
+/// The advice on where a password can come from.
 const A_PASSWORD: &str = "check the user and the password, from the URL, password-file or PGPASSWORD";
 
 fn kind(code: &SqlState) -> FailureKind {
@@ -94,7 +94,7 @@ fn kind(code: &SqlState) -> FailureKind {
     }
 }
 
-/// What PostgreSQL says, and what the person can do.
+/// Returns the message of PostgreSQL, and what the person can do.
 fn describe(code: &SqlState, message: &str) -> String {
     let advice = match *code {
         SqlState::READ_ONLY_SQL_TRANSACTION => "it is a standby or set read-only: connect to the primary",
@@ -116,7 +116,7 @@ fn describe(code: &SqlState, message: &str) -> String {
     }
 }
 
-/// Whether the way to the server broke, rather than the reading of its answer.
+/// Returns `true` if the way to the server broke, rather than the reading of its answer.
 fn was_sent(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
 }

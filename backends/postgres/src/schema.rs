@@ -15,7 +15,7 @@ use crate::sql::NOW;
 /// The form of the tables that this client writes.
 const FORM: i32 = 1;
 
-/// What a table of cells consists of. Rows are rewritten all the time, so half of each page is left for that.
+/// The columns of a table of cells. Rows are rewritten all the time, so half of each page is left for that.
 const COLUMNS: &str = r#"
     name    text COLLATE "C" PRIMARY KEY,
     claims  text NOT NULL,
@@ -57,7 +57,7 @@ INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
     )
 }
 
-/// Returns the tables of cells: leases, and values that are no locks.
+/// Returns the tables of cells: leases, and values that are not locks.
 fn cells(names: &Names) -> String {
     let (table, registers) = (names.table(""), names.table("_registers"));
     format!(
@@ -70,8 +70,8 @@ COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row wi
     )
 }
 
-/// What a person reads: a row for each claim that holds or waits. Ids are left out, since who knows one can
-/// end the claim.
+/// Returns the view for people: a row for each claim that holds or waits. Ids are left out, since who knows
+/// one can end the claim.
 ///
 /// The form of the text is that of the ledger: an id, weight and capacity, the fence or `-`, end and
 /// beginning in nanoseconds, where 10^18 is the row's origin, and the note. A fence of zeros is the one
@@ -106,8 +106,8 @@ COMMENT ON VIEW {view} IS 'Who holds or awaits which lock of leasehold, for peop
     )
 }
 
-/// Who holds a lock of a connection, and the counter of fences. It begins at the server's time, so that
-/// fences rise even after the loss of the table.
+/// Returns the table of the holders of a connection's locks, and the counter of fences. It begins at the
+/// server's time, so that fences rise even after the loss of the table.
 fn holders(names: &Names) -> String {
     let (held, fence) = (names.table("_held"), names.table("_fence"));
     let index = |column: &str| names.bare(&format!("_held_{column}"));
@@ -153,7 +153,7 @@ pub fn grants(config: &PostgresConfig) -> String {
     grants_to(config, config.credentials.user.as_deref().unwrap_or_default())
 }
 
-/// As [`grants`], for another user than that of the URL.
+/// Returns the grants for another user than that of the URL, as [`grants`] does.
 pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
     let user = user.replace('"', "\"\"");
     let usage = match config.names.schema() {
@@ -247,14 +247,14 @@ pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
     pool.run(&statements).await.map_err(Refusal::into_failure)
 }
 
-/// The tables were dumped in one cluster and restored in this one, whose timeline begins at 1
-/// again. Epochs go on above all that were ever used: those in the tables, and by the clock those that were
-/// given after the dump.
+/// Settles tables that were dumped in one cluster and restored in this one, whose timeline begins at 1
+/// again. Epochs continue above all that were ever used: those in the tables, and by the clock those that
+/// were given after the dump.
 async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     let names = &pool.config.names;
     let (leases, held, meta) = (names.table(""), names.table("_held"), names.table("_meta"));
     tracing::warn!(meta, "the tables came from another PostgreSQL cluster: fences go on above the old ones");
-    // Whichever method comes first settles in for all.
+    // The method that comes first settles in for all.
     let text =
         format!("SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL");
     let found = pool.look(&Sql { name: "tables", text, types: &[] }, &[]).await;
@@ -274,5 +274,5 @@ async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     pool.run(&statements).await.map_err(Refusal::into_failure)
 }
 
-/// The advisory lock under which tables are created: «leasehold» in letters of a byte each, cut.
+/// The advisory lock under which tables are created: "leasehold" in letters of a byte each, cut.
 pub(crate) const CREATING: i64 = 0x6c65_6173_6568_6f6c;

@@ -1,4 +1,4 @@
-//! What the server is, and what a connection to it therefore promises.
+//! The kind of the server, and the promises of a connection to it that follow.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::dial::{Link, Sql, Unasked, only, read};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
 
-/// What the server said of itself when the connection was made.
+/// The facts that the server reported when the connection was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) version: String,
@@ -29,7 +29,7 @@ pub(crate) struct Server {
     pub(crate) sessions: Sessions,
 }
 
-/// What is between this client and the server.
+/// The connection path between this client and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sessions {
     /// Nothing that has connections of its own.
@@ -65,7 +65,7 @@ impl Server {
         })
     }
 
-    /// What leases in a table promise here.
+    /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &PostgresConfig) -> Profile {
         let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
         Profile {
@@ -84,7 +84,7 @@ impl Server {
         }
     }
 
-    /// What can take a grant away, whichever way it is written down.
+    /// Returns what can take a grant away, no matter how it is written down.
     pub(crate) fn safety(&self) -> Safety {
         match self.grade() {
             Grade::Strict => Safety::Strict,
@@ -92,8 +92,8 @@ impl Server {
         }
     }
 
-    /// What locks that a connection holds promise here: while the timeline tells one server from its
-    /// successor, the locks are the first's alone.
+    /// Returns the promises of locks that a connection holds here: while the timeline distinguishes one
+    /// server from its successor, the locks are the first's alone.
     pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: Waiting) -> Profile {
         Profile {
             name: "postgres",
@@ -111,7 +111,8 @@ impl Server {
         }
     }
 
-    /// How far fences can be trusted: what is confirmed must be on a disk, and on whatever may take over.
+    /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that
+    /// may take over.
     pub(crate) fn grade(&self) -> Grade {
         if !self.fsync || self.synchronous_commit == "off" {
             return Grade::BestEffort;

@@ -46,7 +46,7 @@ impl Base {
         Ok(Base { config, pool, server, roll })
     }
 
-    /// One more connection, with what only later servers have.
+    /// Opens one more connection, with the settings that only later servers have.
     async fn dial(&self) -> Result<Link, Failure> {
         let link = Link::dial(&self.config).await?;
         if link.version < OLDEST {
@@ -73,7 +73,7 @@ impl Base {
         }
     }
 
-    /// What the server is told of a session: `scope` is `SESSION` or `LOCAL`.
+    /// Returns the timeouts that the server gets for a session: `scope` is `SESSION` or `LOCAL`.
     ///
     /// Its own settings may make it give up dead connections sooner than the holder does; here they may not.
     fn patience(&self, scope: &str) -> String {

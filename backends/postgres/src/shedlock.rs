@@ -168,7 +168,7 @@ pub(crate) fn schema(config: &PostgresConfig) -> String {
     )
 }
 
-/// What is to be known of the table's columns.
+/// The facts about the table's columns.
 #[derive(Clone, Debug)]
 struct Columns {
     widths: Widths,

@@ -31,7 +31,7 @@ impl Table {
         }
     }
 
-    /// Under which of these names a statement is known on a connection.
+    /// Returns the name under which a statement is known on a connection.
     fn name(self, locks: &'static str, registers: &'static str) -> &'static str {
         match self {
             Table::Locks => locks,
@@ -194,7 +194,8 @@ fn amend_many(name: &'static str, table: &str, epoch: &str) -> Sql {
     amend(name, table, epoch, "unnest($1, $2, $3, $4, $5, $6)", types)
 }
 
-// What is alone in its cell goes on, or ends. Epoch and counter stay, and nobody is called.
+// Returns the statement by which a claim alone in its cell continues, or ends. Epoch and counter stay, and
+// nobody is called.
 fn keep_one(name: &'static str, table: &str) -> Sql {
     sql(
         name,
@@ -281,7 +282,7 @@ fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
     )
 }
 
-/// What is given for each cell that is amended.
+/// The types of the parameters for each cell that is amended.
 const AMEND: [Type; 6] = [Type::TEXT, Type::BOOL, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
 /// The same for as many as are written out.
 static AMENDS: LazyLock<Vec<Type>> = LazyLock::new(|| {

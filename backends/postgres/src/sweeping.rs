@@ -1,10 +1,10 @@
 //! Rows of locks that nobody uses any more: found, and removed without a fence ever going back.
 //!
-//! Ground rules: the row of a lock is what keeps its fence. Before one goes, the base of all epochs is
-//! raised to its epoch at least, so that whatever is granted afterwards has a greater one: on this cluster,
-//! on whatever takes over from it, and where its tables are restored. No clock is asked. A statement that
-//! sees the database as it was before it had to wait would go on under the old base: where any session may
-//! begin in such an isolation, rows stay.
+//! Ground rules: the row of a lock is what keeps its fence. Before one is deleted, the base of all epochs
+//! is raised to its epoch at least, so that any later grant has a greater one: on this cluster, on any that
+//! takes over from it, and where its tables are restored. No clock is asked. A statement that sees the
+//! database as it was before it had to wait would continue under the old base: where any session may begin
+//! in such an isolation, rows stay.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<O
     Ok(Some(rows.map_err(|failure| explained(cells, failure))?.len()))
 }
 
-/// Sees to it that whatever is granted from now on has a greater epoch than this.
+/// Raises the base, so that every grant from now on has a greater epoch than this.
 ///
 /// Statements that began before may still grant under the old one: the table is locked against writers for
 /// a moment, so that they have ended when this has. Writers queue behind this lock, so it is waited for
@@ -92,7 +92,7 @@ async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
     Err(Failure::unavailable(text))
 }
 
-/// What the person can do who may not delete.
+/// Adds what a person who may not delete can do.
 fn explained(cells: &PostgresCells, failure: Failure) -> Failure {
     if failure.kind != FailureKind::Denied {
         return failure;
@@ -111,8 +111,8 @@ const LOCK_WAIT: u32 = 100;
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(900);
 
-/// Whether a session may begin in another isolation than READ COMMITTED, by the settings of the server or
-/// of a database or a role. What a session has set for itself does not count.
+/// The condition that a session may begin in another isolation than READ COMMITTED, by the settings of the
+/// server or of a database or a role. What a session has set for itself does not count.
 const ISOLATED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'default_transaction_isolation' \
                         AND reset_val NOT IN ('read committed', 'read uncommitted')) \
                         OR EXISTS (SELECT FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) AS one \

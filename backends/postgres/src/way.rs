@@ -27,7 +27,7 @@ impl Way {
         }
     }
 
-    /// Our own port, as the other side sees it unless somebody is in between.
+    /// Returns our own port, as the other side sees it unless something is in between.
     pub(crate) fn local_port(&self) -> Option<u16> {
         match self {
             Way::Tcp(stream) => stream.local_addr().ok().map(|address| address.port()),

@@ -24,8 +24,8 @@ use crate::worker::Worker;
 /// own, and counts suspend.
 ///
 /// # Errors
-/// `Denied` for a file that this user may not write, `Foreign` for one that is no database, `Unsupported`
-/// for a network file system; the text says what to do.
+/// `Denied` for a file that this user may not write, `Foreign` for one that is not a database,
+/// `Unsupported` for a network file system; the text says what to do.
 pub async fn connect(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Arc::new(CellBackend::new(SqliteCells::open(config).await?, clock)))
 }
@@ -297,8 +297,8 @@ fn change_one(
     let mut rows = statement.query(parameters)?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let number = row.get(0)?;
-    // The row comes before the commit: only the step behind it tells that the commit failed, and a grant
-    // must not be told then.
+    // The row comes before the commit: only the step behind it shows that the commit failed, and a grant
+    // must not be reported then.
     rows.next()?;
     Ok(Some(number))
 }

@@ -37,7 +37,7 @@ pub struct SqliteConfig {
     pub(crate) create: Create,
 }
 
-/// What happens where there is no database.
+/// The behaviour where no database exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Create {
     Yes,
@@ -156,7 +156,7 @@ impl SqliteConfig {
 }
 
 impl fmt::Display for SqliteConfig {
-    /// The URL without options.
+    /// Writes the URL without options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sqlite:{}", self.path.display())
     }

@@ -1,4 +1,4 @@
-//! What an error of SQLite means to somebody who wants a lock.
+//! Meaning of an error of SQLite for somebody who wants a lock.
 //!
 //! Every change here is one transaction, and SQLite answers after its end. So an error means that nothing
 //! was changed, with one exception: a disk that fails while a transaction is being written out.

@@ -40,7 +40,7 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
     transaction.commit().map_err(failed)
 }
 
-/// What tells one run of the machine from another.
+/// The identity that distinguishes one run of the machine from another.
 struct Machine {
     /// The identity of the boot; empty where it cannot be read.
     boot: String,
@@ -59,9 +59,9 @@ impl Machine {
 /// Decides whether the claims in the tables are of this run of the machine, and removes those of an earlier
 /// one.
 ///
-/// Another boot identity is no evidence of a restart: containers on this very kernel read one of their own,
-/// or none. What is evidence is the clock that counts from the start: it shows less than a row says only
-/// after a restart. Without that evidence nothing is removed. Claims of an earlier run then end with their
+/// Another boot identity does not prove a restart: containers on this very kernel read one of their own, or
+/// none. What is evidence is the clock that counts from the start: it shows less than a row says only after
+/// a restart. Without that evidence nothing is removed. Claims of an earlier run then end with their
 /// leases, as after any crash.
 fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<(), Failure> {
     let (failed, table) = (|error| failure(config, error), &config.table);

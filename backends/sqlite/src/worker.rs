@@ -2,9 +2,9 @@
 //!
 //! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one
 //! client: its requests are carried out one after the other, as the database would do anyway. A request
-//! that was handed over is carried out, also where whoever asked has left. A file that was removed or
-//! replaced lives on for those who have it open, who would hold beside those who open it now: so each
-//! request first looks whether the path still leads to the file.
+//! that was handed over is carried out, also where its caller has left. A file that was removed or replaced
+//! lives on for those who have it open, who would hold beside those who open it now: so each request first
+//! looks whether the path still leads to the file.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -125,17 +125,19 @@ impl Base {
     }
 }
 
-/// Whether the log vanished while the database was opened, as it does when the last other process closes it.
+/// Returns `true` if the log vanished while the database was opened, as it does when the last other process
+/// closes it.
 fn is_log_gone(refused: &Failure) -> bool {
     let cause = std::error::Error::source(refused).and_then(|cause| cause.downcast_ref::<rusqlite::Error>());
     let code = cause.and_then(rusqlite::Error::sqlite_error).map(|error| error.extended_code);
     code == Some(rusqlite::ffi::SQLITE_IOERR_DELETE_NOENT)
 }
 
-/// How often the file may change while it is opened.
+/// The number of times that the file may change while it is opened.
 const MAX_REOPEN: u32 = 100;
 
-/// Which file this is, however it is called; `None` where there is none, or the system has no such numbers.
+/// Returns which file this is, under any name; `None` where it does not exist, or the system has no such
+/// numbers.
 fn file_at(path: &Path) -> Option<(u64, u64)> {
     #[cfg(unix)]
     {

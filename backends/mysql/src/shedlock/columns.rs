@@ -1,4 +1,4 @@
-//! What is to be known of the table's columns, and the expressions that follow from it.
+//! The facts about the table's columns, and the expressions that follow from them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::refusal::Refusal;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Columns {
     pub(super) widths: Widths,
-    /// How `name` compares; `None` by bytes.
+    /// The collation by which `name` compares; `None` by bytes.
     names: Option<String>,
-    /// Whether the character set of `locked_by` has every character.
+    /// The characters that `locked_by` has.
     holders: Holders,
     /// Digits of a second's fraction that both dates have.
     digits: usize,
-    /// Whether a session's time zone moves the dates.
+    /// `true` if a session's time zone moves the dates.
     is_zoned: bool,
 }
 
-/// What can be written into `locked_by`.
+/// The characters that can be written into `locked_by`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Holders {
     Any,
@@ -105,7 +105,7 @@ impl Columns {
         format!("UTC_TIMESTAMP({})", self.digits)
     }
 
-    /// When this span will be over, at the earliest: the present is a cut one.
+    /// Returns the expression for when this span will be over, at the earliest: the present is a cut one.
     pub(super) fn after(&self, span: Duration) -> String {
         let unit = 10_i64.pow(u32::try_from(6 - self.digits).unwrap_or_default());
         let micros = micros(span).saturating_add(unit - 1) / unit * unit + unit;
@@ -117,12 +117,13 @@ impl Columns {
         format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {date})")
     }
 
-    /// That a row is held at this microsecond.
+    /// Returns the condition that a row is held at this microsecond.
     pub(super) fn is_held_at(&self, micros: &str) -> String {
         format!("{} > {micros}", self.micros("lock_until"))
     }
 
-    /// That a row has this name and this holder, and, where it was seen, this beginning.
+    /// Returns the condition that a row has this name and this holder, and, where it was seen, this
+    /// beginning.
     pub(super) fn is_of(&self, name: &str, by: &str, since: Option<i64>) -> String {
         let name = text(name);
         match since {
@@ -135,7 +136,7 @@ impl Columns {
         }
     }
 
-    /// Name, holder, beginning and what is left.
+    /// Returns the expressions for name, holder, beginning and what is left.
     pub(super) fn row(&self) -> String {
         format!(
             "name, locked_by, {}, GREATEST(TIMESTAMPDIFF(MICROSECOND, {}, lock_until), 0)",
@@ -153,7 +154,7 @@ impl Columns {
         }
     }
 
-    /// Which names are one.
+    /// Examines which names are one.
     pub(super) fn names(&self) -> Finding {
         let topic = "names";
         match &self.names {
@@ -176,7 +177,7 @@ impl Columns {
         }
     }
 
-    /// Whether sessions in other time zones read the same dates.
+    /// Examines whether sessions in other time zones read the same dates.
     pub(super) fn zone(&self, session: &str, system: &str) -> Finding {
         let topic = "zone";
         if !self.is_zoned {
@@ -198,7 +199,7 @@ impl Columns {
     }
 }
 
-/// How many characters a column of texts carries. Each name of leasehold fits into 512 bytes.
+/// Returns how many characters a column of texts carries. Each name of leasehold fits into 512 bytes.
 fn text_width(kind: &str) -> Option<usize> {
     if matches!(kind, "text" | "mediumtext" | "longtext") {
         return Some(usize::MAX);
@@ -214,8 +215,8 @@ fn text_width(kind: &str) -> Option<usize> {
     }
 }
 
-/// Whether a column of dates follows the session's time zone, and how many digits of a second's fraction it
-/// has.
+/// Returns whether a column of dates follows the session's time zone, and how many digits of a second's
+/// fraction it has.
 fn date(kind: &str) -> Option<(bool, usize)> {
     let (kind, digits) = match kind.strip_suffix(')').and_then(|kind| kind.split_once('(')) {
         Some((kind, digits)) => (kind, digits.parse().ok().filter(|digits| *digits <= 6)?),
@@ -228,7 +229,7 @@ fn date(kind: &str) -> Option<(bool, usize)> {
     }
 }
 
-/// The character set of a collation is what its name begins with.
+/// Returns the character set of a collation, with which its name begins.
 fn charset(collation: &str) -> &str {
     collation.split_once('_').map_or(collation, |(charset, _)| charset)
 }
@@ -239,7 +240,7 @@ fn has_every_character(collation: &str) -> bool {
 
 /// Bytes of the longest name.
 const MAX_NAME: usize = 512;
-/// What ShedLock's own statements write.
+/// The digits that ShedLock's own statements write.
 const MIN_DIGITS: usize = 3;
 
 #[cfg(test)]

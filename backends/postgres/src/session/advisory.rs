@@ -268,7 +268,8 @@ impl Statements {
         };
         let put_back =
             |name, function: &str| Sql { name, text: format!("SELECT {}", key(function)), types: &FREE[..5] };
-        // Whoever has it alone knows that all other rows of the name are left from those who are gone.
+        // A session that has it alone knows that all other rows of the name were left by sessions that have
+        // ended.
         let clear =
             format!("old AS (DELETE FROM {held} h USING l WHERE l.got AND h.name = $2 AND h.claim <> $1), ");
         let try_lock = |function: &str| {
@@ -340,7 +341,7 @@ fn take(names: &Names, lock: &str, clear: &str) -> String {
     )
 }
 
-/// Whether the session has the mark of this parameter.
+/// Returns the condition that the session has the mark of this parameter.
 fn is_ours(parameter: usize) -> String {
     format!("{WORD} = ${parameter}")
 }
@@ -408,8 +409,8 @@ const KEY: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4];
 const STRANGERS: &str = "SELECT k.pid, k.mode, a.application_name FROM pg_catalog.pg_locks k \
     JOIN pg_catalog.pg_stat_activity a USING (pid) WHERE a.application_name NOT LIKE 'leasehold %'";
 
-/// Whether a lock `k` of the server is held, and of the key whose four parameters begin with this one.
-/// PostgreSQL shows a key of one number as two halves.
+/// Returns the condition that a lock `k` of the server is held, and is of the key whose four parameters
+/// begin with this one. PostgreSQL shows a key of one number as two halves.
 fn is_of_key(first: usize) -> String {
     let [wide, one, high, low] = [first, first + 1, first + 2, first + 3];
     format!(

@@ -97,19 +97,19 @@ pub(crate) struct RowSession {
     /// The server's process while there is a transaction, else 0.
     pid: AtomicI32,
     call: watch::Sender<Call>,
-    /// Taken while the server is told to end a statement: no other may begin then, or it would be the one
+    /// Taken while the server is asked to end a statement: no other may begin then, or it would be the one
     /// that ends.
     calling: Mutex<()>,
 }
 
-/// What is to be done to end a question.
+/// The way to end a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     /// There is none.
     None,
     /// It is to be noted.
     Noted,
-    /// The server is to be told.
+    /// The server is to be asked.
     Sent,
     /// It was noted, and will be heeded.
     Heeded,
@@ -236,8 +236,8 @@ impl Session for RowSession {
     async fn unlock(&self, claim: &Claim, _: Beside) -> Result<bool, Failure> {
         let had_it = self.pid.load(Ordering::SeqCst) != 0;
         self.end().await?;
-        // The row counts no longer, since the transaction is over; whoever comes next clears it away if
-        // this fails.
+        // The row counts no longer, since the transaction is over; the next task clears it away if this
+        // fails.
         let id = claim.id.to_hex();
         if let Err(refusal) = self.base.pool.ask(&self.base.roll.strike, &[&id]).await {
             tracing::debug!(failure = %refusal.into_failure(), "the row of a lock that was released is left");
@@ -346,11 +346,11 @@ impl Statements {
 
 /// Tries of one question whose row or table is not there yet.
 const MAX_TRIES: u32 = 3;
-/// How long a statement waits in the server where a pooler is in between: some versions of PgBouncer end
-/// with all their connections when a statement is called back.
+/// The time for which a statement waits in the server where a pooler is in between: some versions of
+/// PgBouncer end with all their connections when a statement is cancelled.
 const SLICE: Duration = Duration::from_millis(200);
 /// Milliseconds for which the making of a row waits for another transaction that has made it.
 const MAKING: u32 = 100;
-/// How often a waiting statement is called back, and the pause between two calls.
+/// The number of times that a waiting statement is cancelled, and the pause between two of them.
 const MAX_CALLS: u32 = 10;
 const BETWEEN_CALLS: Duration = Duration::from_millis(40);

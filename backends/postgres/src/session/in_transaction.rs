@@ -41,7 +41,8 @@ pub fn in_transaction_sql(config: &PostgresConfig) -> String {
 /// - Commit and rollback release the lock, and nothing else does: what the transaction writes under it
 ///   becomes visible in the same instant in which the lock becomes free. No lease can run out in between,
 ///   and no fence need be checked for what is in the same database.
-/// - It excludes whoever holds the resource by `method=for-update`, in the tables that `config` names.
+/// - It excludes any client that holds the resource by `method=for-update`, in the tables that `config`
+///   names.
 ///
 /// # Does not promise
 /// - `leasehold show` does not see it: what the transaction has written is not visible to others.

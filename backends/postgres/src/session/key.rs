@@ -1,8 +1,8 @@
 //! Which advisory lock of PostgreSQL a name means, as .NET's DistributedLock derives it, so that both
 //! exclude each other.
 //!
-//! Up to nine characters of ASCII, sixteen hexadecimal digits, and eight, a comma and eight, stand for
-//! themselves; anything else is hashed, and two names may then meet in one key.
+//! Up to nine characters of ASCII, sixteen hexadecimal digits, and eight, a comma and eight, are used as
+//! they are; anything else is hashed, and two names may then meet in one key.
 
 /// One key. PostgreSQL keeps keys of one number and of two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-/// Seven bits for each character, a zero, and ones for what is missing of nine.
+/// Packs a name: seven bits for each character, a zero, and ones for what is missing of nine.
 fn packed(name: &str) -> Option<u64> {
     if name.len() > MAX_PACKED || !name.is_ascii() {
         return None;

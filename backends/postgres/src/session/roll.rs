@@ -1,7 +1,7 @@
-//! Who holds what: a row beside each lock, for those who look.
+//! The table of holders: a row beside each lock, for those who look.
 //!
-//! Ground rules: the lock decides, and a row only tells. A row counts while the session lives whose word it
-//! has; what outlived its session is cleared away by whoever comes next.
+//! Ground rules: the lock decides, and a row only informs. A row counts while the session lives whose word
+//! it has; rows that outlived their session are cleared away by the next client.
 
 use leasehold_core::{
     Claim, ClaimId, Effect, Failure, FailureKind, Note, Resource, Share, Standing, Summary,
@@ -96,9 +96,9 @@ impl Roll {
         }
     }
 
-    /// What is to be done when a session has been opened: rows whose sessions are gone are cleared away,
-    /// and the highest epoch is noted, which a restore in another cluster goes on above. The counter of
-    /// fences is raised to the clock, which it falls behind where an older copy of it was put back.
+    /// Tidies up when a session has been opened: rows whose sessions have ended are cleared away, and the
+    /// highest epoch is noted, above which a restore in another cluster continues. The counter of fences is
+    /// raised to the clock, which it falls behind where an older copy of it was put back.
     pub(crate) async fn tidy(&self, link: &Link) -> Result<(), Refusal> {
         link.ask(&self.mark, &[]).await?;
         match link.run(&self.raise).await {
@@ -114,14 +114,14 @@ impl Roll {
         }
     }
 
-    /// Who holds it, in the order of grants.
+    /// Reads the holders, in the order of grants.
     pub(crate) async fn holders(&self, pool: &Pool, resource: &Resource) -> Result<Vec<Standing>, Failure> {
         let name = resource.as_str();
         let rows = pool.look(&self.holders, &[&name]).await.map_err(Refusal::into_failure)?;
         rows.iter().map(|row| standing(row, resource)).collect()
     }
 
-    /// Which resources are held.
+    /// Reads which resources are held.
     pub(crate) async fn list(
         &self,
         pool: &Pool,
@@ -159,11 +159,11 @@ pub(crate) fn evict(names: &Names, holds: &str) -> String {
     )
 }
 
-/// What [`evict`] answered.
+/// Returns the outcome of [`evict`].
 pub(crate) fn evicted(answer: Result<Vec<Row>, Refusal>) -> Result<Option<Vec<Resource>>, Failure> {
     let overdue = "the server was told to end the connection, and had not done so in time";
     let rows = answer.map_err(|refusal| match refusal {
-        // Whoever waits for the end of a session has told it to end.
+        // The caller that waits for the end of a session has asked it to end.
         Refusal::CalledBack(_) => Failure::unanswered(overdue),
         refusal => refusal.into_failure(),
     });
@@ -236,7 +236,8 @@ pub(crate) const CLAIM: &str = "$1, $2, $3, $4, $5, $6";
 pub(crate) const AGAIN: &str = "ON CONFLICT (claim) DO UPDATE SET session = excluded.session, pid = excluded.pid, \
                                 epoch = excluded.epoch, seq = excluded.seq, since = clock_timestamp()";
 
-/// Whether the session of a row lives. Its word is drawn at random, because numbers of processes come again.
+/// The condition that the session of a row lives. Its word is drawn at random, because numbers of processes
+/// come again.
 pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = h.pid \
                                 AND a.application_name = h.session)";
 
@@ -244,7 +245,7 @@ pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity 
 /// work.
 const EVICTING: u32 = 2_000;
 
-/// Names of locks that are told to have ended with another.
+/// The most names of locks that are reported to have ended with another.
 const BESIDE_MAX: u32 = 1_000;
 
 /// Rows that are cleared away at a time.
