@@ -181,7 +181,7 @@ impl Ensemble {
         Ok(leases.len() + others.iter().filter(|name| looks_like_a_claim(name)).count())
     }
 
-    /// Returns what the semaphore's node says of the number of leases; `None``None` in a dialect where it says
+    /// Returns what the semaphore's node says of the number of leases; `None` in a dialect where it says
     /// nothing.
     ///
     /// # Errors

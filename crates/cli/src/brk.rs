@@ -20,7 +20,7 @@ use crate::text::visible;
 use crate::voice::complain;
 
 /// # Errors
-/// Usage, where it would have to ask and cannot; as the store fails; of stdout.
+/// Usage, where it would have to ask and cannot; the store failed; stdout cannot be written.
 pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     let may_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !may_ask {
@@ -60,7 +60,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         complain(&format!("{name} was given back meanwhile: nothing was broken"));
         return Ok(Exit::NothingBroken);
     }
-    // Who was asked has read it already.
+    // The holder that was asked has read it already.
     if args.yes && !args.json {
         writeln!(out, "{consequences}")?;
     }
@@ -74,7 +74,7 @@ fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<Standing> {
     waiting.chain(&snapshot.holders).cloned().collect()
 }
 
-/// Who was broken, and what ended with it.
+/// Breaks all claims; returns the holders that were broken, and what ended with them.
 async fn break_all(
     locks: &Leasehold,
     name: &str,
@@ -96,7 +96,7 @@ async fn break_all(
     Ok((broken, others))
 }
 
-/// What somebody should know before it is done.
+/// Returns what a person should know before it is done.
 fn consequences(locks: &Leasehold) -> &'static str {
     match locks.profile().liveness {
         Liveness::Heartbeat { .. } => OF_A_CONNECTION,

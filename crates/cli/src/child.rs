@@ -20,7 +20,7 @@ pub(crate) struct Child {
     pid: Pid,
 }
 
-/// What has become of it since it was last asked after.
+/// The state of the child, where it changed since it was last asked after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It has ended.
@@ -29,7 +29,7 @@ pub(crate) enum Change {
     Stopped(Signal),
 }
 
-/// How it has ended.
+/// The way in which it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Code(u8),
@@ -65,19 +65,20 @@ impl Child {
         Ok(Child { pid: Pid::from_child(&child) })
     }
 
-    /// Its id, which is of no use once its end was seen.
+    /// Returns its id, which must not be used once its end was seen.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// What has become of it; `None` where nothing has. Not to be asked again after its end.
+    /// Returns its new state; `None` where nothing has changed. It must not be called again after its
+    /// end.
     pub(crate) fn change(&self) -> Option<Change> {
         loop {
             match waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(None) => return None,
                 Ok(Some((_, status))) => return change_of(status),
                 Err(rustix::io::Errno::INTR) => {}
-                // It cannot be waited for: somebody else has done that, and nobody knows how it ended.
+                // It cannot be waited for: another part has done that, and how it ended is unknown.
                 Err(_) => return Some(Change::Ended(Ending::Code(u8::MAX))),
             }
         }

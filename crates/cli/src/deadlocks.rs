@@ -1,4 +1,4 @@
-//! `ls --deadlocks`: who waits for each other so that nobody can go on.
+//! `ls --deadlocks`: shows which waiters wait for each other so that none can continue.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::text::visible;
 
 /// # Errors
-/// As the store fails; refused where it does not show whole notes; of stdout.
+/// The store failed; refused where it does not show whole notes; stdout cannot be written.
 pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let found = locks.deadlocks().await?;
@@ -25,7 +25,7 @@ pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
     Ok(if found.is_empty() { Exit::Done } else { Exit::DeadlockFound })
 }
 
-/// A line for each who waits, behind whoever waits for him.
+/// Writes a line for each waiter, behind the one that waits for it.
 fn print(out: &mut impl Write, deadlock: &Deadlock, paint: Paint) -> io::Result<()> {
     writeln!(out, "{}", paint.red(&format!("deadlock of {}", deadlock.waits.len())))?;
     let mut table = Table::default();

@@ -6,7 +6,7 @@ use leasehold::{Snapshot, Standing};
 
 use crate::text::{ago, duration, timestamp, visible};
 
-/// Who holds it and since when, in one line: `held by … since … (3m 12s ago)`.
+/// Returns who holds it and since when, in one line: `held by … since … (3m 12s ago)`.
 pub(crate) fn held_by(snapshot: &Snapshot) -> String {
     let others = match snapshot.holders.len() {
         0 => return "free".to_owned(),
@@ -19,7 +19,7 @@ pub(crate) fn held_by(snapshot: &Snapshot) -> String {
     format!("held by {}{others}{since}", who(first))
 }
 
-/// Who it is, by the note.
+/// Returns who it is, by the note.
 pub(crate) fn who(standing: &Standing) -> String {
     match standing.note.as_str() {
         "" => format!("somebody without a note (tag {})", &standing.id.tag()[..8]),
@@ -27,18 +27,18 @@ pub(crate) fn who(standing: &Standing) -> String {
     }
 }
 
-/// Since when, as a point in time and how long ago that is.
+/// Returns since when, as a point in time and how long ago that is.
 pub(crate) fn since(standing: &Standing) -> Option<String> {
     let at = standing.since_unix_ms?;
     Some(format!("{} ({} ago)", timestamp(at), duration(ago(at))))
 }
 
-/// How long already.
+/// Returns how long it is held already.
 pub(crate) fn held_for(standing: &Standing) -> Option<String> {
     standing.since_unix_ms.map(|at| duration(ago(at)))
 }
 
-/// `3 waiting`, or nothing where nobody waits.
+/// Returns `3 waiting`, or nothing without waiters.
 pub(crate) fn waiting(snapshot: &Snapshot) -> Option<String> {
     let count = snapshot.waiting.len();
     (count > 0).then(|| format!("{count} waiting"))

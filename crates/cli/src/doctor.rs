@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::text::visible;
 
 /// # Errors
-/// As the store fails to open; of stdout.
+/// The store could not be opened; stdout cannot be written.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
     let store = Store::named(args.store.on.as_deref())?;
     let locks = store.open(Note::default()).await?;
@@ -25,7 +25,7 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
     Ok(exit(&findings))
 }
 
-/// The worst finding decides.
+/// Returns the exit code for the worst finding.
 fn exit(findings: &[Finding]) -> Exit {
     match findings.iter().map(|finding| finding.severity).max() {
         Some(Severity::Broken) => Exit::Refused,

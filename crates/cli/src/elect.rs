@@ -1,7 +1,7 @@
 //! `elect`: campaign, lead, lose or resign, and campaign again.
 //!
-//! Ground rules: each term is a `run` of its own, with a connection of its own, so whatever went wrong
-//! in one term is gone in the next. Only what goes wrong before the first term ends the program.
+//! Ground rules: each term is a `run` of its own, with a connection of its own, so an error of one term
+//! is gone in the next. Only an error before the first term ends the program.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
     Ok(exit)
 }
 
-/// One term after the other.
+/// Runs one term after the other.
 async fn terms(request: &Request, signals: &mut Signals, voice: &Voice) -> Exit {
     let mut is_first = true;
     loop {
@@ -59,5 +59,6 @@ async fn terms(request: &Request, signals: &mut Signals, voice: &Voice) -> Exit 
     }
 }
 
-/// Between two terms: whoever has just lost is not the first to lead again, if somebody else can.
+/// The pause between two terms: a candidate that has just lost is not the first to lead again, if
+/// another can.
 const PAUSE: Duration = Duration::from_secs(1);

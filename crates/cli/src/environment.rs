@@ -1,7 +1,7 @@
 //! The variables of what is started: the command, and the hooks of a candidate.
 //!
-//! Ground rules: this is the only list. No password is in it, and whatever is started finds the store
-//! that this process uses.
+//! Ground rules: this is the only list. No password is in it, and each program that is started finds
+//! the store that this process uses.
 
 use leasehold::Fence;
 
@@ -9,7 +9,7 @@ use crate::reentry::OWNER_VARIABLE;
 use crate::request::Request;
 use crate::store::{SECRET_VARIABLES, URL_VARIABLE};
 
-/// What is to be set, and with `None` what is to be removed.
+/// The variables to set, and with `None` to remove.
 pub(crate) type Variables = Vec<(&'static str, Option<String>)>;
 
 /// Lists what an environment is to hold, or not to hold, under these tags.

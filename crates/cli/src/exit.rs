@@ -12,12 +12,12 @@ use rustix::process::Signal;
 
 use crate::terminal::{Terminal, is_interactive};
 
-/// How this process ends.
+/// The way in which this process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// All is done.
     Done,
-    /// `break` broke nothing; `revoke` asked nobody.
+    /// `break` broke nothing; `revoke` found no holder to ask.
     NothingBroken,
     /// `doctor` found something that will hurt one day.
     RiskFound,
@@ -27,7 +27,7 @@ pub(crate) enum Exit {
     Usage,
     /// The store cannot be reached.
     Unavailable,
-    /// What was asked for cannot be written out.
+    /// The output cannot be written.
     Output,
     /// Busy, or not free in time.
     Busy,
@@ -35,9 +35,9 @@ pub(crate) enum Exit {
     Lost,
     /// Refused as unsafe: the configuration of the store or of the lock.
     Refused,
-    /// The command is there but cannot be started.
+    /// The command exists but cannot be started.
     NotStarted,
-    /// There is no such command.
+    /// The command does not exist.
     NotFound,
     /// A signal ended it, by its number.
     Signal(i32),
@@ -67,7 +67,7 @@ impl Exit {
         }
     }
 
-    /// The end of this process by `signal`, which was sent to it while it held or waited.
+    /// Returns the end of this process by `signal`, which was sent to it while it held or waited.
     pub(crate) fn by(signal: Signal) -> Exit {
         let is_typed =
             || is_interactive() && Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
@@ -77,13 +77,13 @@ impl Exit {
         }
     }
 
-    /// How the library's error ends this process.
+    /// Returns how the library's error ends this process.
     fn of(error: &Error) -> Exit {
         match error.kind() {
             ErrorKind::Timeout => Exit::Busy,
             ErrorKind::Lost(_) => Exit::Lost,
             ErrorKind::Unsupported | ErrorKind::Denied | ErrorKind::Deadlock => Exit::Refused,
-            // Somebody else's data under this name is no mistake on the command line.
+            // Data of another program under this name is not a mistake on the command line.
             ErrorKind::Invalid if is_foreign(error) => Exit::Refused,
             ErrorKind::Invalid => Exit::Usage,
             _ => Exit::Unavailable,
@@ -110,7 +110,8 @@ impl Problem {
         self
     }
 
-    /// Whoever reads the output has gone away: nothing is to be said, and nothing went wrong.
+    /// Returns `true` if the reader of the output has gone away: nothing is to be said, and nothing
+    /// went wrong.
     pub(crate) fn is_silent(&self) -> bool {
         self.text.is_empty()
     }
@@ -129,7 +130,7 @@ impl From<Error> for Problem {
 }
 
 impl From<std::io::Error> for Problem {
-    /// Of writing to stdout.
+    /// Converts an error of writing to stdout.
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Problem::new(Exit::Done, "");

@@ -96,7 +96,7 @@ impl Hook<'_> {
     fn ask(&mut self, signal: Signal) {
         self.end.get_or_insert_with(|| SystemClock.now().after(self.grace));
         self.warden.signal(signal);
-        // What is stopped has to go on in order to end.
+        // A stopped process has to continue in order to end.
         self.warden.signal(Signal::CONT);
     }
 }

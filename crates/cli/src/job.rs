@@ -1,8 +1,8 @@
 //! The command under its lock: from the start of its process group to its end.
 //!
-//! Ground rules: whatever wakes this process up, the first thing that it does is to look at the clock:
-//! a process that was stopped past its lease acts on the loss before anything else. It acts first and
-//! speaks afterwards. Nothing in here waits for anything but the next event.
+//! Ground rules: on every wake-up, this process looks at the clock first: a process that was stopped
+//! past its lease acts on the loss before anything else. It acts first and speaks afterwards. Nothing
+//! in here waits for anything but the next event.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,14 +33,14 @@ pub(crate) struct Job<'a> {
     voice: &'a Voice,
     clock: SystemClock,
     lost: bool,
-    /// The person was told that the lease is not renewed.
+    /// `true` once it was reported that the lease is not renewed.
     is_suspect: bool,
     /// Ctrl-C was passed on, or an INT that somebody sent.
     heard_int: bool,
     kill_at: Option<Moment>,
 }
 
-/// How it has ended.
+/// The way in which it has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     ending: Ending,
@@ -51,7 +51,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the command has ended by itself, with the code 0.
+    /// Returns `true` if the command has ended by itself, with the code 0.
     pub(crate) fn is_success(&self) -> bool {
         !self.interrupted && self.ending == Ending::Code(0)
     }
@@ -67,7 +67,7 @@ impl Outcome {
 
 type Listening<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Revocation>> + 'a>>;
 
-/// What wakes it up.
+/// An event that wakes it up.
 enum Event {
     Lost,
     Revoked(leasehold::Result<Revocation>),
@@ -104,7 +104,7 @@ impl<'a> Job<'a> {
         job
     }
 
-    /// The process group for the command.
+    /// Returns the process group for the command.
     pub(crate) fn group(&self) -> Pid {
         self.warden.group()
     }
@@ -133,7 +133,7 @@ impl<'a> Job<'a> {
             self.look();
             match event {
                 Event::Revoked(heard) => {
-                    // It is listened to once: the lock is asked back, or it cannot be heard.
+                    // It is listened to once: the lock is revoked, or it cannot be heard.
                     listening = None;
                     self.revoked(heard);
                 }
@@ -149,7 +149,7 @@ impl<'a> Job<'a> {
         self.finish(ending).await
     }
 
-    /// The request to let go, where it is listened to.
+    /// Returns the request to release, where it is listened to.
     fn listening(&self) -> Option<Listening<'a>> {
         let guard = self.guard.filter(|_| self.request.on_revoke.is_some())?;
         Some(Box::pin(guard.revoked()))
@@ -163,7 +163,7 @@ impl<'a> Job<'a> {
                 let reason = visible(&revocation.reason);
                 self.voice.say(&format!("{name} is asked back: {reason}; the command is told by a signal"));
             }
-            // A loss is told as one.
+            // A loss is reported as a loss.
             (Err(error), _) if !error.is_lost() => {
                 self.voice.say(&format!("{error}: nobody hears whether {name} is asked back"));
             }
@@ -228,7 +228,7 @@ impl<'a> Job<'a> {
         let what = match self.request.on_lost {
             Loss::Term(grace) => {
                 self.warden.signal(Signal::TERM);
-                // What is stopped has to go on in order to end.
+                // A stopped process has to continue in order to end.
                 self.warden.signal(Signal::CONT);
                 let end = self.clock.now().after(grace);
                 self.kill_at = Some(end);
@@ -258,7 +258,7 @@ impl<'a> Job<'a> {
         self.warden.tell(word);
     }
 
-    /// How long nothing needs to be done unless something happens.
+    /// Returns how long nothing needs to be done unless something happens.
     fn pause(&self) -> Duration {
         let now = self.clock.now();
         let to_kill = self.kill_at.map_or(Duration::MAX, |at| now.until(at));
@@ -269,7 +269,8 @@ impl<'a> Job<'a> {
         to_kill.min(to_tell).min(LONGEST_PAUSE)
     }
 
-    /// The command was stopped: by Ctrl-Z, or because it used the terminal from the background.
+    /// Handles a command that was stopped: by Ctrl-Z, or because it used the terminal from the
+    /// background.
     async fn stopped(&mut self, signal: Signal, signals: &mut Signals) {
         if self.lost && self.request.on_lost != Loss::Ignore {
             self.warden.signal(Signal::CONT);
@@ -281,22 +282,23 @@ impl<'a> Job<'a> {
             self.warden.signal(Signal::CONT);
             return;
         }
-        // Where no person is concerned the command may well stay stopped: the lock is held meanwhile.
+        // Without a person, the command may well stay stopped: the lock is held meanwhile.
         if !(wants_terminal || is_interactive()) {
             return;
         }
         terminal.take_back();
         // The job that the shell knows is our group. It stops as a whole, so that the shell takes over.
         if kill_current_process_group(Signal::TSTP).is_ok() {
-            // Where no shell could ever continue it, the kernel does not stop it; then this process
-            // just goes on.
+            // If no shell could ever continue it, the kernel does not stop it; then this process just
+            // continues.
             drop(tokio::time::timeout(STOP_LIMIT, signals.continued()).await);
         }
         self.look();
         self.resume();
     }
 
-    /// This process goes on after a stop, and so does the command; with the terminal if it is our turn there.
+    /// Continues this process after a stop, and the command with it; with the terminal if it is our
+    /// turn there.
     fn resume(&mut self) {
         if let Some(terminal) =
             self.terminal.as_mut().filter(|terminal| is_interactive() && !terminal.is_lent() && !is_shared())
@@ -309,12 +311,12 @@ impl<'a> Job<'a> {
     async fn finish(mut self, ending: Ending) -> Outcome {
         let had_terminal = self.take_terminal_back();
         if self.lost && self.request.on_lost != Loss::Ignore {
-            // What the command has left behind may not go on without the lock either.
+            // The processes that the command has left behind may not continue without the lock either.
             self.warden.signal(Signal::KILL);
         }
         let by_int = ending == Ending::Signal(Signal::INT.as_raw());
         if had_terminal && is_shared() {
-            // Who used the terminal while it was lent was stopped for that.
+            // A process that used the terminal while it was lent was stopped for that.
             let _ = kill_current_process_group(Signal::CONT);
         }
         // Without the terminal the command was not reached by Ctrl-C itself; then this process was, and
@@ -336,10 +338,11 @@ impl<'a> Job<'a> {
     }
 }
 
-/// How often the warden hears that the lease goes on: a third of what is left, within these.
+/// The interval at which the warden hears that the lease is renewed: a third of what is left, within
+/// these.
 const TELL_MIN: Duration = Duration::from_millis(5);
 const TELL_MAX: Duration = Duration::from_secs(5);
 /// The clock that counts suspend is looked at this often at least.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long it can take until a stop signal that was sent to oneself has worked.
+/// The time that it can take until a stop signal that was sent to oneself has worked.
 const STOP_LIMIT: Duration = Duration::from_millis(200);

@@ -1,7 +1,7 @@
 //! The shapes of `--json`: one object a line.
 //!
 //! Ground rules: these are an interface, described in `docs/cli.md`. Adding a field is fine, changing
-//! or removing one is a breaking change. The id of a claim is never among them, because whoever has it
+//! or removing one is a breaking change. The id of a claim is never among them, because anybody with it
 //! can end the claim.
 
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::text::{now, timestamp};
 
-/// How one lock stands: `show`, and with `at` every line of `watch`.
+/// The state of one lock: `show`, and with `at` every line of `watch`.
 #[derive(Debug, Serialize)]
 pub(crate) struct LockShape<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ impl<'a> DeadlockShape<'a> {
     }
 }
 
-/// What `break` has done.
+/// The outcome of `break`.
 #[derive(Debug, Serialize)]
 pub(crate) struct BrokenShape<'a> {
     name: &'a str,
@@ -87,7 +87,7 @@ pub(crate) struct BrokenShape<'a> {
     beside: Vec<&'a str>,
 }
 
-/// What `sweep` has done.
+/// The outcome of `sweep`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SweptShape {
     seen: u64,
@@ -101,7 +101,7 @@ impl SweptShape {
     }
 }
 
-/// Whom `revoke` has asked.
+/// The holders that `revoke` has asked.
 #[derive(Debug, Serialize)]
 pub(crate) struct RevokedShape<'a> {
     name: &'a str,
@@ -142,7 +142,7 @@ impl<'a> LockShape<'a> {
         }
     }
 
-    /// As it stands at this moment.
+    /// Returns its state at this moment.
     pub(crate) fn of_now(snapshot: &'a Snapshot) -> Self {
         LockShape { at: Some(now()), ..LockShape::of(snapshot) }
     }
@@ -190,7 +190,7 @@ impl<'a> RevokedShape<'a> {
 pub(crate) fn line(out: &mut impl Write, shape: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *out, shape)?;
     out.write_all(b"\n")?;
-    // Whoever reads line by line must not wait for the next.
+    // A reader that reads line by line must not wait for the next.
     out.flush()
 }
 

@@ -1,6 +1,6 @@
-//! What stands under the help of a command: examples, variables, signals and exit codes.
+//! The text under the help of a command: examples, variables, signals and exit codes.
 //!
-//! Ground rules: text only. Each line that begins with `leasehold` runs as it stands, up to the names
+//! Ground rules: text only. Each line that begins with `leasehold` runs unchanged, apart from the names
 //! of machines and files; a reader at a terminal of 80 columns sees no line broken but those of long
 //! URLs.
 

@@ -12,7 +12,7 @@ use crate::table::Table;
 use crate::text::visible;
 
 /// # Errors
-/// As the store fails; of stdout.
+/// The store failed; stdout cannot be written.
 pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let mut out = BufWriter::new(io::stdout().lock());

@@ -1,8 +1,8 @@
 //! The library's log, on stderr.
 //!
-//! Ground rules: warnings are shown unless LEASEHOLD_LOG says otherwise, more only where it was asked
-//! for. Lines go by the voice, which masks passwords and delays nobody; stdout and exit codes know
-//! nothing of it. Only leasehold's own events are shown: what other libraries log may hold anything.
+//! Ground rules: warnings are shown unless LEASEHOLD_LOG says otherwise, more only on request. Lines go
+//! by the voice, which masks passwords and delays no caller; stdout and exit codes know nothing of it.
+//! Only leasehold's own events are shown: what other libraries log may hold anything.
 
 use std::fmt::{Debug, Write};
 
@@ -20,13 +20,13 @@ use crate::voice::Voice;
 /// # Errors
 /// Usage, where the environment names no level.
 pub(crate) fn start(verbose: u8) -> Result<(), Problem> {
-    // What is not text names no level.
+    // A value that is not text names no level.
     let named = std::env::var_os(VARIABLE).unwrap_or_default();
     let level = level(verbose, &named.to_string_lossy()).ok_or_else(|| {
         let text = format!("{VARIABLE} is none of off, error, warn, info, debug and trace");
         Problem::new(Exit::Usage, text)
     })?;
-    // Nobody else in this program sets one, so this cannot fail.
+    // No other part of this program sets one, so this cannot fail.
     drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Log { level })));
     Ok(())
 }
@@ -42,7 +42,7 @@ fn level(verbose: u8, named: &str) -> Option<LevelFilter> {
     }
 }
 
-/// What shows the events.
+/// The subscriber that shows the events.
 #[derive(Debug)]
 struct Log {
     level: LevelFilter,

@@ -102,13 +102,13 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Redlock(RedlockVerb::Rearm(args)) => redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
         };
-        // What the log has said comes before the complaint that ends the program.
+        // The lines of the log come before the complaint that ends the program.
         if let Some(voice) = voice::Voice::started() {
             voice.settle().await;
         }
         exit
     });
-    // A thread of the store may be blocked in the kernel; what had to be given back was waited for.
+    // A thread of the store may be blocked in the kernel; every release was waited for.
     runtime.shutdown_background();
     exit
 }
@@ -120,7 +120,8 @@ fn completions(args: &CompletionsArgs) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// Help and version go to stdout and are no error; everything else is one of usage.
+/// Answers an error of the command line. Help and version go to stdout and are not errors; everything
+/// else is one of usage.
 fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     if !error.use_stderr() {
         error.print()?;
@@ -138,7 +139,7 @@ fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     Ok(Exit::Usage)
 }
 
-/// What was meant, where the command line shows it.
+/// Returns what was meant, where the command line shows it.
 fn hint(error: &clap::Error) -> Option<&'static str> {
     let holds = matches!(std::env::args_os().nth(1)?.to_str()?, "run" | "elect");
     let is_word = || match error.get(ContextKind::InvalidArg) {

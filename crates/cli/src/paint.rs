@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// Whether text is coloured.
+/// The choice of coloured or plain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paint {
     Plain,
@@ -10,7 +10,7 @@ pub(crate) enum Paint {
 }
 
 impl Paint {
-    /// Coloured where stdout is a terminal that knows colours and `NO_COLOR` is not set.
+    /// Chooses colours where stdout is a terminal that knows colours and `NO_COLOR` is not set.
     pub(crate) fn of_stdout() -> Paint {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");

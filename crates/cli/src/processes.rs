@@ -30,7 +30,7 @@ impl Process {
         Some(Process { pid, parent, group, is_over, name: name.to_owned() })
     }
 
-    /// Whether it is called so.
+    /// Returns `true` if it has this name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         self.name == name
     }

@@ -22,23 +22,23 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The first word and the others; `None` without a word.
+    /// Splits the first word from the others; `None` without a word.
     pub(crate) fn new(words: Vec<OsString>) -> Option<Program> {
         let mut words = words.into_iter();
         Some(Program { name: words.next()?, arguments: words.collect() })
     }
 
-    /// A script, for `/bin/sh`.
+    /// Builds a script, for `/bin/sh`.
     pub(crate) fn shell(script: OsString) -> Program {
         Program { name: "/bin/sh".into(), arguments: vec!["-c".into(), script] }
     }
 
-    /// The program's name as it was written.
+    /// Returns the program's name as it was written.
     pub(crate) fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// The name without its folder, for people.
+    /// Returns the name without its folder, for people.
     pub(crate) fn short_name(&self) -> String {
         Path::new(&self.name).file_name().unwrap_or(&self.name).to_string_lossy().into_owned()
     }
@@ -70,7 +70,7 @@ impl Program {
         Err(self.refusal(&refusal))
     }
 
-    /// What a failed search or start means.
+    /// Explains a failed search or start.
     pub(crate) fn refusal(&self, error: &io::Error) -> Problem {
         let name = visible(&self.name.to_string_lossy());
         if is_missing(error) {

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: it only looks, and only where somebody watches: stderr is a terminal and it is our
 //! turn there. It runs in a task of its own, which is never dropped midway in a request to the store;
-//! it is told to end and does so after the answer.
+//! it is asked to end and does so after the answer.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -72,7 +72,7 @@ struct Line {
 impl Line {
     async fn run(mut self) {
         let Some(terminal) = Terminal::controlling() else { return };
-        // What is granted at once needs no line.
+        // A lock that is granted at once needs no line.
         let mut pause = FIRST_PAUSE;
         let mut snapshot: Option<Snapshot> = None;
         loop {
@@ -83,11 +83,11 @@ impl Line {
             if !terminal.is_ours() {
                 continue;
             }
-            // Where the store does not answer, the line says what it said before.
+            // Without an answer of the store, the line says what it said before.
             if let Ok(seen) = self.locks.inspect(self.name.as_str()).await {
                 snapshot = Some(seen);
             }
-            // The sender is gone as soon as nobody waits any more: then the line was cleared and stays so.
+            // The sender is gone as soon as the wait has ended: then the line was cleared and stays so.
             if self.ends.has_changed().is_err() {
                 return;
             }
@@ -112,7 +112,8 @@ fn line(name: &Resource, own: &Note, snapshot: Option<&Snapshot>) -> String {
     line
 }
 
-/// How many claims are before ours, holders included; `None` where ours cannot be told from another.
+/// Returns how many claims are before ours, holders included; `None` where ours cannot be distinguished
+/// from another.
 fn ahead(own: &Note, snapshot: &Snapshot) -> Option<usize> {
     let mut ours = snapshot.waiting.iter().enumerate().filter(|(_, waiter)| waiter.note == *own);
     match (ours.next(), ours.next()) {

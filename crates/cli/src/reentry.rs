@@ -1,8 +1,8 @@
 //! A `run` inside a `run`: what the outer one holds is not asked for again.
 //!
 //! Ground rules: `LEASEHOLD_OWNER` only says what may be held; the store says what is. A claim that is
-//! named there and is no longer among the holders is worth nothing, and the lock is then taken like any
-//! other.
+//! named there and is no longer among the holders counts for nothing, and the lock is then taken like
+//! any other.
 
 use leasehold::{Fence, Leasehold, Resource, Share};
 
@@ -12,14 +12,14 @@ use crate::exit::{Exit, Problem};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tags(Vec<String>);
 
-/// What an outer `run` holds of the same lock.
+/// The claim of an outer `run` on the same lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
     pub(crate) fence: Option<Fence>,
 }
 
 impl Tags {
-    /// Those in the environment.
+    /// Returns the tags in the environment.
     pub(crate) fn inherited() -> Tags {
         Tags::read(&std::env::var(OWNER_VARIABLE).unwrap_or_default())
     }
@@ -33,7 +33,7 @@ impl Tags {
         Tags(tags)
     }
 
-    /// These and one more, as the variable holds them.
+    /// Returns these tags and one more, as the variable holds them.
     pub(crate) fn with(&self, tag: Option<String>) -> String {
         let tags: Vec<_> = self.0.iter().cloned().chain(tag).collect();
         tags.join(",")
@@ -43,7 +43,7 @@ impl Tags {
     ///
     /// # Errors
     /// Refused, where it holds less of it than is wanted now: waiting for the rest would be waiting for
-    /// itself. As the store fails.
+    /// itself. The store failed.
     pub(crate) async fn find(
         &self,
         locks: &Leasehold,
@@ -73,7 +73,7 @@ impl Tags {
     }
 }
 
-/// Where the tags are.
+/// The variable that has the tags.
 pub(crate) const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
 const TAG: usize = 32;
 /// The most that are passed on; who nests deeper has other worries than waiting for the outermost.

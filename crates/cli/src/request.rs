@@ -1,4 +1,4 @@
-//! What `run` was asked to do, as types: parsed once, then trusted.
+//! The request that `run` was given, as types: parsed once, then trusted.
 
 use std::time::Duration;
 
@@ -21,25 +21,26 @@ pub(crate) struct Request {
     pub(crate) terms: Terms,
     pub(crate) note: Note,
     pub(crate) on_lost: Loss,
-    /// What the command is sent when the lock is asked back; `None` where nobody listens.
+    /// The signal that the command is sent when the lock is revoked; `None` where revocations are
+    /// ignored.
     pub(crate) on_revoke: Option<Signal>,
     pub(crate) at_least: Duration,
     pub(crate) program: Program,
     pub(crate) after: After,
-    /// What is run each time that the lock is held no more.
+    /// The program that is run each time that the lock is held no more.
     pub(crate) hook: Option<Program>,
 }
 
-/// What becomes of the lock when the command has ended well.
+/// The fate of the lock when the command has ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// It is given back.
+    /// It is released.
     Release,
     /// It is held until a signal says otherwise.
     Stay,
 }
 
-/// What kind of lock it is.
+/// The kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Exclusive,
@@ -47,7 +48,7 @@ pub(crate) enum Kind {
     Permits(u32),
 }
 
-/// How long it waits.
+/// The time for which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     None,
@@ -55,14 +56,14 @@ pub(crate) enum Patience {
     Forever,
 }
 
-/// How long it is held.
+/// The time for which it is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     ttl: Option<Duration>,
     max_hold: Option<Duration>,
 }
 
-/// What becomes of the command when the lock is lost.
+/// The fate of the command when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// TERM, and KILL after this.
@@ -114,7 +115,7 @@ impl Request {
         })
     }
 
-    /// One candidate of an election.
+    /// Builds the request of one candidate of an election.
     ///
     /// # Errors
     /// As [`Request::new`].
@@ -172,7 +173,7 @@ impl Request {
         }
     }
 
-    /// How long what is started has to end.
+    /// Returns how long a started program has to end.
     pub(crate) fn grace(&self) -> Duration {
         match self.on_lost {
             Loss::Term(grace) => grace,
@@ -180,12 +181,12 @@ impl Request {
         }
     }
 
-    /// How long the lock stays taken when this machine dies.
+    /// Returns how long the lock stays taken when this machine dies.
     pub(crate) fn ttl(&self) -> Duration {
         self.terms.ttl.unwrap_or(TTL)
     }
 
-    /// How much of the lock is asked for.
+    /// Returns how much of the lock is asked for.
     ///
     /// # Errors
     /// `Invalid` for permits of none, which the command line refuses before.
@@ -209,8 +210,8 @@ impl Request {
     }
 }
 
-/// Who this is, for those who look. The command's arguments are not part of it: they could hold a
-/// password, and the note goes to the server.
+/// Returns the note that identifies this process to people. The command's arguments are not part of it:
+/// they could hold a password, and the note goes to the server.
 fn own_note(program: &Program) -> Note {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());

@@ -1,4 +1,4 @@
-//! `revoke`: asks those who hold a lock to let go.
+//! `revoke`: asks the holders of a lock to release it.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::text::visible;
 use crate::voice::complain;
 
 /// # Errors
-/// As the store fails; usage, for a reason that is too long; of stdout.
+/// The store failed; usage, for a reason that is too long; stdout cannot be written.
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;

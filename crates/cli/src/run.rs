@@ -1,7 +1,7 @@
 //! `run`: hold a lock while a command runs.
 //!
-//! Ground rules: what can be refused without the lock is refused before it is asked for. Every way out
-//! of here gives back what was taken, and waits for that within a limit.
+//! Ground rules: a request that can be refused without the lock is refused before the lock is asked
+//! for. Every way out of here releases what was taken, and waits for that within a limit.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -40,11 +40,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
     Ok(ended.map_or_else(|problem| problem.exit, |ended| ended.exit))
 }
 
-/// How one hold has ended, or the wait for it.
+/// The end of one hold, or of the wait for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) exit: Exit,
-    /// Whether the lock was held at all.
+    /// `true` if the lock was held at all.
     pub(crate) was_held: bool,
 }
 
@@ -54,7 +54,7 @@ impl Ended {
     }
 }
 
-/// Waits for the lock, runs the command under it, and gives it back.
+/// Waits for the lock, runs the command under it, and releases it.
 ///
 /// # Errors
 /// Each of the table in `exit.rs`.
@@ -85,8 +85,9 @@ pub(crate) async fn hold_and_run(
             hook::run(request, program, signals, voice).await;
         }
     };
-    // What was given up while it was on its way is ended now, or the line would have to wait for its
-    // ttl. Where nothing could be taken the reason is told, which is also why nothing is confirmed.
+    // A claim that was abandoned while its grant was on its way is ended now, or the line would have to
+    // wait for its ttl. If nothing could be taken the reason is reported, which is also why nothing is
+    // confirmed.
     let (is_confirmed, ()) = tokio::join!(locks.close(CLOSE_LIMIT), hook);
     if !is_confirmed && ended.is_ok() {
         voice.say(
@@ -152,7 +153,7 @@ async fn wait_at_least(
     outcome: &Outcome,
 ) -> Option<Signal> {
     let guard = hold.guard()?;
-    // What has ended the command by way of this process is meant for this process, too.
+    // A signal that has ended the command by way of this process is meant for this process, too.
     let is_asked = signals.ending(request.grace()).is_some();
     if outcome.lost || request.at_least.is_zero() || is_asked {
         return None;
@@ -195,7 +196,7 @@ enum Taken {
     Interrupted(Signal),
 }
 
-/// What giving it back came to.
+/// The outcome of the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Returned {
     Freed,
@@ -253,7 +254,7 @@ impl Hold {
         }
     }
 
-    /// What the command's environment is to hold, or not to hold.
+    /// Returns what the command's environment is to hold, or not to hold.
     fn variables(&self, request: &Request) -> Variables {
         let (fence, owner) = match self {
             Hold::Own(guard, tags) => (guard.fence(), tags.with(Some(guard.tag()))),
@@ -272,25 +273,25 @@ impl Hold {
                 Returned::Freed
             }
             Ok(Err(error)) if error.is_lost() => {
-                // A loss that was seen while the command ran was told then.
+                // A loss that was seen while the command ran was reported then.
                 if !was_lost {
                     voice.say(&format!("{error}: the command may not have been alone under {name}"));
                 }
                 Returned::Lost
             }
-            // An answer that did not come is told once, when the client is closed.
+            // An answer that did not come is reported once, when the client is closed.
             Ok(Err(_)) | Err(_) => Returned::Freed,
         }
     }
 }
 
-/// The refusal of a busy lock, with who holds it where that can be told.
+/// Builds the refusal of a busy lock, with its holder where that is known.
 async fn busy(request: &Request, locks: &Leasehold, how: &str) -> Problem {
     let name = visible(request.name.as_str());
     let looked = tokio::time::timeout(LOOK_LIMIT, locks.inspect(request.name.as_str())).await;
     let who = match looked {
         Ok(Ok(snapshot)) if !snapshot.holders.is_empty() => {
-            // Who waits is not said: our own place may still be among them.
+            // The waiters are not shown: our own place may still be among them.
             format!(": {}", held_by(&snapshot))
         }
         _ => String::new(),
@@ -298,7 +299,7 @@ async fn busy(request: &Request, locks: &Leasehold, how: &str) -> Problem {
     Problem::new(Exit::Busy, format!("{name} {how}{who}"))
 }
 
-/// How long a release is waited for before the command's code is reported all the same.
+/// The time for which a release is waited for before the command's code is reported all the same.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use crate::exit::{Exit, Problem};
 use crate::store::Store;
 
 /// # Errors
-/// Of a URL that names no database; of stdout.
+/// The URL names no database; stdout cannot be written.
 pub(crate) fn schema(args: &SchemaArgs) -> Result<Exit, Problem> {
     let statements = Store::named(args.store.on.as_deref())?.schema()?;
     std::io::stdout().lock().write_all(statements.as_bytes())?;

@@ -14,7 +14,7 @@ use crate::table::Table;
 use crate::text::{duration, visible};
 
 /// # Errors
-/// As the store fails; of stdout.
+/// The store failed; stdout cannot be written.
 pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
@@ -53,7 +53,7 @@ pub(crate) fn print(out: &mut impl Write, snapshot: &Snapshot, paint: Paint) -> 
     table.write(out)
 }
 
-/// One line for a change: how it stands, without the table.
+/// Returns one line for a change: the state of the lock, without the table.
 pub(crate) fn summary(snapshot: &Snapshot) -> String {
     let state = held_by(snapshot);
     let fence =

@@ -15,14 +15,14 @@ use leasehold::core::{Clock, Moment};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What was heard.
+/// A signal, or another event, that was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// A signal that is meant for the command, or ends a wait.
     Sent(Signal),
     /// A child has ended, stopped or gone on.
     Child,
-    /// This process was stopped and goes on.
+    /// This process was stopped and continues.
     Continued,
 }
 
@@ -69,14 +69,14 @@ impl Signals {
         }
     }
 
-    /// Waits until this process was stopped and goes on.
+    /// Waits until this process was stopped and continues.
     pub(crate) async fn continued(&mut self) {
         self.first(|heard| heard == Heard::Continued).await;
     }
 
-    /// The last signal that was heard and asks a program to end. A command that goes on for longer than
-    /// `grace` after a HUP has taken it for something else, for a request to read its configuration;
-    /// then it is none.
+    /// Returns the last signal that was heard and asks a program to end. A command that still runs for
+    /// longer than `grace` after a HUP has taken it for something else, for a request to read its
+    /// configuration; then it does not count.
     pub(crate) fn ending(&self, grace: Duration) -> Option<Signal> {
         self.ending.filter(|asked| still_asks(*asked, SystemClock.now(), grace)).map(|(signal, _)| signal)
     }
@@ -93,7 +93,7 @@ impl Signals {
         .await;
         if let Heard::Sent(signal) = heard
             && asks_to_end(signal)
-            // What was asked for good is not taken back by a HUP.
+            // A final request to end is not undone by a HUP.
             && (signal != Signal::HUP || self.ending.is_none_or(|(before, _)| before == Signal::HUP))
         {
             self.ending = Some((signal, SystemClock.now()));
@@ -102,7 +102,7 @@ impl Signals {
     }
 }
 
-/// Whether the signal asks a program to end.
+/// Returns `true` if the signal asks a program to end.
 pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
 }
@@ -111,7 +111,7 @@ fn still_asks((signal, at): (Signal, Moment), now: Moment, grace: Duration) -> b
     signal != Signal::HUP || now.since(at) <= grace
 }
 
-/// Whether this process ignored the signal when it started.
+/// Returns `true` if this process ignored the signal when it started.
 pub(crate) fn was_ignored(signal: Signal) -> bool {
     ignored_at_start().has(signal)
 }
@@ -129,7 +129,7 @@ impl Mask {
     }
 }
 
-/// What this process ignored when it started. Where there is no `/proc`, nothing is known to be.
+/// Returns what this process ignored when it started. Without `/proc`, nothing is known to be.
 fn ignored_at_start() -> Mask {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status)
@@ -140,7 +140,7 @@ fn ignored_in(status: &str) -> Mask {
     Mask(digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or_default())
 }
 
-/// What is passed on to the command, and ends the wait for the lock.
+/// The signals that are passed on to the command, and end the wait for the lock.
 const PASSED_ON: &[Signal] =
     &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 

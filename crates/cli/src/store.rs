@@ -19,11 +19,11 @@ use crate::reentry::OWNER_VARIABLE;
 pub(crate) struct Store {
     url: String,
     origin: Origin,
-    /// Whether a database file that is missing is created.
+    /// `true` if a database file that is missing is created.
     creates: bool,
 }
 
-/// Who named it.
+/// The origin of the store's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     Flag,
@@ -32,7 +32,7 @@ enum Origin {
 }
 
 impl Store {
-    /// `--on`, else `LEASEHOLD_URL`, else the files of this user.
+    /// Returns `--on`, else `LEASEHOLD_URL`, else the files of this user.
     ///
     /// # Errors
     /// Usage, for an environment that is not text; refused, for a store that could not exclude anybody.
@@ -65,18 +65,18 @@ impl Store {
         Ok(Store { url, origin, creates: true })
     }
 
-    /// The same store for a command that only looks: a database file that is missing stays missing, and
-    /// is an error.
+    /// Returns the same store for a command that only looks: a database file that is missing stays
+    /// missing, and is an error.
     pub(crate) fn looked_at(self) -> Store {
         Store { creates: false, ..self }
     }
 
-    /// The URL for people: a password is masked.
+    /// Returns the URL for people: a password is masked.
     pub(crate) fn shown(&self) -> String {
         redacted(&self.url)
     }
 
-    /// The URL for the command's environment: a password is left out.
+    /// Returns the URL for the command's environment: a password is left out.
     pub(crate) fn for_child(&self) -> Option<String> {
         without_password(&self.url)
     }
@@ -99,7 +99,7 @@ impl Store {
         })
     }
 
-    /// What creates its tables.
+    /// Returns the statements that create its tables.
     ///
     /// # Errors
     /// As the library's `schema`.
@@ -109,7 +109,7 @@ impl Store {
         })
     }
 
-    /// Removes what is left of locks that nobody has used for so long.
+    /// Removes the remains of locks that were not used for so long.
     ///
     /// # Errors
     /// As the library's `sweep`.
@@ -119,7 +119,8 @@ impl Store {
         })
     }
 
-    /// Whether a password may be what is missing: files know none, and where one is named it is not missing.
+    /// Returns `true` if a missing password may be the reason: files know none, and where one is named
+    /// it is not missing.
     fn may_lack_password(&self) -> bool {
         let is_server = self.url.contains("://") && !self.url.starts_with("file:");
         is_server && redacted(&self.url) == self.url && !self.url.contains("password-file=")
@@ -186,7 +187,7 @@ fn masked(url: &str) -> String {
     format!("{head}?{}", options.join("&"))
 }
 
-/// The URL without its password; `None` where it cannot be told what of it is one.
+/// Returns the URL without its password; `None` where it cannot be known which part of it is one.
 fn without_password(url: &str) -> Option<String> {
     if redacted(url) == url {
         return Some(url.to_owned());
@@ -205,7 +206,7 @@ fn without_password(url: &str) -> Option<String> {
     Some(parsed.into())
 }
 
-/// The same where several hosts are named, which is no URL to the parser.
+/// Returns the same where several hosts are named, which is not a URL to the parser.
 fn without_password_of_many(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -221,8 +222,8 @@ fn without_password_of_many(url: &str) -> Option<String> {
     Some(format!("{scheme}://{login}{hosts}{query}"))
 }
 
-/// The URL with the working directory in front of the path of a database file, where that is relative:
-/// the command may go elsewhere, and a `leasehold run` in it means the same file.
+/// Returns the URL with the working directory in front of the path of a database file, where that is
+/// relative: the command may change its directory, and a `leasehold run` in it means the same file.
 fn from_the_root(url: String, folder: Option<&Path>) -> String {
     match (url.strip_prefix("sqlite:"), folder.and_then(Path::to_str)) {
         (Some(path), Some(folder)) if !path.is_empty() && !path.starts_with(['/', ':', '?']) => {
@@ -233,7 +234,8 @@ fn from_the_root(url: String, folder: Option<&Path>) -> String {
     }
 }
 
-/// Where a password may come from. Whoever lacks one is most often inside a `run` of his own.
+/// Returns where a password may come from. A process that lacks one is most often inside a `run` of the
+/// same user.
 fn password_hint(is_nested: bool) -> &'static str {
     if is_nested {
         "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path"
@@ -246,7 +248,7 @@ fn is_secret(option: &str) -> bool {
     ["pass", "password", "pwd", "secret", "token"].iter().any(|secret| option.eq_ignore_ascii_case(secret))
 }
 
-/// Where a store is named.
+/// The variable that names a store.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 /// Variables of the library that hold passwords. `PGPASSWORD` is not among them: it is PostgreSQL's
 /// own, and a command may need it for itself.

@@ -1,4 +1,4 @@
-//! `sweep`: removes what is left of locks that nobody uses any more.
+//! `sweep`: removes the remains of unused locks.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use crate::json::{self, SweptShape};
 use crate::store::Store;
 
 /// # Errors
-/// As the store fails, or has no rows; of stdout.
+/// The store failed, or has no rows; stdout cannot be written.
 pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
     let swept = Store::named(args.store.on.as_deref())?.sweep(args.unused_for).await?;
     let mut out = std::io::stdout().lock();

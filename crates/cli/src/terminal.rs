@@ -1,4 +1,4 @@
-//! The terminal that this process was started from, and whose turn it is there.
+//! The terminal that this process was started from, and its foreground group.
 //!
 //! Ground rules: the terminal belongs to one process group at a time. It is lent to the command's group
 //! and taken back; it is never taken from somebody who did not get it from us. Only this file changes
@@ -26,19 +26,19 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, where there is one.
+    /// Returns the controlling terminal, if one exists.
     pub(crate) fn controlling() -> Option<Terminal> {
         let flags = OFlags::NOCTTY.bits().cast_signed();
         let tty = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty").ok()?;
         Some(Terminal { tty: tty.into(), lent: None })
     }
 
-    /// Whether it is the turn of this process's group: what is typed comes here.
+    /// Returns `true` if it is the turn of this process's group: what is typed comes here.
     pub(crate) fn is_ours(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
     }
 
-    /// Whether `group` has it from us.
+    /// Returns `true` if `group` has it from us.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.is_some_and(|group| tcgetpgrp(&self.tty).is_ok_and(|now| now == group))
     }
@@ -55,8 +55,8 @@ impl Terminal {
     /// Takes it back from those who got it from us. `true` where it had been lent until now.
     pub(crate) fn take_back(&mut self) -> bool {
         let Some(group) = self.lent.take() else { return false };
-        // A shell may have taken it for itself meanwhile; but what a group has that exists no more,
-        // nobody has.
+        // A shell may have taken it for itself meanwhile; but a terminal of a group that exists no more
+        // is free.
         let returns = match tcgetpgrp(&self.tty) {
             Ok(now) => now == group || is_gone(test_kill_process_group(now)),
             Err(_) => true,
@@ -70,15 +70,15 @@ impl Terminal {
     }
 }
 
-/// Whether a group that was sent no signal with this result exists no more. One that may not be sent
-/// signals exists.
+/// Returns `true` if a group that was sent no signal with this result exists no more. One that may not
+/// be sent signals exists.
 fn is_gone(sent: rustix::io::Result<()>) -> bool {
     sent == Err(Errno::SRCH)
 }
 
-/// Whether others are at work in the group of this process, who would be without the terminal when it
-/// is lent: members of a pipeline, or a script that did not wait. Those who wait for this process, its
-/// ancestors, are none of them.
+/// Returns `true` if others are at work in the group of this process that would be without the terminal
+/// when it is lent: members of a pipeline, or a script that did not wait. The ancestors of this
+/// process, which wait for it, do not count.
 pub(crate) fn is_shared() -> bool {
     // A script without job control starts so what it does not wait for.
     if was_ignored(Signal::INT) {
@@ -92,7 +92,7 @@ pub(crate) fn is_shared() -> bool {
     })
 }
 
-/// Whether this process talks with a person: one of its three streams is a terminal.
+/// Returns `true` if this process talks with a person: one of its three streams is a terminal.
 pub(crate) fn is_interactive() -> bool {
     std::io::stdin().is_terminal() || std::io::stderr().is_terminal() || std::io::stdout().is_terminal()
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The text with everything spelled out that a terminal would obey or a reader could not see.
+/// Returns the text with everything spelled out that a terminal would obey or a reader could not see.
 ///
-/// Names and notes come from whoever else uses the store.
+/// Names and notes come from other users of the store.
 pub(crate) fn visible(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.chars() {
@@ -34,7 +34,7 @@ pub(crate) fn clipped(text: &str, columns: usize) -> String {
     clean
 }
 
-/// How long, to the second, and in the two largest units: `3m 12s`.
+/// Writes how long, to the second, and in the two largest units: `3m 12s`.
 pub(crate) fn duration(length: Duration) -> String {
     let seconds = length.as_secs();
     if seconds == 0 {
@@ -44,19 +44,20 @@ pub(crate) fn duration(length: Duration) -> String {
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// A point in time that the store told, in UTC.
+/// Writes a point in time that the store reported, in UTC.
 pub(crate) fn timestamp(unix_ms: u64) -> String {
     let time = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms)).filter(|_| unix_ms < END_OF_DISPLAY);
     time.map_or_else(|| format!("{unix_ms} ms"), |time| humantime::format_rfc3339_seconds(time).to_string())
 }
 
-/// How long ago that was by this machine's clock; zero where the store's is ahead. For display only.
+/// Returns how long ago that was by this machine's clock; zero where the store's is ahead. For display
+/// only.
 pub(crate) fn ago(unix_ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_millis(unix_ms))
 }
 
-/// Now, in UTC.
+/// Returns the present time, in UTC.
 pub(crate) fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
@@ -66,7 +67,8 @@ fn is_treacherous(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// One for what is one column wide everywhere; two for all else, which is never too little.
+/// Returns one for a character that is one column wide everywhere; two for all else, which is never too
+/// little.
 fn columns_of(c: char) -> usize {
     let is_narrow = c < '\u{300}' || matches!(c, '\u{2010}'..='\u{2027}');
     if is_narrow { 1 } else { 2 }

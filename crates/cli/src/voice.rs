@@ -1,4 +1,4 @@
-//! What `run` says on stderr, by a thread of its own.
+//! The messages of `run` on stderr, written by a thread of its own.
 //!
 //! Ground rules: a terminal may take no output for a while (Ctrl-S), a pipe may be full, and a job in
 //! the background may not write to its terminal at all. None of that may delay a renewal or a signal to
@@ -46,7 +46,7 @@ impl Voice {
         Ok(SHARED.get_or_init(|| Voice { words }).clone())
     }
 
-    /// The speaker, where anything was said by it.
+    /// Returns the speaker, where anything was said by it.
     pub(crate) fn started() -> Option<Voice> {
         SHARED.get().cloned()
     }
@@ -100,19 +100,20 @@ fn speak(heard: &Receiver<Word>) {
                 Ok(())
             }
         };
-        // There is nobody left to tell that stderr is gone.
+        // With stderr gone, this cannot be reported anywhere.
         drop(said.and_then(|()| stderr.flush()));
     }
 }
 
-/// Each line of a message says whose it is. Line breaks are ours; all else that is not printable came
-/// from outside.
+/// Prefixes each line of a message with its source. Line breaks are ours; all else that is not
+/// printable came from outside.
 fn prefixed(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("leasehold: {}", visible(line))).collect();
     lines.join("\n")
 }
 
-/// One column is left free, because a terminal may wrap when the last is written.
+/// Returns the usable width. One column is left free, because a terminal may wrap when the last is
+/// written.
 fn width() -> usize {
     let stderr = std::io::stderr();
     let size = if stderr.is_terminal() { tcgetwinsize(&stderr).ok() } else { None };

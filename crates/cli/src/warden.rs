@@ -1,6 +1,6 @@
 //! The warden: a small process that ends the command when leasehold itself no longer can.
 //!
-//! A command may not go on unprotected when leasehold is killed or stopped. The warden is this same
+//! A command may not continue unprotected when leasehold is killed or stopped. The warden is this same
 //! program, started as the leader of the process group into which the command is started. It waits at
 //! the end of a pipe whose other end only leasehold holds. When the pipe closes without a word,
 //! leasehold was killed: the whole group is killed, with everything that the command has started and
@@ -45,7 +45,7 @@ pub(crate) struct Warden {
     told: Option<Word>,
 }
 
-/// What the warden is told. The newest word counts.
+/// The words for the warden. The newest word counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// Nothing is to be done until it is said.
@@ -64,21 +64,20 @@ impl Warden {
     /// Where no process can be started.
     pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
         let (heard, words) = io::pipe()?;
-        // A word that finds no room is given up: leasehold must never wait for the warden, which could
+        // A word that finds no room is dropped: leasehold must never wait for the warden, which could
         // be stopped.
         rustix::io::ioctl_fionbio(&words, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
         command.stdin(heard).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
-        // A child inherits the mask. So there is no moment in which a signal to the group could end the
-        // warden.
+        // A child inherits the mask. So at no moment can a signal to the group end the warden.
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
         before.thread_set_mask()?;
         Ok(Warden { pid: Pid::from_child(&child?), words: Some(words), told: None })
     }
 
-    /// The process group for the command. It exists as long as the warden was not reaped.
+    /// Returns the process group for the command. It exists as long as the warden was not reaped.
     pub(crate) fn group(&self) -> Pid {
         self.pid
     }
@@ -89,7 +88,7 @@ impl Warden {
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Tells the warden, unless it was told the same already.
+    /// Sends the word to the warden, unless it was the last one sent.
     pub(crate) fn tell(&mut self, word: Word) {
         if self.told != Some(word)
             && let Some(words) = &self.words
@@ -135,14 +134,14 @@ impl Word {
     }
 }
 
-/// Whether this process was started as a warden.
+/// Returns `true` if this process was started as a warden.
 pub(crate) fn is_called_for() -> bool {
     // The group is the proof: a person who gives this program that name by hand does not lead a group
     // of that sort.
     std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
 }
 
-/// The warden's whole life.
+/// Runs the warden's whole life.
 pub(crate) fn serve() -> u8 {
     let _ = SigSet::all().thread_block();
     // The name in the process table, which is that of the file otherwise.
@@ -153,14 +152,14 @@ pub(crate) fn serve() -> u8 {
     0
 }
 
-/// What the warden knows.
+/// The knowledge of the warden.
 struct Post {
     clock: SystemClock,
     next: Next,
     unread: Vec<u8>,
 }
 
-/// What it does next unless there is another word.
+/// The step that it takes next unless another word comes.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Never,
@@ -206,7 +205,7 @@ impl Post {
         match self.next {
             Next::Term(at, grace) if now >= at => {
                 let _ = kill_current_process_group(Signal::TERM);
-                // What is stopped has to go on in order to end.
+                // A stopped process has to continue in order to end.
                 let _ = kill_current_process_group(Signal::CONT);
                 self.next = Next::Kill(now.after(grace));
             }
@@ -217,7 +216,7 @@ impl Post {
 
     fn pause(&self) -> Option<Timespec> {
         let (Next::Term(at, _) | Next::Kill(at)) = self.next else { return None };
-        // The kernel's timer stands still while the machine is suspended; the lease does not.
+        // The kernel's timer stops while the machine is suspended; the lease does not.
         let pause = self.clock.now().until(at).min(LONGEST_PAUSE);
         Timespec::try_from(pause).ok()
     }
@@ -235,8 +234,8 @@ fn kill_all() {
     let _ = kill_current_process_group(Signal::KILL);
 }
 
-/// Kills the members of the groups, and of those that wardens under them lead. `false` where nobody is
-/// left but wardens and those whom this process may not kill.
+/// Kills the members of the groups, and of those that wardens under them lead. Returns `false` where
+/// none is left but wardens and those that this process may not kill.
 fn kill_others(groups: &mut Vec<Pid>) -> bool {
     let all = processes::all();
     let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
@@ -259,7 +258,7 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
     living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
 }
 
-/// This program's file, also where it was replaced by another since it was started.
+/// Returns this program's file, also where it was replaced by another since it was started.
 fn own_program() -> io::Result<std::path::PathBuf> {
     let link = Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
@@ -268,7 +267,7 @@ fn own_program() -> io::Result<std::path::PathBuf> {
 const NAME: &str = "lh-warden";
 #[cfg(target_os = "linux")]
 const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
-/// How long the warden leaves it to leasehold to act first.
+/// The time for which the warden leaves it to leasehold to act first.
 const PRECEDENCE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_WORD: usize = 256;

@@ -12,10 +12,10 @@ use crate::show::summary;
 use crate::store::Store;
 use crate::text::now;
 
-/// Signals are left as they are: they end it at once, also where nobody reads what it writes.
+/// Signals are left as they are: they end it at once, also without a reader of its output.
 ///
 /// # Errors
-/// As the store fails, for longer than it is put up with; of stdout.
+/// The store failed for longer than is tolerated; stdout cannot be written.
 pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
     let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
     let mut snapshot = locks.inspect(args.name.as_str()).await?;
@@ -25,7 +25,7 @@ pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
     }
 }
 
-/// Waits for another version. A store that is away for a moment is asked again.
+/// Waits for another version. Asks again while the store is away for a moment.
 async fn next(locks: &Leasehold, name: &str, seen: &Version) -> Result<Snapshot, Problem> {
     let mut failing_since = None;
     loop {
@@ -59,8 +59,8 @@ fn print(snapshot: &Snapshot, json: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-/// How long one request waits for a change.
+/// The time for which one request waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long a store may be away.
+/// The time for which a store may be away.
 const OUTAGE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_millis(500);
