@@ -1,7 +1,8 @@
-//! Where a number of parties wait for each other, again and again.
+//! A barrier at which a number of parties wait for each other, again and again.
 //!
-//! Ground rules: to arrive last and to open is one swap of the register, and to break is another, so each generation ends in
-//! one way for all. How the last generations ended is kept, so that one who looks late still finds out about his own.
+//! Ground rules: to arrive last and to open is one swap of the register, and to break is another, so
+//! each generation ends in one way for all. The results of the last generations are kept, so that a
+//! party that looks late still learns the result of its own.
 
 mod state;
 
@@ -16,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lock::RwLock;
 use state::{Arrival, Cause, Ended, State};
 
-/// A cyclic barrier: so many parties wait for each other, pass together, and may do so again.
+/// A cyclic barrier: a number of parties wait for each other, pass together, and may do so again.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -32,13 +33,13 @@ use state::{Arrival, Cause, Ended, State};
 /// ```
 ///
 /// # Promises
-/// Nobody passes before all parties of his generation have arrived, and then all of them pass. Where one of them gives up, is
-/// cancelled, or dies before, nobody passes: the barrier is *broken*, all who wait and all who come are told
-/// `Broken`, until somebody [resets](Barrier::reset) it.
+/// No party passes before all parties of its generation have arrived, and then all of them pass. If one
+/// of them gives up, is cancelled, or dies before, none passes: the barrier is *broken*, and all
+/// present and later waiters get `Broken`, until it is [reset](Barrier::reset).
 ///
 /// # Does not promise
-/// That a death is noticed at once: it takes up to one and a third of the [ttl](Barrier::ttl). That one who has passed, and
-/// died then, is missed: he did pass.
+/// That a death is noticed at once: it takes up to one and a third of the [ttl](Barrier::ttl). That a
+/// party that has passed, and died then, is missed: it did pass.
 #[derive(Clone, Debug)]
 pub struct Barrier {
     engine: Arc<Engine>,
@@ -47,18 +48,20 @@ pub struct Barrier {
     members: Members,
 }
 
-/// A barrier was passed.
+/// The result of passing a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Passage {
-    /// Which passage of this barrier it was; it rises by one each time that the barrier opens, breaks or is reset.
+    /// The number of this passage; it rises by one each time that the barrier opens, breaks or is
+    /// reset.
     pub generation: u64,
-    /// How many came after this one: `parties - 1` for the first to arrive, zero for the last.
+    /// The number of parties that came after this one: `parties - 1` for the first to arrive, zero for
+    /// the last.
     pub index: u32,
 }
 
 impl Passage {
-    /// Whether this party was the last to arrive, which exactly one is.
+    /// Returns `true` for the last party to arrive, which is exactly one.
     pub fn is_leader(&self) -> bool {
         self.index == 0
     }
@@ -70,12 +73,13 @@ impl Barrier {
         Barrier { engine, name, parties, members: Members::new(signs) }
     }
 
-    /// The name of the resource on which those who have arrived show that they live.
+    /// Returns the name of the resource on which the parties that have arrived show that they live.
     pub(crate) fn signs_of(name: &str) -> String {
         format!("{name}!arrived")
     }
 
-    /// How long one who waits still counts as alive after his process was last heard of. 30 s unless set.
+    /// Sets how long a waiting party still counts as alive after the last sign of life of its process.
+    /// Default: 30 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.members = self.members.ttl(ttl);
@@ -85,55 +89,56 @@ impl Barrier {
     /// Waits until all parties have arrived.
     ///
     /// # Cancel safety
-    /// To drop the future once it has arrived breaks the barrier, in the background: the others must not wait for one who has
-    /// left. Where they have all arrived by then, they pass.
+    /// Dropping the future after it has arrived breaks the barrier, in the background: the others must
+    /// not wait for a party that has left. If they have all arrived by then, they pass.
     ///
     /// # Errors
-    /// `Broken` where a party gave up, was cancelled or died, or the barrier was reset, and until it is reset; `Invalid`
-    /// where the barrier is used for another number of parties just now, or for more than fit into a value of this store;
-    /// `Unsupported` where the store keeps no values, or knows no readers, before anything is sent. Else as the store failed;
-    /// the barrier is broken then as by one who left.
+    /// `Broken` if a party gave up, was cancelled or died, or the barrier was reset, and until it is
+    /// reset; `Invalid` if the barrier is used for another number of parties at present, or for more
+    /// than fit into a value of this store; `Unsupported` if the store keeps no values, or has no
+    /// readers, before anything is sent. Otherwise the failure of the store; the barrier is broken then
+    /// as by a party that left.
     pub async fn wait(&self) -> Result<Passage> {
         self.wait_until(None).await
     }
 
-    /// The same for up to `limit`; at its end the barrier is broken for all.
+    /// Waits up to `limit` until all parties have arrived; at its end the barrier is broken for all.
     ///
     /// # Cancel safety
     /// As [`Barrier::wait`].
     ///
     /// # Errors
-    /// As [`Barrier::wait`], and `Timeout` for the one whose time was over.
+    /// As [`Barrier::wait`], and `Timeout` for the party whose time was over.
     pub async fn wait_timeout(&self, limit: Duration) -> Result<Passage> {
         self.wait_until(Some(limit)).await
     }
 
-    /// Whether it is broken, and has not been reset since.
+    /// Returns `true` if it is broken, and has not been reset since.
     ///
     /// # Errors
-    /// As the store failed.
+    /// The failure of the store.
     pub async fn is_broken(&self) -> Result<bool> {
         let register = self.register("read")?;
         Ok(State::read(&register, register.read().await?.value.as_deref())?.broken.is_some())
     }
 
-    /// How many have arrived and wait.
+    /// Returns the number of parties that have arrived and wait.
     ///
     /// # Errors
-    /// As the store failed.
+    /// The failure of the store.
     pub async fn arrived(&self) -> Result<u32> {
         let register = self.register("read")?;
         let state = State::read(&register, register.read().await?.value.as_deref())?;
         Ok(u32::try_from(state.arrived.len()).unwrap_or(u32::MAX))
     }
 
-    /// Makes it whole again. Those who wait at this moment are told `Broken`.
+    /// Makes the barrier whole again. Parties that wait at this moment get `Broken`.
     ///
     /// # Cancel safety
-    /// Of a dropped future it may be reset or not.
+    /// If the future is dropped, it may or may not have been reset.
     ///
     /// # Errors
-    /// As the store failed.
+    /// The failure of the store.
     pub async fn reset(&self) -> Result<()> {
         let register = self.register("reset")?;
         let resetting = register.ensure(|found| {
@@ -141,7 +146,7 @@ impl Barrier {
             if state.arrived.is_empty() && state.broken.is_none() {
                 return Ok(Change::Leave(()));
             }
-            // What is broken has ended its generation already.
+            // A broken barrier has ended its generation already.
             if state.broken.take().is_none() {
                 state.next(Ended::Broken(Cause::Reset));
             }
@@ -182,13 +187,14 @@ impl Barrier {
     }
 }
 
-/// One who waits. Dropped before his generation has ended he breaks it, in the background.
+/// A waiting party. If it is dropped before its generation has ended, it breaks the barrier in the
+/// background.
 struct Party {
     engine: Arc<Engine>,
     register: Register,
     members: Members,
     member: Option<Member>,
-    /// Under which number it may have arrived.
+    /// The number under which it may have arrived.
     stands: Option<u64>,
 }
 
@@ -217,7 +223,8 @@ impl Party {
             });
             match arriving.await {
                 Ok(arrived) => break arrived.told,
-                // It may have arrived: then it is found where it stands, or stood in the generation before.
+                // It may have arrived: then it is found among the arrived, or among those of the
+                // generation before.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown && doubted.is_none() => {
                     doubted = attempted;
                     if doubted.is_none() {
@@ -277,10 +284,11 @@ impl Party {
         }
     }
 
-    /// Breaks the barrier where one of those who stood there is dead.
+    /// Breaks the barrier if one of the arrived parties is dead.
     async fn break_for_the_dead(&self, seen: &State, id: u64) -> Result<()> {
         let living = self.members.living().await?;
-        // Each shows that he lives before he arrives, so who had arrived before that question can be told dead by its answer.
+        // Each party shows that it lives before it arrives, so the answer of that request is valid for
+        // all that had arrived before it.
         let dead: Vec<u64> =
             seen.arrived.iter().copied().filter(|other| *other != id && !living.contains(other)).collect();
         if !dead.is_empty() {
@@ -298,13 +306,14 @@ impl Drop for Party {
             if let Err(error) = break_it(&register, &[id], Cause::Cancelled).await {
                 tracing::debug!(%error, "one who left could not break the barrier; the others will find him gone");
             }
-            // Only now: without the sign of life the others do the same in his place.
+            // Only now: without the sign of life the others do the same in its place.
             drop(member);
         });
     }
 }
 
-/// Breaks the barrier if one of these waits there. `false` where none does: it has been passed, or broken, before.
+/// Breaks the barrier if one of these waits there. Returns `false` if none does: it has been passed, or
+/// broken, before.
 async fn break_it(register: &Register, leaving: &[u64], cause: Cause) -> Result<bool> {
     let mut attempted = None;
     let breaking = register.ensure(|found| {
@@ -338,5 +347,5 @@ fn broken(register: &Register, cause: Cause) -> Error {
     register.error(ErrorKind::Broken, format!("{who}; reset the barrier to use it again"))
 }
 
-/// So many others may arrive or leave while one tries to arrive.
+/// The number of other parties that may arrive or leave while one tries to arrive.
 const CONFLICTS: u32 = 10_000;

@@ -1,4 +1,4 @@
-//! Where loaded values are kept, if not in the store of the locks.
+//! A cache for loaded values, if they are not kept in the store of the locks.
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
@@ -11,11 +11,13 @@ use leasehold_core::{
     Stamp, Waiting,
 };
 
-/// A cache of your own, for [`SingleFlight::cache`](crate::SingleFlight::cache): a table, a cache in memory, another service.
+/// A custom cache, for [`SingleFlight::cache`](crate::SingleFlight::cache): a table, a cache in memory,
+/// another service.
 ///
-/// What it needs to have is a version of each value that is never used twice, and to put a value only if the version
-/// that was seen is still there: that is what keeps a slow loader from overwriting a newer value. The keys are those of the
-/// flights; the values carry some bytes of ours, and are of no use to other programs.
+/// It needs a version for each value that is never used twice, and must put a value only if the version
+/// that was seen is still current: that keeps a slow loader from overwriting a newer value. The keys
+/// are those of the flights. The values start with some bytes of leasehold, and other programs cannot
+/// use them.
 ///
 /// ```
 /// use async_trait::async_trait;
@@ -76,17 +78,18 @@ use leasehold_core::{
 /// ```
 #[async_trait]
 pub trait Cache: Debug + Send + Sync + 'static {
-    /// What is kept; `None` where nothing is, or no longer.
+    /// Returns the value that is kept; `None` if none is, or none any longer.
     ///
     /// # Errors
-    /// Whatever went wrong; it is asked again for some seconds.
+    /// Any failure; the call is repeated for some seconds.
     async fn get(&self, key: &str) -> Result<Option<Cached>, CacheError>;
 
-    /// Puts `value` for as long as `keep` says, if the version that stands there is still `seen`, where `None` is
-    /// nothing. The version of what was put, or `None` where another stood there and nothing was put.
+    /// Puts `value` for as long as `keep` says, if the current version is still `seen`, where `None`
+    /// means no value. Returns the version of the value that was put, or `None` if the current version
+    /// is another one and nothing was put.
     ///
     /// # Errors
-    /// Whatever went wrong; it may have been put then.
+    /// Any failure; the value may have been put then.
     async fn put(
         &self,
         key: &str,
@@ -95,33 +98,33 @@ pub trait Cache: Debug + Send + Sync + 'static {
         keep: Duration,
     ) -> Result<Option<String>, CacheError>;
 
-    /// Removes what stands there, if its version is still `seen`; whether it was.
+    /// Removes the value if its version is still `seen`, and returns whether it was.
     ///
     /// # Errors
-    /// Whatever went wrong; it may have been removed then.
+    /// Any failure; the value may have been removed then.
     async fn remove(&self, key: &str, seen: &str) -> Result<bool, CacheError>;
 
-    /// The longest value that it takes, in bytes.
+    /// Returns the longest value that it takes, in bytes.
     fn max_bytes(&self) -> usize {
         MAX_BYTES
     }
 }
 
-/// What a [`Cache`] keeps under a key.
+/// A value that a [`Cache`] keeps under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cached {
     /// The value as it was put.
     pub value: Vec<u8>,
-    /// Names this putting of it, and no other.
+    /// The version: it names this put, and no other.
     pub version: String,
-    /// How long it is still kept, by the clock of the cache.
+    /// The time for which it is still kept, by the clock of the cache.
     pub left: Duration,
 }
 
-/// What went wrong in a [`Cache`].
+/// A failure of a [`Cache`].
 pub type CacheError = Box<dyn StdError + Send + Sync>;
 
-/// A cache as registers.
+/// The registers that a cache provides.
 #[derive(Debug)]
 pub(super) struct CacheRegisters {
     cache: Arc<dyn Cache>,
@@ -168,12 +171,12 @@ impl Registers for CacheRegisters {
     }
 
     async fn changed(&self, at: &Resource, _: &Stamp, _: &Patience) -> Result<Registered, Failure> {
-        // It polls: the engine asks again after a pause.
+        // It polls: the engine repeats the request after a pause.
         self.read(at).await
     }
 }
 
-/// The stamp of nothing. No version of a cache is empty.
+/// Returns the stamp of a missing value. No version of a cache is empty.
 fn nothing() -> Stamp {
     Stamp(String::new())
 }

@@ -1,8 +1,9 @@
-//! Waiting under a lock until somebody says that it is worth looking again.
+//! Waiting under a lock until a notification says that it is worth looking again.
 //!
-//! Ground rules: who waits stands in a register before the lock is given back, so nobody who gets the lock afterwards can
-//! miss him. A notification belongs to one who waits until he has the lock again; if he dies or leaves before, it goes to
-//! the next. Each step is one swap of the register, so nothing is ever done by half.
+//! Ground rules: a waiter is recorded in a register before the lock is released, so no later holder of
+//! the lock can miss it. A notification belongs to a waiter until it has the lock again; if that waiter
+//! dies or leaves before, the notification goes to the next. Each step is one swap of the register, so
+//! there are no partial changes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,10 +17,11 @@ use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, RwLock};
 
-/// A place to wait under a lock, over all processes that use the same store.
+/// A condition to wait for under a lock, across all processes that use the same store.
 ///
-/// It is used as the conditions of `java.util.concurrent` are: whoever holds a lock finds that what he needs is not there,
-/// [waits](Guard::wait) and so lets others get the lock; whoever changes that notifies, while he holds the same lock.
+/// It works like `java.util.concurrent.locks.Condition`: while holding a lock, a task finds that a
+/// condition is not met and [waits](Guard::wait), which releases the lock for others. A task that
+/// changes the condition notifies, while it holds the same lock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,18 +55,20 @@ use crate::lock::{Guard, RwLock};
 /// ```
 ///
 /// # Promises
-/// To give the lock back and to begin to wait is one step for everybody who uses the lock: no notification that was given
-/// after it is missed. Whoever waited longest is notified first. A notification whose receiver dies, or leaves, before
-/// he has the lock again goes to the next who waits. One that was given by a process that died was given whole, or not at
-/// all.
+/// Releasing the lock and beginning to wait is one step for every user of the lock: no notification
+/// that was given after it is missed. The longest waiter is notified first. A notification whose
+/// receiver dies, or leaves, before it has the lock again goes to the next waiter. A notification by a
+/// process that died was given whole, or not at all.
 ///
 /// # Does not promise
-/// That what was waited for is there: another may have been quicker, or the wake-up was one too many, as happens where a
-/// receiver was not heard of for its [ttl](Condition::ttl) and yet lives. So wait in a loop. That a notification reaches the next
-/// at once where its receiver died unnoticed: it takes up to one and a third of that ttl.
+/// That the condition is met: another task may have been quicker, or the wake-up may be spurious, as
+/// happens if a receiver that still lives was not heard of for its [ttl](Condition::ttl). So wait in a
+/// loop. That a notification reaches the next waiter at once if its receiver died unnoticed: it takes
+/// up to one and a third of that ttl.
 ///
 /// # Room
-/// Some hundred can wait at a time on the stores whose registers are smallest; each waits with a claim of his own.
+/// A few hundred waiters fit at a time on the stores whose registers are smallest; each waits with a
+/// claim of its own.
 #[derive(Clone, Debug)]
 pub struct Condition {
     engine: Arc<Engine>,
@@ -72,13 +76,13 @@ pub struct Condition {
     members: Members,
 }
 
-/// Why a wait ended.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitOutcome {
-    /// Somebody notified, or the wake-up was one too many. Look again.
+    /// A notification, or a spurious wake-up. Look again.
     Notified,
-    /// The time was over before.
+    /// The time was over before a notification.
     TimedOut,
 }
 
@@ -88,12 +92,13 @@ impl Condition {
         Condition { engine, name, members: Members::new(signs) }
     }
 
-    /// The name of the resource on which those who wait show that they live.
+    /// Returns the name of the resource on which waiters show that they live.
     pub(crate) fn signs_of(name: &str) -> String {
         format!("{name}!waiting")
     }
 
-    /// How long one who waits still counts as alive after his process was last heard of. 30 s unless set.
+    /// Sets how long a waiter still counts as alive after the last sign of life of its process.
+    /// Default: 30 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.members = self.members.ttl(ttl);
@@ -104,7 +109,7 @@ impl Condition {
         Register::open(&self.engine, self.name.clone()?, op)
     }
 
-    /// Notifies as many of those who wait, the longest waiting first.
+    /// Notifies up to `count` waiters, the longest waiting first.
     async fn notify(&self, guard: &Guard, count: usize) -> Result<()> {
         let register = self.register("notify")?;
         if !guard.share().is_exclusive() {
@@ -126,26 +131,30 @@ impl Condition {
     }
 }
 
-/// Waiting and notifying is done with what is held: so nobody can forget to hold it.
+/// Waiting and notifying are methods of the guard, so that the lock is always held.
 impl Guard {
-    /// Gives the lock back, waits until somebody notifies, and comes back with the lock, asked for on the same terms.
+    /// Releases the lock, waits for a notification, and returns with the lock, acquired again with the
+    /// same settings.
     ///
-    /// The new guard has a fence of its own, as after any other grant. Where the lock has to be held
-    /// [for some time at least](crate::Lock::at_least), it is given back after that.
+    /// The new guard has a fence of its own, as after any other grant. If the lock has to be held
+    /// [for some time at least](crate::Lock::at_least), it is released after that.
     ///
     /// # Cancel safety
-    /// A dropped future waits no longer and holds nothing. A notification that it had got already goes to the next.
+    /// If the future is dropped, it does not wait any longer and holds nothing. A notification that it
+    /// had received already goes to the next waiter.
     ///
     /// # Errors
-    /// The lock is not held after any of them. `Lost` where it was lost before it could be given back; what was looked at
-    /// may have changed. `Invalid` for a reader or a permit, for a lock that its owner holds more than once, and where
-    /// others wait on this condition under another lock; `Unsupported` where the store keeps no values, or knows no
-    /// readers, both before anything is sent. Else as the store, or [`Mutex::lock`](crate::Mutex::lock), failed.
+    /// The lock is not held after any of them. `Lost` if it was lost before it could be released; the
+    /// state that was read under it may have changed. `Invalid` for a reader or a permit, for a lock
+    /// that its owner holds more than once, and if others wait on this condition under another lock;
+    /// `Unsupported` if the store keeps no values, or has no readers, both before anything is sent.
+    /// Otherwise the failure of the store or of [`Mutex::lock`](crate::Mutex::lock).
     pub async fn wait(self, condition: &Condition) -> Result<Guard> {
         self.wait_until(condition, None).await.map(|(guard, _)| guard)
     }
 
-    /// The same for up to `limit`. The lock is got back in either case, and that may take longer.
+    /// Waits likewise for up to `limit`. The lock is acquired again in either case, and that may take
+    /// longer.
     ///
     /// # Cancel safety
     /// As [`Guard::wait`].
@@ -156,20 +165,20 @@ impl Guard {
         self.wait_until(condition, Some(limit)).await
     }
 
-    /// Wakes the one who has waited on this condition for longest, if any does. The lock stays held.
+    /// Wakes the longest waiter on this condition, if there is one. The lock stays held.
     ///
     /// # Cancel safety
-    /// Of a dropped future somebody may be notified or not.
+    /// If the future is dropped, a waiter may or may not have been notified.
     ///
     /// # Errors
-    /// `Lost` where the lock is held no longer: then nobody was notified. `Invalid` for a reader or a permit, and where those
-    /// who wait do so under another lock; else as the store failed: where the error says that it may have happened, to
-    /// repeat it does no harm.
+    /// `Lost` if the lock is held no longer: then no waiter was notified. `Invalid` for a reader or a
+    /// permit, and if the waiters wait under another lock; otherwise the failure of the store: if the
+    /// error says that it may have happened, repeating the call does no harm.
     pub async fn notify_one(&self, condition: &Condition) -> Result<()> {
         condition.notify(self, 1).await
     }
 
-    /// Wakes all who wait on this condition now. Each gets the lock in turn.
+    /// Wakes all present waiters on this condition. Each gets the lock in turn.
     ///
     /// # Cancel safety
     /// As [`Guard::notify_one`].
@@ -189,7 +198,8 @@ impl Guard {
         let again = self.again("wait")?;
         self.check()?;
         let place = Place::take(condition, register, &self).await?;
-        // Whoever gets the lock from here on finds the place. One who lost the lock before may have been missed.
+        // Every later holder of the lock finds this waiter. A holder that lost the lock before may have
+        // missed it.
         self.release().await.map_err(|error| error.with_op("wait"))?;
         let outcome = place.woken(limit).await?;
         let guard = again.lock().await?;
@@ -198,15 +208,16 @@ impl Guard {
     }
 }
 
-/// A place among those who wait. Dropping it leaves, and hands on what was notified to it, in the background.
+/// A place in the queue of waiters. Dropping it leaves the queue, and hands its notification on, in the
+/// background.
 struct Place {
     engine: Arc<Engine>,
     register: Register,
     members: Members,
-    /// There until the place is left.
+    /// The sign of life, until the place is left.
     member: Option<Member>,
     id: u64,
-    /// What was notified to it was acted on.
+    /// The notification was acted on.
     used: bool,
 }
 
@@ -219,7 +230,7 @@ impl Place {
         let engine = condition.engine.clone();
         let place = Place { engine, register, members, member: Some(member), id, used: false };
         if !place.enter(guard).await? {
-            // There is no room: those who died in the line may still take it.
+            // The register is full: dead waiters may still have places.
             let line = Line::read(&place.register, place.register.read().await?.value.as_deref())?;
             place.hand_on(&line).await?;
             if !place.enter(guard).await? {
@@ -230,7 +241,7 @@ impl Place {
         Ok(place)
     }
 
-    /// `false` where there is no room.
+    /// Enters the queue. Returns `false` if it is full.
     async fn enter(&self, guard: &Guard) -> Result<bool> {
         let entering = self.register.ensure(|found| {
             let mut line = Line::read(&self.register, found)?;
@@ -264,8 +275,8 @@ impl Place {
             if line.notified.is_empty() {
                 look_at = None;
             } else {
-                // The first of those who wait soon asks whether those who were told live. The others do so only where that
-                // did not help, as when the first is dead as well.
+                // The first of the waiters soon checks that the notified ones live. The others do so
+                // only if that did not help, as when the first is dead as well.
                 let patience = if ahead == 0 { SOON } else { self.members.pace() };
                 let due = *look_at.get_or_insert(now.after(patience));
                 if now >= due {
@@ -282,10 +293,11 @@ impl Place {
         }
     }
 
-    /// Takes the dead out of a line that was seen, and hands on what was notified to them.
+    /// Removes the dead from a queue that was read, and hands their notifications on.
     async fn hand_on(&self, seen: &Line) -> Result<()> {
         let living = self.members.living().await?;
-        // Only who was in the line before that question can be told dead by its answer: one enters it alive.
+        // A waiter is alive when it enters, so the answer is valid only for those that were in the
+        // queue before that request.
         let dead = |id: &u64| *id != self.id && !living.contains(id);
         let dead: HashSet<u64> = seen.notified.iter().chain(&seen.waiting).copied().filter(dead).collect();
         if dead.is_empty() {
@@ -314,7 +326,7 @@ impl Place {
         Ok(if leaving.await? { WaitOutcome::TimedOut } else { WaitOutcome::Notified })
     }
 
-    /// Leaves, having acted on what was notified.
+    /// Leaves the queue, having acted on the notification.
     fn leave(mut self) {
         self.used = true;
     }
@@ -341,20 +353,20 @@ impl Drop for Place {
             if let Err(error) = left.await {
                 tracing::debug!(%error, "who waited could not leave; the others will find him gone");
             }
-            // Only now: without the sign of life the others do the same in his place.
+            // Only now: without the sign of life the others do the same in its place.
             drop(member);
         });
     }
 }
 
-/// What stands in the register. An empty line is none.
+/// The value of the register. An empty queue has no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Line {
     /// The lock under which all of them wait.
     lock: String,
-    /// Who was notified and does not have the lock yet.
+    /// The waiters that were notified and do not have the lock yet.
     notified: Vec<u64>,
-    /// Who waits, in the order of coming.
+    /// The waiters, in the order of their arrival.
     waiting: Vec<u64>,
 }
 
@@ -401,9 +413,9 @@ impl Line {
     }
 }
 
-/// Condition, written in its first way.
+/// A condition, in its first format.
 const KIND: u8 = b'c';
-/// How long one question waits for a change.
+/// The time for which one request waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long one who was notified may take until it is worth asking whether he lives.
+/// The time after which it is worth checking that a notified waiter lives.
 const SOON: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! One of many leads, and all know who.
+//! Leader election: one candidate leads, and all can see which one.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex, RwLock};
 
-/// An election by name: candidates campaign, one leads, and whoever wants to know observes.
+/// An election by name: candidates campaign, one leads, and any client can observe.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -31,17 +31,19 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// ```
 ///
 /// # Promises
-/// Leadership is the mutex `name`: it is lost, and told, and fenced as that is. What a leader proclaims is seen as long as
-/// it leads, and by nobody after that. On a store that keeps a line, candidates lead in the order in which they
-/// campaigned.
+/// Leadership is the mutex `name`: it is lost, reported and fenced as that is. The value that a leader
+/// proclaims is visible as long as it leads, and not after that. On a store that keeps a queue,
+/// candidates lead in the order in which they campaigned.
 ///
 /// # Does not promise
-/// That a leader who has lost does nothing more: give the fence to whatever it writes to. That an observer sees each value:
-/// of several changes in quick succession it may see only the last.
+/// That a leader that has lost leadership does nothing more: pass the fence to every resource that it
+/// writes to. That an observer sees each value: of several changes in quick succession it may see only
+/// the last.
 #[derive(Clone, Debug)]
 pub struct Election {
     seat: Mutex,
-    /// Where a leader proclaims: a claim to read beside others, whose note is the value. It ends with its process.
+    /// The lock on which a leader proclaims: a claim to read beside others, whose note is the value. It
+    /// ends with its process.
     board: RwLock,
 }
 
@@ -50,12 +52,13 @@ impl Election {
         Election { seat, board }
     }
 
-    /// The name of the resource on which leaders proclaim.
+    /// Returns the name of the resource on which leaders proclaim.
     pub(crate) fn board_of(name: &str) -> String {
         format!("{name}!proclaimed")
     }
 
-    /// How long a leader that is not heard of any more goes on leading, as [`Lock::ttl`](crate::Lock::ttl).
+    /// Sets how long leadership lasts after the last sign of life of the leader, as
+    /// [`Lock::ttl`](crate::Lock::ttl).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.seat = self.seat.ttl(ttl);
@@ -63,19 +66,20 @@ impl Election {
         self
     }
 
-    /// Other settings of the lock that leadership is: a demand for fences, an owner, a longest time.
+    /// Changes other settings of the lock that leadership is: required fences, an owner, a maximum
+    /// time.
     ///
     /// # Errors
-    /// Whatever `setting` refuses.
+    /// Any error of `setting`.
     pub fn with(mut self, setting: impl FnOnce(Mutex) -> Result<Mutex>) -> Result<Self> {
         self.seat = setting(self.seat)?;
         Ok(self)
     }
 
-    /// Waits until this candidate leads. `value` is what observers see then: an address, a name.
+    /// Waits until this candidate leads. Observers then see `value`: an address, a name.
     ///
     /// # Cancel safety
-    /// A dropped future withdraws the candidate.
+    /// Dropping the future withdraws the candidate.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a value longer than 980 bytes.
@@ -83,7 +87,7 @@ impl Election {
         self.lead(self.candidate(value)?.lock().await?)
     }
 
-    /// Leads if nobody does; `None` where somebody does.
+    /// Leads if there is no leader; `None` if there is one.
     ///
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -99,7 +103,7 @@ impl Election {
         self.lead(self.candidate(value)?.lock_timeout(limit).await?)
     }
 
-    /// Who leads now.
+    /// Returns the present leader.
     ///
     /// # Errors
     /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
@@ -107,7 +111,7 @@ impl Election {
         Ok(leader(&self.seat.inspect().await?, &self.board.inspect().await?))
     }
 
-    /// Follows who leads.
+    /// Follows the changes of leadership.
     pub fn observe(&self) -> Observer {
         Observer { election: self.clone(), seen: None, told: None }
     }
@@ -146,17 +150,17 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The lock that leadership is: its fence, its loss signal, its state.
+    /// Returns the lock that leadership is: its fence, its loss signal, its state.
     pub fn guard(&self) -> &Guard {
         &self.seat
     }
 
-    /// The fence of this leadership; `None` where the store has none.
+    /// Returns the fence of this leadership; `None` if the store has no fences.
     pub fn fence(&self) -> Option<Fence> {
         self.seat.fence()
     }
 
-    /// Whether it still leads, by the clock, now.
+    /// Checks, by the clock, that it still leads now.
     ///
     /// # Errors
     /// `Lost`, with the cause.
@@ -164,12 +168,12 @@ impl Leadership {
         self.seat.check()
     }
 
-    /// For how long it leads without another renewal.
+    /// Returns the time for which it leads without another renewal.
     pub fn remaining(&self) -> Duration {
         self.seat.remaining()
     }
 
-    /// Waits until leadership is lost; for ever where it never is.
+    /// Waits until leadership is lost; for ever if it never is.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -177,20 +181,20 @@ impl Leadership {
         self.seat.lost().await
     }
 
-    /// Lets observers see another value.
+    /// Changes the value that observers see.
     ///
     /// # Cancel safety
-    /// Of a dropped future the value may be seen or not.
+    /// If the future is dropped, the value may or may not be visible.
     ///
     /// # Errors
-    /// `Lost` where it leads no longer; `Unsupported` on a store that knows no readers; `Invalid` for a value longer
-    /// than 980 bytes; else as [`RwLock::read`](crate::RwLock::read).
+    /// `Lost` if it does not lead any longer; `Unsupported` on a store that has no readers; `Invalid`
+    /// for a value longer than 980 bytes; otherwise as [`RwLock::read`](crate::RwLock::read).
     pub async fn proclaim(&self, value: &str) -> Result<()> {
         self.seat.check()?;
         let note = note(value, &format!("{} {value}", self.seat.tag()))?;
         let mut proclaimed = self.proclaimed.lock().await;
         let next = self.board.clone().note(note).read().await?;
-        // The new value is seen before the old one goes; of two, the later one counts.
+        // The new value becomes visible before the old one is removed; of two, the later one counts.
         *proclaimed = Some(next);
         self.seat.check()
     }
@@ -209,7 +213,7 @@ impl Leadership {
     /// Gives leadership up and waits until that is confirmed.
     ///
     /// # Cancel safety
-    /// It is given up even where the future is dropped.
+    /// It is given up even if the future is dropped.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -219,17 +223,17 @@ impl Leadership {
     }
 }
 
-/// Who leads, as seen by an observer.
+/// The leader, as seen by an observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// What it proclaims.
+    /// The value that it proclaims.
     pub value: String,
-    /// The fence of its leadership; `None` where the store has none.
+    /// The fence of its leadership; `None` if the store has no fences.
     pub fence: Option<Fence>,
 }
 
-/// Follows an election.
+/// A subscription to an election.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -248,19 +252,20 @@ pub struct Observer {
     election: Election,
     /// The versions of seat and board that were seen last.
     seen: Option<(Version, Version)>,
-    /// What was told last.
+    /// The leader that was returned last.
     told: Option<Option<Leader>>,
 }
 
 impl Observer {
-    /// The leader, as soon as it is another one than was told before, or proclaims something else. At first, who leads
-    /// now; `None` is nobody.
+    /// Returns the leader as soon as it differs from the one returned before, or proclaims another
+    /// value. The first call returns the present leader; `None` means that there is none.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Leasehold::changed`](crate::Leasehold::changed); the next call goes on from where this one was.
+    /// As [`Leasehold::changed`](crate::Leasehold::changed); the next call continues from where this
+    /// one was.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
             if let Some((seat, board)) = &self.seen {
@@ -277,7 +282,7 @@ impl Observer {
         }
     }
 
-    /// The same as a stream, which does not end.
+    /// Returns the same as a stream, which does not end.
     pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>>> + Send {
         unfold(self, |mut observer| async move { Some((observer.next().await, observer)) })
     }
@@ -294,9 +299,9 @@ impl Election {
     }
 }
 
-/// How long one question waits for a change.
+/// The time for which one request waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
-/// The longest value: a note, less what stands before it.
+/// The longest value: a note, less its prefix.
 const MAX_VALUE: usize = 980;
 
 fn note(value: &str, text: &str) -> Result<Note> {
@@ -310,7 +315,8 @@ fn note(value: &str, text: &str) -> Result<Note> {
 fn leader(seat: &Snapshot, board: &Snapshot) -> Option<Leader> {
     let holder = seat.holders.first()?;
     let tag = holder.id.tag();
-    // Holders stand in the order of their grants. What an earlier leader left behind carries another tag.
+    // Holders are listed in the order of their grants. A claim that an earlier leader left behind
+    // carries another tag.
     let proclaimed = board.holders.iter().rev().find_map(|standing| {
         let (of, value) = standing.note.as_str().split_once(' ')?;
         (of == tag).then(|| value.to_owned())

@@ -1,8 +1,9 @@
-//! One loads, and all who want the value get it.
+//! One caller loads a value for all callers that want it.
 //!
-//! Ground rules: whose turn it is to load is a lock, so those who come later stand in line and take over in order; but they wait
-//! for the value, and leave the line when it is there. Who begins to load writes that down where the value will stand, and
-//! writes the value only if that is still there: so nothing that was loaded earlier replaces what was loaded later.
+//! Ground rules: the turn to load is a lock, so later callers are queued and take over in order; but
+//! they wait for the value, and leave the queue when it exists. A caller that begins to load writes
+//! that down in the place of the value, and writes the value only if that mark still exists: so an
+//! earlier load never replaces a later one.
 
 mod entry;
 mod local;
@@ -24,7 +25,7 @@ use entry::{Entry, Use};
 pub(crate) use local::Flights;
 use local::{Boarded, Seat};
 
-/// A value by key that is loaded by one for all who want it, over all processes that use the same store.
+/// A value by key that one caller loads for all callers, across all processes that use the same store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -44,23 +45,26 @@ use local::{Boarded, Seat};
 /// ```
 ///
 /// # Promises
-/// Of all who want a value that is not there, one loads it; the others get what it brings, each a moment after it is written.
-/// Where it fails or dies, the next in line loads; a failure is told to the caller whose loader failed, and to nobody else. That the
-/// store does not answer is reported to all callers of one process together.
-/// A loader that was overtaken, because its lock was lost or the value was [invalidated](SingleFlight::invalidate)
-/// meanwhile, cannot replace what came later. Within one process all callers of a key are one.
+/// Of all callers that want a missing value, one loads it; the others get the result, each a moment
+/// after it is written. If the loader fails or dies, the next in the queue loads; a failure is reported
+/// only to the caller whose loader failed. That the store does not answer is reported to all callers of
+/// one process together. A loader that was overtaken, because its lock was lost or the value was
+/// [invalidated](SingleFlight::invalidate) meanwhile, cannot replace later values. Within one process
+/// all callers of a key are one.
 ///
 /// # Does not promise
-/// That a loader is never called twice for one value: one that is not heard of for the [ttl](SingleFlight::with) of its lock is
-/// taken for dead, and both load then, of which one is kept. That a value is as fresh as the source: it is as old as
-/// you say, and what the store loses is loaded again. That a caller who came during a flight gets what was loaded after
-/// he came.
+/// That a loader is never called twice for one value: a loader without a sign of life for the
+/// [ttl](SingleFlight::with) of its lock counts as dead, and both load then; one of the results is
+/// kept. That a value is as fresh as the source: it is as old as the settings allow, and a value that
+/// the store loses is loaded again. That a caller that came during a flight gets a value that was
+/// loaded after it came.
 ///
 /// # Freshness
-/// Ages are counted by the store. A value is fresh for its ttl and then *stale* for [as long as you say](SingleFlight::stale_for): a stale
-/// one is given out at once, while one caller has it loaded behind everybody's back. Shortly before its end
-/// a fresh value is loaded anew by chance, the sooner the longer loading takes, so that the fleet does not meet
-/// at the end: the way of Vattani, Chierichetti and Lowenstein, «Optimal Probabilistic Cache Stampede Prevention» (2015), see
+/// The store measures ages. A value is fresh for its ttl and then *stale* for
+/// [a configured time](SingleFlight::stale_for): a stale one is returned at once, while one caller has
+/// it loaded in the background. Shortly before its end a fresh value is loaded anew by chance, the
+/// sooner the longer loading takes, so that not all callers load at the end: the method of Vattani,
+/// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention" (2015), see
 /// [`SingleFlight::early`].
 #[derive(Clone, Debug)]
 pub struct SingleFlight {
@@ -69,7 +73,7 @@ pub struct SingleFlight {
     key: Result<Resource>,
     turn: Mutex,
     cache: Option<Arc<CacheRegisters>>,
-    /// Tells the cache from others; zero is the store of the client.
+    /// The number of the cache; zero is the store of the client.
     place: usize,
     stale: Duration,
     negative: Option<Duration>,
@@ -77,37 +81,38 @@ pub struct SingleFlight {
     within: Duration,
 }
 
-/// What was wanted, and where it came from.
+/// The value that was requested, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// The value; `None` where there is no such thing.
+    /// The value; `None` if the source has no such value.
     pub value: Option<Vec<u8>>,
-    /// Where it came from.
+    /// The origin of the value.
     pub origin: Origin,
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// It was kept, or another caller's loader brought it, and it is fresh.
+    /// A fresh value that was kept, or that the loader of another caller returned.
     Kept,
-    /// It was kept, is older than its ttl, and is being loaded anew.
+    /// A kept value that is older than its ttl, and is being loaded anew.
     Stale,
-    /// The caller's loader brought it, and it is kept for the others.
+    /// A value of the caller's loader, which is kept for the others.
     Loaded,
-    /// A loader brought it, and it is not kept: it was overtaken, took too long, or is not to be.
+    /// A loaded value that is not kept: the loader was overtaken, took too long, or the value is not to
+    /// be kept.
     NotKept,
 }
 
-/// Why there is no value.
+/// The reason why there is no value.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError<E> {
-    /// The caller's own loader failed with this.
+    /// The caller's own loader failed with this error.
     Loader(E),
-    /// The store failed, or the request makes no sense.
+    /// The store failed, or the request is invalid.
     Store(Error),
     /// An [`Interrupt`](crate::blocking::Interrupt) ended the wait of a thread.
     Interrupted(Error),
@@ -151,53 +156,54 @@ impl SingleFlight {
         }
     }
 
-    /// The name of the lock of whoever loads.
+    /// Returns the name of the lock of the loader.
     pub(crate) fn turn_of(key: &str) -> String {
         format!("{key}!loading")
     }
 
-    /// For how long a value may be given out after its ttl, while it is loaded anew. Not at all unless set.
+    /// Sets for how long a value may be returned after its ttl, while it is loaded anew. Default: zero.
     #[must_use]
     pub fn stale_for(mut self, time: Duration) -> Self {
         self.stale = time;
         self
     }
 
-    /// For how long it is kept that there is no such thing, where a loader says so. As long as a value unless set; zero
-    /// does not keep it, so that each caller asks anew, one after the other.
+    /// Sets for how long a missing value is kept as missing, when a loader says so. By default as long
+    /// as a value; zero does not keep it, so that each caller loads, one after the other.
     #[must_use]
     pub fn negative_for(mut self, time: Duration) -> Self {
         self.negative = Some(time);
         self
     }
 
-    /// How eagerly a fresh value is loaded anew before its end: a caller does it if less is left than `eagerness` times the time
-    /// that the last loading took, times a random number of mean one. 1 unless set; 0 never does.
+    /// Sets how eagerly a fresh value is loaded anew before its end: a caller does it if less is left
+    /// than `eagerness` times the time that the last load took, times a random number of mean one.
+    /// Default: 1; 0 never does.
     #[must_use]
     pub fn early(mut self, eagerness: f64) -> Self {
         self.early = eagerness;
         self
     }
 
-    /// How long a loader may take: one minute unless set. What takes longer is given to its caller and not kept, and the next in
-    /// line loads meanwhile.
+    /// Sets how long a loader may take. Default: one minute. A slower result is returned to its caller
+    /// and not kept, and the next in the queue loads meanwhile.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = limit;
         self
     }
 
-    /// Settings of the lock that whoever loads holds: its ttl above all, after which a loader that is not heard of is
-    /// taken for dead.
+    /// Changes the settings of the lock of the loader: above all its ttl, after which a loader without
+    /// a sign of life counts as dead.
     ///
     /// # Errors
-    /// Whatever `setting` refuses.
+    /// Any error of `setting`.
     pub fn with(mut self, setting: impl FnOnce(Mutex) -> Result<Mutex>) -> Result<Self> {
         self.turn = setting(self.turn)?;
         Ok(self)
     }
 
-    /// Keeps the values in a cache of your own instead of the store of the locks.
+    /// Keeps the values in a custom cache instead of the store of the locks.
     #[must_use]
     pub fn cache(mut self, cache: Arc<dyn Cache>) -> Self {
         self.place = Arc::as_ptr(&cache).addr();
@@ -205,18 +211,22 @@ impl SingleFlight {
         self
     }
 
-    /// The value, if it is kept, or as `load` or another caller's loader brings it; fresh for `ttl` from when it is written.
+    /// Returns the value, if it is kept, or as `load` or the loader of another caller returns it; fresh
+    /// for `ttl` from when it is written.
     ///
-    /// `load` is called at most once, and not where another brings the value. `Ok(None)` is that there is no such thing. It may go on
-    /// in the background after the caller has got a stale value.
+    /// `load` is called at most once, and not if another caller loads the value. `Ok(None)` means that
+    /// the source has no such value. It may continue in the background after the caller has received a
+    /// stale value.
     ///
     /// # Cancel safety
-    /// A dropped future that was loading stops loading, and the next in line does. Otherwise nothing is lost.
+    /// If a future that was loading is dropped, it stops loading, and the next in the queue loads.
+    /// Otherwise nothing is lost.
     ///
     /// # Errors
-    /// [`LoadError::Loader`] where `load` was called and failed. [`LoadError::Store`] else: `Unsupported` where the store
-    /// forgets nothing and no [cache](SingleFlight::cache) was given, before anything is sent; `Invalid` for a `ttl` of zero, and for
-    /// a value that is longer than the cache takes; else as the store, or [`Mutex::lock`](crate::Mutex::lock), failed.
+    /// [`LoadError::Loader`] if `load` was called and failed. [`LoadError::Store`] otherwise:
+    /// `Unsupported` if the store has no expiring values and no [cache](SingleFlight::cache) was given,
+    /// before anything is sent; `Invalid` for a `ttl` of zero, and for a value that is longer than the
+    /// cache takes; otherwise the failure of the store or of [`Mutex::lock`](crate::Mutex::lock).
     pub async fn get_or_load<L, F, E>(&self, ttl: Duration, load: L) -> Result<Loaded, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -235,12 +245,13 @@ impl SingleFlight {
         };
         let mut turn = Some(turn);
         let outcome = self.fly(&register, ttl, load, || drop(turn.take())).await;
-        // Before the turn is over, so that nobody who waits for it goes as well. One who took too long has no turn any more, and
-        // another may have brought a later value.
+        // Before the turn is over, so that no waiter for it loads as well. A slow loader has no turn
+        // any more, and another may have written a later value.
         if turn.is_some() {
             match &outcome {
                 Ok(loaded) => seat.bring(loaded),
-                // The others waited with this one for the store to come back: not each of them again, one after the other.
+                // The others waited with this one for the store to answer: they do not each wait again,
+                // one after the other.
                 Err(LoadError::Store(error)) if error.is_outage() => seat.fail(error),
                 Err(_) => {}
             }
@@ -248,10 +259,10 @@ impl SingleFlight {
         outcome
     }
 
-    /// What is kept now, fresh or stale, without loading; `None` where nothing is.
+    /// Returns the value that is kept now, fresh or stale, without loading; `None` if none is.
     ///
     /// # Errors
-    /// As the store failed.
+    /// The failure of the store.
     pub async fn get(&self) -> Result<Option<Loaded>> {
         let register = self.register("load")?;
         let loaded = |value, origin| Some(Loaded { value, origin });
@@ -262,13 +273,14 @@ impl SingleFlight {
         })
     }
 
-    /// Takes away what is kept. What a loader that has begun before brings is given to those who wait for it, and is not kept.
+    /// Removes the kept value. The result of a loader that has begun before is returned to its waiters,
+    /// and is not kept.
     ///
     /// # Cancel safety
-    /// Of a dropped future it may be taken away or not.
+    /// If the future is dropped, it may or may not have been removed.
     ///
     /// # Errors
-    /// As the store failed.
+    /// The failure of the store.
     pub async fn invalidate(&self) -> Result<()> {
         let register = self.register("invalidate")?;
         let removing = register.ensure(|found| match found {
@@ -278,7 +290,8 @@ impl SingleFlight {
         removing.await
     }
 
-    /// Finds, waits for, or loads the value, alone in this process; `overdue` is called when others are to go on without it.
+    /// Finds, waits for, or loads the value, alone in this process; `overdue` is called when others are
+    /// to continue without it.
     async fn fly<L, F, E>(
         &self,
         register: &Register,
@@ -316,7 +329,7 @@ impl SingleFlight {
         }
     }
 
-    /// Has the value loaded anew by a task, unless somebody in the fleet is at it.
+    /// Has the value loaded anew by a task, unless another client is already loading it.
     fn renew_behind<L, F, E>(&self, register: &Register, seen: Stamp, ttl: Duration, load: L) -> Result<()>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -340,7 +353,7 @@ impl SingleFlight {
             };
             tokio::select! {
                 () = engine.closing() => {}
-                // What takes longer is not kept, and nobody else wants it.
+                // A slower result is not kept, and no other caller wants it.
                 _ = engine.sleep(flight.within) => {}
                 renewed = renewed => if let Err(error) = renewed {
                     tracing::debug!(%error, "a value was not loaded anew; the old one is good for now");
@@ -351,8 +364,8 @@ impl SingleFlight {
         Ok(())
     }
 
-    /// Loads, with the turn to do so. A loader that takes longer than it may, or whose lock is lost, goes on for its own caller,
-    /// and holds up nobody else.
+    /// Loads, with the turn to do so. A loader that takes too long, or whose lock is lost, continues
+    /// for its own caller, and does not block any other.
     async fn load<L, F, E>(
         &self,
         register: &Register,
@@ -404,7 +417,8 @@ impl SingleFlight {
         Ok(Loaded { value, origin })
     }
 
-    /// Writes down who loads, unless a value is there that is fresh, and is not the one to be renewed: then that.
+    /// Writes down the loader, unless there is a fresh value that is not the one to be renewed: then
+    /// returns that.
     async fn begin(
         &self,
         register: &Register,
@@ -417,7 +431,7 @@ impl SingleFlight {
                 return Ok(Change::Leave(None));
             }
             match entry.clone().r#use() {
-                // Somebody brought it before this one had the turn.
+                // Another loader wrote it before this one had the turn.
                 Use::Fresh { value, .. } if renews != Some(&seen.stamp) => Ok(Change::Leave(Some(value))),
                 _ => {
                     let (entry, keep) = entry.begun(loader, self.within);
@@ -428,7 +442,7 @@ impl SingleFlight {
         beginning.await
     }
 
-    /// Keeps what was loaded, if nobody has begun later. Whether it is kept.
+    /// Keeps the loaded value, if no later load has begun. Returns whether it is kept.
     async fn keep(
         &self,
         register: &Register,
@@ -451,7 +465,7 @@ impl SingleFlight {
         Ok(keeping.await?.told)
     }
 
-    /// Whether this caller is the one to load a fresh value anew.
+    /// Returns `true` if this caller is the one to load a fresh value anew.
     fn is_early(&self, left: Duration, took: Duration) -> bool {
         // From one down to nearly zero, so the logarithm is that of a random time of mean one.
         let chance =
@@ -480,7 +494,7 @@ impl SingleFlight {
     }
 }
 
-/// Says when it is over that this process has a value loaded anew.
+/// Reports when it is over that this process has a value loaded anew.
 struct Renewing(Seat);
 
 impl Drop for Renewing {
@@ -489,7 +503,7 @@ impl Drop for Renewing {
     }
 }
 
-/// Waits until somebody has brought the value.
+/// Waits until a loader has written the value.
 async fn appeared(register: &Register, mut seen: Seen) -> Result<Loaded> {
     loop {
         seen = register.changed(&seen.stamp, LOOK).await?;
@@ -501,7 +515,7 @@ async fn appeared(register: &Register, mut seen: Seen) -> Result<Loaded> {
     }
 }
 
-/// A number that no other loader draws; never zero, which is nobody.
+/// Returns a number that no other loader draws; never zero, which means no loader.
 fn drawn(register: &Register) -> Result<u64> {
     let drawn = crate::random::u64().map_err(|error| {
         let text = format!("the operating system gives no random bytes: {error}");
@@ -511,7 +525,7 @@ fn drawn(register: &Register) -> Result<u64> {
 }
 
 const WITHIN: Duration = Duration::from_secs(60);
-/// How long one question waits for a change.
+/// The time for which one request waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
-/// So many others may be first: only those whose lock was lost, or who invalidate.
+/// The number of conflicting writers: only those whose lock was lost, or that invalidate.
 const CONFLICTS: u32 = 1_000;

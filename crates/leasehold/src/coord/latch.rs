@@ -1,7 +1,8 @@
-//! What opens when so many have counted.
+//! A latch that opens after a number of counts.
 //!
-//! Ground rules: who counted is kept, and not only how many: so a count that is repeated because its answer was lost is one
-//! count. Each making of a latch has a number drawn at random, so one that was taken away is not taken for the next.
+//! Ground rules: the register keeps each counter, and not only their number: so a count that is
+//! repeated because its answer was lost is one count. Each instance of a latch has a number drawn at
+//! random, so an instance that was removed is not confused with the next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::engine::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A latch: closed until it was counted down so many times, and open for good then.
+/// A latch: closed until it was counted down a number of times, and then open for good.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -29,16 +30,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 ///
 /// # Promises
-/// Nobody passes before the last count, and everybody does after it, also one who comes long after. A count is made once,
-/// even where its answer is lost on the way; by [name](Latch::count_down_as) also where its program is started anew.
+/// No waiter passes before the last count, and every waiter passes after it, also one that comes long
+/// after. A count is made once, even if its answer is lost on the way; by [name](Latch::count_down_as)
+/// even if its program is started anew.
 ///
 /// # Does not promise
-/// That it ever opens: a latch does not know who is going to count, so nobody's death can be noticed. Where that matters
-/// wait with a limit, or use a [`Barrier`](crate::Barrier).
+/// That it ever opens: a latch does not know its future counters, so the death of one cannot be
+/// noticed. If that matters, wait with a limit, or use a [`Barrier`](crate::Barrier).
 ///
 /// # Room
-/// Each count takes eight bytes of one value: some four hundred fit where registers are smallest, tens of thousands elsewhere. The
-/// latch stays in the store, open, until it is [taken away](Latch::reset).
+/// Each count takes eight bytes of one value: about four hundred fit where registers are smallest, tens
+/// of thousands elsewhere. The latch stays in the store, open, until it is [removed](Latch::reset).
 #[derive(Clone, Debug)]
 pub struct Latch {
     engine: Arc<Engine>,
@@ -52,25 +54,28 @@ impl Latch {
         Latch { engine, name, count }
     }
 
-    /// Counts one down. A latch that is open stays so.
+    /// Counts down once. A latch that is open stays open.
     ///
     /// # Cancel safety
-    /// Of a dropped future the count may be made or not. Where that matters, count [by name](Latch::count_down_as).
+    /// If the future is dropped, the count may or may not be made. If that matters, count
+    /// [by name](Latch::count_down_as).
     ///
     /// # Errors
-    /// `Unsupported` where the store keeps no values; `Invalid` where the latch was made for another number, or for more
-    /// than fit into a value of this store; else as the store failed. After `OutcomeUnknown` it may be counted or not.
+    /// `Unsupported` if the store keeps no values; `Invalid` if the latch was made for another number,
+    /// or for more than fit into a value of this store; otherwise the failure of the store. After
+    /// `OutcomeUnknown` it may or may not be counted.
     pub async fn count_down(&self) -> Result<()> {
         self.count_as(draw()?).await
     }
 
-    /// Counts one down in the name of `member`, which is counted once, however often that is repeated.
+    /// Counts down once in the name of `member`, which is counted once, however often that is repeated.
     ///
-    /// Names are told apart by 64 bits of their BLAKE3 hash. Two names with the same bits count as one, and the latch does not open:
-    /// by chance that does not happen, but a user who may choose names freely can search for two within hours.
+    /// Names are compared by 64 bits of their BLAKE3 hash. Two names with the same bits count as one,
+    /// and the latch does not open: that does not happen by chance, but a user that may choose names
+    /// freely can search for two within hours.
     ///
     /// # Cancel safety
-    /// Of a dropped future the count may be made or not; to repeat it does no harm.
+    /// If the future is dropped, the count may or may not be made; repeating it does no harm.
     ///
     /// # Errors
     /// As [`Latch::count_down`].
@@ -92,7 +97,7 @@ impl Latch {
         counting.await
     }
 
-    /// How many counts are missing.
+    /// Returns the number of missing counts.
     ///
     /// # Errors
     /// As [`Latch::count_down`].
@@ -108,7 +113,7 @@ impl Latch {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Latch::count_down`]; `Broken` where the latch was [taken away](Latch::reset) meanwhile.
+    /// As [`Latch::count_down`]; `Broken` if the latch was [removed](Latch::reset) meanwhile.
     pub async fn wait(&self) -> Result<()> {
         self.wait_until(None).await
     }
@@ -128,7 +133,8 @@ impl Latch {
         let register = self.register("wait")?;
         let clock = self.engine.clock().clone();
         let deadline = limit.map_or(Moment::NEVER, |limit| clock.now().after(limit));
-        // Written where there is none yet, so that one which is taken away and made anew is told from this one.
+        // Written if there is no latch yet, so that an instance that is removed and made anew can be
+        // distinguished from this one.
         let fresh = draw()?;
         let making = register.ensure(|found| {
             let record = self.state(&register, found, fresh)?;
@@ -160,10 +166,10 @@ impl Latch {
         }
     }
 
-    /// Takes the latch away: whoever uses the name afterwards has a new one. Those who wait are told `Broken`.
+    /// Removes the latch: later users of the name have a new one. Present waiters get `Broken`.
     ///
     /// # Cancel safety
-    /// Of a dropped future the latch may be there or not.
+    /// If the future is dropped, the latch may or may not exist.
     ///
     /// # Errors
     /// As [`Latch::count_down`].
@@ -176,7 +182,7 @@ impl Latch {
         removing.await
     }
 
-    /// How it stands, as it was found or as it is made now.
+    /// Returns the state as it was found, or a new one.
     fn state(&self, register: &Register, found: Option<&[u8]>, fresh: u64) -> Result<State> {
         let fits = (register.room().saturating_sub(State::HEADER)) / size_of::<u64>();
         if usize::try_from(self.count).is_ok_and(|count| count > fits) || self.count == 0 {
@@ -202,17 +208,17 @@ impl Latch {
     }
 }
 
-/// What stands in the register.
+/// The value of the register.
 struct State {
-    /// Tells this making of the latch from all others.
+    /// The number that distinguishes this instance of the latch from all others.
     made: u64,
     count: u32,
-    /// Who counted.
+    /// The numbers of the counters.
     counted: Vec<u64>,
 }
 
 impl State {
-    /// What a value has beside the counts.
+    /// The bytes of a value beside the counts.
     const HEADER: usize = 1 + 3 * size_of::<u64>();
 
     fn read(register: &Register, found: &[u8]) -> Result<State> {
@@ -238,7 +244,7 @@ impl State {
     }
 }
 
-/// A number that nobody else draws.
+/// Draws a number that no other client draws.
 fn draw() -> Result<u64> {
     crate::random::u64().map_err(|error| {
         let text = format!("the operating system gives no random bytes: {error}");
@@ -246,12 +252,12 @@ fn draw() -> Result<u64> {
     })
 }
 
-/// Latch, written in its second way. In the first, `l`, members counted under other numbers: a name that is counted by both would
-/// count twice, so neither reads what the other wrote.
+/// A latch, in its second format. In the first, `l`, members counted under other numbers: a name that
+/// is counted by both would count twice, so neither reads the format of the other.
 const KIND: u8 = b'L';
-/// How long one question waits for a change.
+/// The time for which one request waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
-/// Finds the number that a named member counts under, the same in every process and every version.
+/// Returns the number under which a named member counts, the same in every process and every version.
 fn id_of(member: &str) -> u64 {
     let digest = blake3::hash(member.as_bytes());
     let mut first = [0; 8];
@@ -265,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_member_counts_under_one_number_for_each_way_of_writing() {
-        // These are an interface: whoever counts under other numbers has to write in another way.
+        // These are an interface: a version that counts under other numbers has to write another
+        // format.
         let written = (KIND, id_of("shard 1"), id_of(""));
         assert_eq!(written, (b'L', 13_760_905_573_519_302_224, 12_007_152_915_317_330_863));
     }

@@ -1,7 +1,8 @@
-//! Who takes part in something, and who of them lives.
+//! The members of a group, and which of them live.
 //!
-//! Each member holds a reader's share of one resource, renewed as any lock is. It ends with its process, so whoever is
-//! registered somewhere and holds no share any more is dead, or was not heard of for so long that it counts as dead.
+//! Each member holds a reader's share of one resource, renewed as any lock is. It ends with its
+//! process, so a registered member that does not hold a share any more is dead, or had no sign of life
+//! for so long that it counts as dead.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,19 +10,19 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, RwLock};
 
-/// All who take part in one thing.
+/// All members of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Members {
     signs: RwLock,
-    /// How long one counts as alive that is not heard of.
+    /// The time for which a member counts as alive without a sign of life.
     ttl: Duration,
 }
 
-/// One who takes part. Dropping it takes the sign of life away, in the background.
+/// One member. Dropping it removes the sign of life, in the background.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) id: u64,
-    /// Held as long as the member is one.
+    /// The sign of life, held as long as the member is one.
     _sign: Guard,
 }
 
@@ -35,10 +36,10 @@ impl Members {
         Members { signs: self.signs.ttl(ttl), ttl }
     }
 
-    /// Takes part from now on.
+    /// Joins the group.
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind.
+    /// If the future is dropped, nothing is left behind.
     pub(super) async fn join(&self) -> Result<Member> {
         let sign = self.signs.read().await?;
         let id = id_of(&sign.tag()).ok_or_else(|| {
@@ -47,19 +48,20 @@ impl Members {
         Ok(Member { id, _sign: sign })
     }
 
-    /// Who lives. One who joined before this was asked and is not among them is dead.
+    /// Returns the living members. A member that joined before the request and is not among them is
+    /// dead.
     pub(super) async fn living(&self) -> Result<HashSet<u64>> {
         let snapshot = self.signs.inspect().await?;
         Ok(snapshot.holders.iter().filter_map(|holder| id_of(&holder.id.tag())).collect())
     }
 
-    /// How often it is worth asking who lives.
+    /// Returns how often it is worth asking for the living members.
     pub(super) fn pace(&self) -> Duration {
         (self.ttl / 3).clamp(PACE_MIN, PACE_MAX)
     }
 }
 
-/// The first 64 bits of a claim's public name.
+/// Returns the first 64 bits of a claim's public name.
 fn id_of(tag: &str) -> Option<u64> {
     u64::from_str_radix(tag.get(..16)?, 16).ok()
 }

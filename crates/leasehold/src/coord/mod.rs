@@ -1,7 +1,8 @@
-//! What is built from locks and registers: several as one, one cut into segments, an election, a value with a version,
-//! a condition, a latch, a barrier, a limit of rate, loading by one for all.
+//! Coordination built from locks and registers: a multi-lock, a segmented lock, an election, a
+//! versioned value, a condition, a latch, a barrier, a rate limit and single-flight loading.
 //!
-//! Ground rules: nothing here talks to a backend. Whatever is promised here follows from what locks and registers promise.
+//! Ground rules: nothing here talks to a backend. All promises here follow from those of locks and
+//! registers.
 
 mod barrier;
 mod cache;

@@ -1,4 +1,4 @@
-//! Several locks as one: all of them, or none.
+//! Several locks as one: all of them are acquired, or none.
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +11,7 @@ use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Part, while_held};
 
-/// Several locks that are taken and given back together, of one store or of several.
+/// Several locks, of one store or of several, that are acquired and released together.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -26,27 +26,29 @@ use crate::lock::{Guard, Part, while_held};
 /// ```
 ///
 /// # Promises
-/// All or nothing: whoever does not get all of them within the one deadline holds none of them. They are taken in the order
-/// of their names, whatever order they are given in, so that two who take overlapping sets never wait for each other
-/// in a circle. A lock that is named twice is taken once, with the larger share. The loss of one is the
-/// loss of all, and says which.
+/// All or nothing: a caller that does not get all of them within the one deadline holds none of them.
+/// They are acquired in the order of their names, regardless of the order in which they are given, so
+/// that callers with overlapping sets never wait for each other in a circle. A lock that is named twice
+/// is acquired once, with the larger share. The loss of one is the loss of all, and names the lost
+/// lock.
 ///
 /// # Does not promise
-/// They are not granted in one instant: while it waits for the second, it holds the first. Two stores of one kind with
-/// locks of the same name are taken in the order in which they were given, which has to be the same everywhere. A task that
-/// holds one of them already, taken by itself, can be part of a circle.
+/// They are not granted in one instant: while it waits for the second, it holds the first. Locks of the
+/// same name in two stores of one kind are acquired in the order in which they were given, which has to
+/// be the same everywhere. A task that holds one of them already, acquired on its own, can be part of a
+/// circle.
 #[derive(Clone, Debug, Default)]
 pub struct MultiLock {
     parts: Vec<Part>,
 }
 
 impl MultiLock {
-    /// Nothing to lock yet.
+    /// Creates a multi-lock without locks.
     pub fn new() -> MultiLock {
         MultiLock::default()
     }
 
-    /// One lock more.
+    /// Adds a lock.
     #[must_use]
     pub fn and(mut self, part: impl Into<Part>) -> MultiLock {
         self.parts.push(part.into());
@@ -56,17 +58,18 @@ impl MultiLock {
     /// Waits until all are held.
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind: what was held by then is given back in the background.
+    /// If the future is dropped, nothing is left behind: the locks held by then are released in the
+    /// background.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock), of the first that fails; `Lost` where one was lost while the others were
-    /// waited for; `Invalid` for more than 4096 locks, or where one is named twice with shares of which neither
-    /// covers the other.
+    /// As [`Mutex::lock`](crate::Mutex::lock), of the first that fails; `Lost` if one was lost while
+    /// the others were waited for; `Invalid` for more than 4096 locks, or if one is named twice with
+    /// shares of which neither covers the other.
     pub async fn lock(&self) -> Result<MultiGuard> {
         self.hold(None).await
     }
 
-    /// Takes all of them if all are free now; `None` where one is not.
+    /// Acquires all of them if all are free now; `None` if one is not.
     ///
     /// # Cancel safety
     /// As [`MultiLock::lock`].
@@ -98,7 +101,8 @@ impl MultiLock {
 
     async fn hold(&self, limit: Option<Duration>) -> Result<MultiGuard> {
         let parts = self.ordered()?;
-        // The parts may be of several clients; the wait as a whole is measured by the clock of the first.
+        // The parts may be of several clients; the wait as a whole is measured by the clock of the
+        // first.
         let Some(clock) = parts.first().map(|part| part.clock().clone()) else {
             return Ok(MultiGuard { guards: Vec::new() });
         };
@@ -107,7 +111,7 @@ impl MultiLock {
         for part in parts {
             let wait = limit
                 .map_or(Wait::Forever, |limit| Wait::For(limit.saturating_sub(clock.now().since(began))));
-            // What is held already may be lost meanwhile: then there is no point in waiting on.
+            // A lock that is held already may be lost meanwhile: then waiting longer is pointless.
             let waiting = part.try_hold(wait);
             let held = while_held(|| guard.loss(), guard.lost(), waiting)
                 .await
@@ -121,7 +125,7 @@ impl MultiLock {
         Ok(guard)
     }
 
-    /// Without repetitions, in the order in which everybody takes them.
+    /// Returns the parts without repetitions, in the order in which every client acquires them.
     fn ordered(&self) -> Result<Vec<Part>> {
         if self.parts.len() > MAX_PARTS {
             let text = format!("{} locks at once are too many: take {MAX_PARTS} at most", self.parts.len());
@@ -131,11 +135,11 @@ impl MultiLock {
         for part in &parts {
             part.check()?;
         }
-        // Stable: what cannot be told apart by name stays in the order in which it was given.
+        // Stable: locks with the same name stay in the order in which they were given.
         parts.sort_by(|a, b| order(a).cmp(&order(b)));
         let mut ordered: Vec<Part> = Vec::with_capacity(parts.len());
         for part in parts {
-            // Those of one name stand together, and there are as many as there are stores.
+            // Locks of one name are adjacent, and there are as many as there are stores.
             let same_name = ordered.iter_mut().rev().take_while(|known| order(known).0 == order(&part).0);
             match same_name.into_iter().find(|known| known.is_same_lock(&part)) {
                 None => ordered.push(part),
@@ -153,7 +157,7 @@ fn order(part: &Part) -> (Option<&Resource>, &'static str) {
     (part.resource().ok(), part.backend_name())
 }
 
-/// The larger of two shares of one lock.
+/// Takes the larger of two shares of one lock.
 fn merge(known: &mut Part, part: Part) -> Result<()> {
     let (one, other) = (known.share()?, part.share()?);
     if one.covers(other) {
@@ -168,22 +172,22 @@ fn merge(known: &mut Part, part: Part) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, "lock", text).on(known.resource()?))
 }
 
-/// Several locks that are held: what is lost of one is lost of all.
+/// Several locks that are held: the loss of one is the loss of all.
 ///
-/// Promises and limits are those of [`Guard`]. Dropping it gives all of them back.
+/// Promises and limits are those of [`Guard`]. Dropping it releases all of them.
 #[derive(Debug)]
 #[must_use = "the locks are given back when the guard is dropped"]
 pub struct MultiGuard {
     guards: Vec<Guard>,
 }
 
-/// Which lock was lost, and why.
+/// The lock that was lost, and the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
     /// The lock.
     pub resource: Resource,
-    /// Why.
+    /// The cause.
     pub cause: LossCause,
 }
 
@@ -200,23 +204,23 @@ impl Loss {
 }
 
 impl MultiGuard {
-    /// The single locks, in the order of their names.
+    /// Returns the single locks, in the order of their names.
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
-    /// The fence of one of them; `None` where it is not among them, or its store has no fences.
+    /// Returns the fence of one of them; `None` if it is not among them, or its store has no fences.
     pub fn fence(&self, name: &str) -> Option<Fence> {
         self.guards.iter().find(|guard| guard.resource().as_str() == name).and_then(Guard::fence)
     }
 
-    /// What was lost, by the clock, now.
+    /// Returns the loss, by the clock, if one of them is lost now.
     pub fn loss(&self) -> Option<Loss> {
         let lost = self.guards.iter().find_map(|guard| Some((guard, guard.cause()?)));
         lost.map(|(guard, cause)| Loss { resource: guard.resource().clone(), cause })
     }
 
-    /// Whether all are still held, by the clock, now.
+    /// Checks, by the clock, that all are still held now.
     ///
     /// # Errors
     /// `Lost`, with the lock and the cause.
@@ -224,12 +228,12 @@ impl MultiGuard {
         self.loss().map_or(Ok(()), |loss| Err(loss.error("check")))
     }
 
-    /// For how long all are held without another renewal.
+    /// Returns the time for which all are held without another renewal.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::MAX)
     }
 
-    /// Waits until one of them is lost; for ever where none ever is.
+    /// Waits until one of them is lost; for ever if none ever is.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -253,13 +257,13 @@ impl MultiGuard {
         while_held(|| self.loss(), self.lost(), work).await.map_err(|loss| loss.error("run"))
     }
 
-    /// Gives all of them back, the last one first, and waits until that is confirmed.
+    /// Releases all of them, the last one first, and waits until that is confirmed.
     ///
     /// # Cancel safety
-    /// They are given back even where the future is dropped.
+    /// They are released even if the future is dropped.
     ///
     /// # Errors
-    /// The first that went wrong, as [`Guard::release`]; the others are given back all the same.
+    /// The first failure, as [`Guard::release`]; the others are released all the same.
     pub async fn release(mut self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(guard) = self.guards.pop() {
@@ -271,7 +275,7 @@ impl MultiGuard {
 
 impl Drop for MultiGuard {
     fn drop(&mut self) {
-        // The last one first, as in `release`: whoever waits for the first finds the others free.
+        // The last one first, as in `release`: a waiter for the first then finds the others free.
         while self.guards.pop().is_some() {}
     }
 }

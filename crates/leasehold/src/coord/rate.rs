@@ -1,8 +1,9 @@
-//! So many in any period, by the server's clock.
+//! A rate limit: a number of permits in any period, by the clock of the server.
 //!
-//! Ground rules: a grant is a permit of a semaphore whose lease is the period, and which nobody renews or gives back. The
-//! server itself ends it, so no clock of a client takes part (etcd's clients end their own claims, a whole period after the
-//! grant had arrived), and a client that dies frees nothing early.
+//! Ground rules: a grant is a permit of a semaphore whose lease is the period, and which is never
+//! renewed or released. The server itself ends it, so no clock of a client takes part (etcd's clients
+//! end their own claims, a whole period after the grant had arrived), and a client that dies frees
+//! nothing early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Semaphore};
 
-/// A limit of so many in any period, over all processes that use the same store.
+/// A limit of a number of permits in any period, across all processes that use the same store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -31,19 +32,23 @@ use crate::lock::{Guard, Semaphore};
 /// ```
 ///
 /// # Promises
-/// The server grants at most so many in *any* window of a period, wherever it begins: not twice as many around the end of a
-/// counted minute. It counts by its own clock (on etcd by that of the client that was granted, from when the grant had arrived, as long as that client lives), and what it granted to a process that has died counts as well. Where the store
-/// keeps a line, who came first is served first, in all processes.
+/// The server grants at most that number in *any* window of a period, wherever it begins: not twice as
+/// many around the end of a counted minute. It counts by its own clock (on etcd by that of the client
+/// that was granted, from when the grant had arrived, as long as that client lives), and grants to a
+/// process that has died count as well. If the store keeps a queue, requests of all processes are
+/// served in order of arrival.
 ///
 /// # Does not promise
-/// That what is done with the grants keeps the distance that the grants had: between a grant and what is done with it the
-/// network or the process may pause. What [`Safety`](crate::Safety) says of the store's locks holds here: a store that loses a
-/// grant in a failover may grant once more. That all of the rate can be used: a grant counts for some milliseconds longer than the
-/// period, and for up to two seconds on a store that counts in seconds.
+/// That the actions keep the distance of their grants: between a grant and its action the network or
+/// the process may pause. The [`Safety`](crate::Safety) of the store's locks applies here: a store that
+/// loses a grant in a failover may grant once more. That all of the rate can be used: a grant counts
+/// for some milliseconds longer than the period, and for up to two seconds longer on a store that
+/// counts in seconds.
 ///
 /// # Price
-/// Each grant of the last period is a claim in the store: good for limits of some hundreds in a period, not for tens of
-/// thousands. Cut such a period into smaller ones: 100 in 100 ms for 1,000 in a second.
+/// Each grant of the last period is a claim in the store: suitable for limits of some hundreds in a
+/// period, not for tens of thousands. Divide such a period into smaller ones: 100 in 100 ms for 1,000
+/// in a second.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     engine: Arc<Engine>,
@@ -58,28 +63,29 @@ impl RateLimit {
         RateLimit { engine, permits: permits.ttl(lease), count }
     }
 
-    /// The name of the resource whose permits are granted.
+    /// Returns the name of the resource whose permits are granted.
     pub(crate) fn permits_of(name: &str) -> String {
         format!("{name}!rate")
     }
 
-    /// Waits in line until one is granted.
+    /// Waits in the queue until one permit is granted.
     ///
     /// # Cancel safety
-    /// A dropped future uses nothing up.
+    /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
-    /// `Unsupported` on a store whose claims end with their process, before anything is sent, and where it does not count
-    /// permits; `Invalid` for a period that is no ttl of this store, or a limit of none or of more than nine thousand; else
-    /// as [`Semaphore::acquire`](crate::Semaphore::acquire).
+    /// `Unsupported` on a store whose claims end with their process, before anything is sent, and if it
+    /// does not count permits; `Invalid` if the period is not a valid ttl of this store, or for a limit
+    /// of zero or of more than nine thousand; otherwise as
+    /// [`Semaphore::acquire`](crate::Semaphore::acquire).
     pub async fn acquire(&self) -> Result<()> {
         self.acquire_many(1).await
     }
 
-    /// Takes one if it is granted now; `false` where it is not.
+    /// Takes one permit if it is granted now; `false` if it is not.
     ///
     /// # Cancel safety
-    /// A dropped future uses nothing up.
+    /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
     /// As [`RateLimit::acquire`].
@@ -87,10 +93,10 @@ impl RateLimit {
         self.try_acquire_many(1).await
     }
 
-    /// Waits in line for up to `limit` until one is granted.
+    /// Waits in the queue for up to `limit` until one permit is granted.
     ///
     /// # Cancel safety
-    /// A dropped future uses nothing up.
+    /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
     /// As [`RateLimit::acquire`], and `Timeout`.
@@ -98,24 +104,25 @@ impl RateLimit {
         self.acquire_many_timeout(1, limit).await
     }
 
-    /// Waits in line until `weight` are granted together, as for something that costs more.
+    /// Waits in the queue until `weight` permits are granted together, for actions that cost more.
     ///
     /// # Cancel safety
-    /// A dropped future uses nothing up.
+    /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
-    /// As [`RateLimit::acquire`]; `Invalid` for none, or for more than the limit.
+    /// As [`RateLimit::acquire`]; `Invalid` for zero, or for more than the limit.
     pub async fn acquire_many(&self, weight: u32) -> Result<()> {
         self.check()?;
-        // One that was lost before it arrived here was given back, perhaps early: it counts as never granted.
+        // A permit that was lost before it arrived here was released, perhaps early: it counts as never
+        // granted.
         while !self.permits.acquire_many(weight).await?.spend() {}
         Ok(())
     }
 
-    /// Takes `weight` if they are granted now; `false` where they are not.
+    /// Takes `weight` permits if they are granted now; `false` if they are not.
     ///
     /// # Cancel safety
-    /// A dropped future uses nothing up.
+    /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
     /// As [`RateLimit::acquire_many`].
@@ -125,10 +132,10 @@ impl RateLimit {
         Ok(granted.is_some_and(Guard::spend))
     }
 
-    /// Waits in line for up to `limit` until `weight` are granted together.
+    /// Waits in the queue for up to `limit` until `weight` permits are granted together.
     ///
     /// # Cancel safety
-    /// A dropped future uses nothing up.
+    /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
     /// As [`RateLimit::acquire_many`], and `Timeout`.
@@ -140,7 +147,7 @@ impl RateLimit {
         Ok(())
     }
 
-    /// What can be refused without asking.
+    /// Checks everything that can be refused without a request.
     fn check(&self) -> Result<()> {
         let profile = self.engine.profile();
         if !matches!(profile.liveness, Liveness::Lease { .. }) {
@@ -160,5 +167,6 @@ impl RateLimit {
     }
 }
 
-/// Each grant of the last period stands in the line of claims. Places for a thousand that wait are left.
+/// The largest limit: each grant of the last period is in the queue of claims, and places for a
+/// thousand waiters are left.
 const MAX_LIMIT: usize = MAX_LINE - 1_000;

@@ -1,4 +1,5 @@
-//! One lock cut into segments, so that those who want different parts of a thing do not wait for each other.
+//! A lock divided into segments, so that users of different parts of a thing do not wait for each
+//! other.
 
 use std::fmt;
 use std::future::Future;
@@ -15,10 +16,11 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex};
 
-/// A lock cut into segments: one for each group of keys, any that is free, or all.
+/// A lock divided into segments: one for each group of keys, any that is free, or all.
 ///
-/// A stock of 1,200 pieces behind one mutex is sold one order at a time. Cut into twelve segments of a hundred it is sold
-/// twelve orders at a time, as long as each order takes from the segment that it has locked.
+/// A stock of 1,200 pieces behind one mutex is sold one order at a time. Divided into twelve segments
+/// of a hundred it is sold twelve orders at a time, as long as each order takes from the segment that
+/// it has locked.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -36,19 +38,20 @@ use crate::lock::{Guard, Mutex};
 /// ```
 ///
 /// # Promises
-/// Segment `i` of `name` is the mutex `name#i`, counted from 0, in every process and every version. A key always
-/// belongs to the same segment as long as the number of segments stays the same.
+/// Segment `i` of `name` is the mutex `name#i`, counted from 0, in every process and every version. A
+/// key always belongs to the same segment as long as the number of segments stays the same.
 ///
 /// # Does not promise
-/// Processes that say different numbers of segments exclude each other only by segments of the same number. To
-/// change the number, stop all who use the old one first, or hold all segments of the larger number meanwhile.
+/// Processes that use different numbers of segments exclude each other only by segments of the same
+/// number. To change the number, stop all users of the old one first, or hold all segments of the
+/// larger number meanwhile.
 #[derive(Clone, Debug)]
 pub struct Segmented {
     name: String,
     segments: Arc<[Counted]>,
 }
 
-/// One segment, with what was seen of it in this client.
+/// One segment, with the statistics of this client.
 #[derive(Debug)]
 struct Counted {
     mutex: Mutex,
@@ -65,13 +68,13 @@ pub struct Segment {
 }
 
 impl Segmented {
-    /// `part` makes the lock of a segment from its name.
+    /// Creates the segments; `part` makes the lock of a segment from its name.
     pub(crate) fn new(name: &str, count: u32, part: impl Fn(&str) -> Mutex) -> Segmented {
         let refusal = (!(1..=MAX_SEGMENTS).contains(&count)).then(|| {
             let text = format!("{name} cannot have {count} segments: choose between 1 and {MAX_SEGMENTS}");
             Error::new(ErrorKind::Invalid, "lock", text)
         });
-        // One that refuses everything, so that each way to take it says why.
+        // A segment that refuses everything, so that each way to acquire it reports why.
         let count = if refusal.is_some() { 1 } else { count };
         let counted = |number| Counted {
             mutex: match &refusal {
@@ -85,15 +88,17 @@ impl Segmented {
         Segmented { name: name.to_owned(), segments: (0..count).map(counted).collect() }
     }
 
-    /// How many segments there are. One that refuses everything with `Invalid` where 0 or more than 65,536 were asked for.
+    /// Returns the number of segments. It is one, and that one refuses everything with `Invalid`, if 0
+    /// or more than 65,536 were requested.
     pub fn count(&self) -> u32 {
         // Invariant: `new` makes no more than fit.
         u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
     }
 
-    /// The same lock with other settings for each segment: a ttl, a note, an owner, a demand.
+    /// Returns the same lock with other settings for each segment: a ttl, a note, an owner, a
+    /// requirement.
     ///
-    /// What was counted so far begins anew.
+    /// The statistics start again from zero.
     #[must_use]
     pub fn with(self, setting: impl Fn(Mutex) -> Mutex) -> Segmented {
         let segments = self.segments.iter().map(|known| Counted {
@@ -105,28 +110,29 @@ impl Segmented {
         Segmented { segments: segments.collect(), name: self.name }
     }
 
-    /// The segment to which a key belongs.
+    /// Returns the segment to which a key belongs.
     pub fn of(&self, key: impl AsRef<[u8]>) -> Segment {
         self.segment(segment_of(key.as_ref(), self.count()))
     }
 
-    /// One segment by its number, counted from 0; numbers beyond the last begin anew.
+    /// Returns a segment by its number, counted from 0; numbers beyond the last wrap around.
     pub fn segment(&self, number: u32) -> Segment {
         Segment { segments: self.segments.clone(), number: number as usize % self.segments.len() }
     }
 
-    /// All segments as one lock. For a handful of them now and then; it waits for all who hold one.
+    /// Returns all segments as one lock. For a few segments and rare use; it waits for every holder of
+    /// one.
     pub fn all(&self) -> MultiLock {
         self.segments.iter().fold(MultiLock::new(), |all, segment| all.and(&segment.mutex))
     }
 
-    /// Takes a segment that is free, or else waits for one.
+    /// Acquires a segment that is free, or else waits for one.
     ///
-    /// It looks at each once, beginning anywhere; where none is free it stands in line at two of them, and looks at a few of
-    /// the others every second. It takes the first that comes.
+    /// It looks at each once, beginning anywhere; if none is free, it is queued at two of them, and
+    /// looks at a few of the others every second. It takes the first that is granted.
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind.
+    /// If the future is dropped, nothing is left behind.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -156,7 +162,7 @@ impl Segmented {
     async fn look_again(&self, start: u32) -> Result<Guard> {
         let mut next = start;
         loop {
-            // Where the client closes meanwhile, the look says so.
+            // If the client closes meanwhile, the look reports it.
             self.segment(start).mutex().engine().sleep(LOOK_AGAIN).await;
             next = next.wrapping_add(LOOKS);
             if let Some(guard) = self.look_at_some(next, LOOKS.min(self.count())).await? {
@@ -165,7 +171,7 @@ impl Segmented {
         }
     }
 
-    /// Takes a segment that is free; `None` where none is.
+    /// Acquires a segment that is free; `None` if none is.
     ///
     /// # Cancel safety
     /// As [`Segmented::any`].
@@ -176,7 +182,7 @@ impl Segmented {
         self.try_some(random_below(self.count())?, self.count()).await
     }
 
-    /// As [`Segmented::any`], for up to `limit`.
+    /// Acquires a segment as [`Segmented::any`], waiting up to `limit`.
     ///
     /// # Errors
     /// As [`Segmented::any`], and `Timeout`.
@@ -192,7 +198,8 @@ impl Segmented {
         })
     }
 
-    /// What this client has seen of each segment since the lock was made, and how many segments it would take.
+    /// Returns the statistics of this client for each segment since the lock was made, with a
+    /// recommended number of segments.
     pub fn report(&self) -> SegmentReport {
         let load = Ordering::Relaxed;
         let uses = self.segments.iter().map(|segment| SegmentUse {
@@ -203,7 +210,8 @@ impl Segmented {
         SegmentReport { name: self.name.clone(), segments: uses.collect() }
     }
 
-    /// The same for one who waits afterwards: what an outage hides counts as taken, since the wait outlasts it.
+    /// Looks likewise for a caller that waits afterwards: a segment that an outage hides counts as
+    /// taken, since the wait outlasts the outage.
     async fn look_at_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         match self.try_some(start, count).await {
             Err(error) if error.is_outage() => Ok(None),
@@ -215,7 +223,7 @@ impl Segmented {
         self.segments[0].mutex.engine().clock().now()
     }
 
-    /// The first that is free of so many, beginning at `start`.
+    /// Acquires the first free segment of `count`, beginning at `start`.
     async fn try_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         for step in 0..count {
             let segment = self.segment(start.wrapping_add(step));
@@ -229,12 +237,12 @@ impl Segmented {
 }
 
 impl Segment {
-    /// Its number, counted from 0.
+    /// Returns its number, counted from 0.
     pub fn number(&self) -> u32 {
         u32::try_from(self.number).unwrap_or(u32::MAX)
     }
 
-    /// Waits in line until it is granted.
+    /// Waits in the queue until it is granted.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -242,7 +250,7 @@ impl Segment {
         self.counted(self.mutex().lock()).await
     }
 
-    /// Takes it if it is free now; `None` where it is not.
+    /// Acquires it if it is free now; `None` if it is not.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -257,13 +265,13 @@ impl Segment {
         }
     }
 
-    /// Waits in line for up to `limit`.
+    /// Waits in the queue for up to `limit`.
     ///
     /// # Errors
     /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
         if limit.is_zero() {
-            // It looks once, and that look has to be seen to its end.
+            // It looks once, and that look has to be completed.
             return self.try_lock().await?.ok_or_else(|| self.timeout(limit));
         }
         let engine = self.mutex().engine();
@@ -274,18 +282,18 @@ impl Segment {
         self.finish(engine.clock().now(), found.ok_or_else(|| self.timeout(limit)))
     }
 
-    /// The lock itself.
+    /// Returns the lock itself.
     pub fn mutex(&self) -> &Mutex {
         &self.segments[self.number].mutex
     }
 
-    /// Whether somebody else was in the way is found by looking first: that is what the report is about.
+    /// Looks first, to find out whether another holder was in the way: that is what the report counts.
     async fn counted(&self, waiting: impl Future<Output = Result<Guard>>) -> Result<Guard> {
         let began = self.now();
         match self.mutex().try_lock().await {
             Ok(Some(guard)) => return self.finish(began, Ok(guard)),
             Err(error) if !error.is_outage() => return Err(error),
-            // The wait gives a store time to come back.
+            // The wait gives a store time to answer again.
             Ok(None) | Err(_) => {}
         }
         let counted = &self.segments[self.number];
@@ -313,30 +321,30 @@ impl Segment {
     }
 }
 
-/// What one client has seen of a segmented lock.
+/// The statistics of one client about a segmented lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentReport {
     /// The name of the lock.
     pub name: String,
-    /// Each segment, by its number.
+    /// The statistics of each segment, by its number.
     pub segments: Vec<SegmentUse>,
 }
 
-/// What one client has seen of one segment.
+/// The statistics of one client about one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentUse {
-    /// How often it was taken.
+    /// The number of times that it was acquired.
     pub taken: u64,
-    /// How often it was found taken by somebody else.
+    /// The number of times that another holder had it.
     pub waited: u64,
-    /// How long all that took together.
+    /// The time that all acquisitions took together.
     pub wait: Duration,
 }
 
 impl SegmentReport {
-    /// The part of all attempts that found their segment taken, between 0 and 1.
+    /// Returns the part of all attempts that found their segment taken, between 0 and 1.
     pub fn contention(&self) -> f64 {
         let taken: u64 = self.segments.iter().map(|segment| segment.taken).sum();
         let waited: u64 = self.segments.iter().map(|segment| segment.waited).sum();
@@ -345,11 +353,11 @@ impl SegmentReport {
         part
     }
 
-    /// How many segments would leave one attempt in twenty waiting, if keys spread as they did; `None` before there was
-    /// anything to learn from.
+    /// Returns the number of segments that would leave one attempt in twenty waiting, if keys spread as
+    /// they did; `None` before there are enough attempts.
     ///
-    /// An attempt finds its segment taken about as often as a segment is held, which falls as their number rises. Where
-    /// single segments stand out it is the keys that are uneven, and more segments help little.
+    /// An attempt finds its segment taken about as often as a segment is held, which falls as their
+    /// number rises. If single segments stand out, the keys are uneven, and more segments help little.
     pub fn recommended(&self) -> Option<u32> {
         if self.segments.iter().map(|segment| segment.taken).sum::<u64>() < ENOUGH {
             return None;
@@ -363,7 +371,7 @@ impl SegmentReport {
 }
 
 impl fmt::Display for SegmentReport {
-    /// A line for the whole, and one for each of the ten segments that were waited for most.
+    /// Prints a line for the whole, and one for each of the ten segments that were waited for most.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -388,35 +396,37 @@ impl fmt::Display for SegmentReport {
     }
 }
 
-/// How often whoever waits for any segment looks at some of those where it does not stand in line.
+/// The pause between two looks at segments at which a waiter for any segment is not queued.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// At so many of them at a time: a waiter costs the server no more than this.
+/// The number of segments per look: a waiter costs the server no more than this.
 const LOOKS: u32 = 4;
 /// The most segments of one lock.
 const MAX_SEGMENTS: u32 = 65_536;
 /// The part of attempts that may wait.
 const AIM: f64 = 0.05;
-/// Fewer cycles than these teach nothing.
+/// The number of cycles below which there is no recommendation.
 const ENOUGH: u64 = 100;
 
-/// The upper bits of the hash spread over the segments: the same in every process and every version.
+/// Returns the segment from the upper bits of the hash: the same in every process and every version.
 fn segment_of(key: &[u8], count: u32) -> u32 {
     // Invariant: smaller than `count`.
     ((u128::from(hashed(key)) * u128::from(count)) >> 64) as u32
 }
 
-/// FNV-1a over the key, mixed: the same in every process and every version.
+/// Returns FNV-1a over the key, mixed: the same in every process and every version.
 fn hashed(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    // Short keys differ in the lower bits of their hash only: mix them into the upper ones (the finalizer of MurmurHash3).
+    // Short keys differ in the lower bits of their hash only: mix them into the upper ones (the
+    // finalizer of MurmurHash3).
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ (mixed >> 33)
 }
 
-/// Waits for up to `limit`; `None` where that is over, and the wait has left all lines. A client that closes says so itself.
+/// Waits for up to `limit`; `None` if that is over, and the wait has left all queues. A client that
+/// closes reports that itself.
 async fn within<T>(engine: &Engine, limit: Duration, waiting: impl Future<Output = T>) -> Option<T> {
     match select(pin!(waiting), pin!(engine.sleep(limit))).await {
         Either::Left((outcome, _)) => Some(outcome),

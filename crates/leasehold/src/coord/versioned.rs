@@ -1,4 +1,4 @@
-//! Optimistic update: compare and set, again and again, and a lock when that does not end.
+//! Optimistic update: compare and set, again and again, and a lock if that does not end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::engine::{Change, Engine, Register, Seen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::Mutex;
 
-/// A value that is changed by whoever saw it last.
+/// A compare-and-set value.
 ///
-/// Nobody waits for anybody as long as few change it: each reads, thinks, and writes if nobody else has. After
-/// [`Versioned::escalate_after`] conflicts an update takes a lock among those who had as many, so that it ends even where
-/// many want the same value.
+/// No update waits for another as long as few change the value: each reads, computes, and writes if no
+/// other has written. After [`Versioned::escalate_after`] conflicts an update takes a lock among those
+/// that had as many, so that it ends even if many want the same value.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -29,18 +29,19 @@ use crate::lock::Mutex;
 /// ```
 ///
 /// # Promises
-/// Of several updates that saw the same value, one is written and the others are asked again with what it wrote: no
-/// update is lost. An update whose answer is lost on the way is found again by a mark that it left with the value.
+/// Of several updates that saw the same value, one is written and the others are called again with the
+/// new value: no update is lost. An update whose answer is lost on the way is found again by a mark
+/// that it left with the value.
 ///
 /// # Does not promise
-/// An order among those who update. A value where the store itself may lose what was written, see
-/// [`Safety`](crate::Safety) of the store. That other programs find the bare value in the store: it stands behind up to 129 bytes that
-/// tell who wrote last.
+/// An order among updates. A value if the store itself may lose writes, see [`Safety`](crate::Safety)
+/// of the store. That other programs find the bare value in the store: it follows up to 129 bytes that
+/// identify the last writer.
 #[derive(Clone, Debug)]
 pub struct Versioned {
     engine: Arc<Engine>,
     name: Result<Resource>,
-    /// What those take whose conflicts do not end.
+    /// The lock of updates whose conflicts do not end.
     gate: Mutex,
     escalate_after: u32,
 }
@@ -52,16 +53,16 @@ pub struct VersionedValue {
     stamp: Stamp,
 }
 
-/// What became of an update.
+/// The result of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Update {
-    /// What stands there now by this update; `None` where it was removed, or where there was nothing and nothing was
+    /// The value after this update; `None` if it was removed, or if there was none and none was
     /// written.
     pub value: Option<Vec<u8>>,
-    /// How often somebody else was first.
+    /// The number of times that another update was first.
     pub conflicts: u32,
-    /// Whether it took the lock in the end.
+    /// `true` if it took the lock in the end.
     pub escalated: bool,
 }
 
@@ -71,28 +72,28 @@ impl Versioned {
         Versioned { engine, name, gate, escalate_after: ESCALATE_AFTER }
     }
 
-    /// The name of the lock that updates take whose conflicts do not end.
+    /// Returns the name of the lock for updates whose conflicts do not end.
     pub(crate) fn gate_of(name: &str) -> String {
         format!("{name}!updating")
     }
 
-    /// After how many conflicts in a row an update takes the lock. Eight unless set; zero takes it at once, which is the
-    /// pessimistic way.
+    /// Sets after how many conflicts in a row an update takes the lock. Default: eight; zero takes it
+    /// at once, which is pessimistic locking.
     #[must_use]
     pub fn escalate_after(mut self, conflicts: u32) -> Self {
         self.escalate_after = conflicts;
         self
     }
 
-    /// What stands there.
+    /// Returns the present value.
     ///
     /// # Errors
-    /// `Unsupported` where the store keeps no values; else as the store failed.
+    /// `Unsupported` if the store keeps no values; otherwise the failure of the store.
     pub async fn read(&self) -> Result<VersionedValue> {
         self.register("read")?.read().await.map(VersionedValue::from)
     }
 
-    /// Waits up to `limit` until something else stands there than `seen`, and tells what does.
+    /// Waits up to `limit` until the value differs from `seen`, and returns it.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -103,18 +104,19 @@ impl Versioned {
         self.register("read")?.changed(&seen.stamp, limit).await.map(VersionedValue::from)
     }
 
-    /// Writes what `new` makes of the present value; `None` removes it, or leaves nothing where there is nothing.
+    /// Writes the result of `new` for the present value; `None` removes it, or leaves it absent.
     ///
-    /// `new` is asked again whenever somebody else was first, so it must have no effect of its own.
+    /// `new` is called again whenever another update was first, so it must have no side effects.
     ///
     /// # Cancel safety
-    /// Of a dropped future the update may be made or not.
+    /// If the future is dropped, the update may or may not be made.
     ///
     /// # Errors
-    /// `Unsupported` where the store keeps no values; `Invalid` for a value that is too long for it; `OutcomeUnknown`
-    /// where it cannot be told whether it was written, or whether a removal whose answer was lost is this one or that of somebody
-    /// else; `Timeout` after ten thousand conflicts behind the lock, with nothing
-    /// written; else as the store, or [`Mutex::lock`](crate::Mutex::lock), failed.
+    /// `Unsupported` if the store keeps no values; `Invalid` for a value that is too long for it;
+    /// `OutcomeUnknown` if it is not known whether it was written, or whether a removal whose answer
+    /// was lost is this one or that of another client; `Timeout` after ten thousand conflicts behind
+    /// the lock, with nothing written; otherwise the failure of the store or of
+    /// [`Mutex::lock`](crate::Mutex::lock).
     pub async fn update(&self, mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Update> {
         let register = self.register("update")?;
         let mut change = |old: Option<&[u8]>| {
@@ -146,7 +148,7 @@ impl Versioned {
 }
 
 impl VersionedValue {
-    /// The value; `None` where there is none.
+    /// Returns the value; `None` if there is none.
     pub fn value(&self) -> Option<&[u8]> {
         self.value.as_deref()
     }
@@ -159,5 +161,5 @@ impl From<Seen> for VersionedValue {
 }
 
 const ESCALATE_AFTER: u32 = 8;
-/// Behind the lock only newcomers are in the way, each of them a few times at most.
+/// The most conflicts behind the lock: only newcomers conflict there, each of them a few times at most.
 const LAST_CONFLICTS: u32 = 10_000;

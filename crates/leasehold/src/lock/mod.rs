@@ -293,7 +293,7 @@ impl<K> Lock<K> {
     /// Anything about tasks of one client. The client has one place at a time in the queue of the store, for
     /// the first of its tasks that wait; the others get one when they are first. Two tasks that want the same
     /// take turns under one claim, within what [`Tuning`](crate::Tuning) allows for a hand-over, and the one
-    /// that waits for that has no place of its own in the queue of the store until it is over. A place belongs
+    /// that waits for that has no place of its own in the queue of the store until then. A place belongs
     /// to the client: if the task for which it was taken leaves, the next one that wants the same has it,
     /// unless one that came before that and wants less would be granted without it.
     ///

@@ -1,29 +1,31 @@
-//! What stands in the register of a barrier: who has arrived, and how the last generations ended.
+//! The value of a barrier's register: the parties that have arrived, and the results of the last
+//! generations.
 //!
-//! Ground rules: no time and no I/O; each change is one step of a state that is then written as a whole.
+//! Ground rules: no time and no I/O; each change is one step of a state that is then written as a
+//! whole.
 
 use super::Passage;
 use crate::engine::Register;
 use crate::engine::record::{Parts, Record, foreign};
 use crate::error::{ErrorKind, Result};
 
-/// What became of an arrival.
+/// The result of an arrival.
 pub(super) enum Arrival {
     Passed(Passage),
     Waits(Passage),
     Refused(Cause),
 }
 
-/// How a generation ended.
+/// The result of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Passed,
     Broken(Cause),
-    /// Too long ago to be kept.
+    /// The generation ended too long ago to be kept.
     Forgotten,
 }
 
-/// Why a barrier broke.
+/// The reason why a barrier broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     TimedOut,
@@ -57,25 +59,25 @@ impl Ended {
     }
 }
 
-/// What stands in the register.
+/// The value of the register.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     pub(super) generation: u64,
-    /// For how many parties those who have arrived use it.
+    /// The number of parties for which those that have arrived use it.
     pub(super) parties: u32,
     pub(super) broken: Option<Cause>,
-    /// How the last generations ended, the latest first.
+    /// The results of the last generations, the latest first.
     pub(super) ended: Vec<u8>,
-    /// Who waits, in the order of coming.
+    /// The parties that wait, in the order of their arrival.
     pub(super) arrived: Vec<u64>,
-    /// Who waited in the generation before, for one who does not know whether he did.
+    /// The parties that waited in the generation before, for a party that does not know whether it did.
     pub(super) before: Vec<u64>,
 }
 
 impl State {
-    /// What a value has at most beside those who have arrived.
+    /// The most bytes that a value has beside the parties.
     pub(super) const HEADER: usize = 2 + 5 * size_of::<u64>() + REMEMBERED;
-    /// What it has for each party: now, and in the generation before.
+    /// The bytes for each party: now, and in the generation before.
     pub(super) const PARTY: usize = 2 * size_of::<u64>();
 
     pub(super) fn read(register: &Register, found: Option<&[u8]>) -> Result<State> {
@@ -113,13 +115,13 @@ impl State {
         self.ended.truncate(REMEMBERED);
     }
 
-    /// How that generation ended; `None` where it has not.
+    /// Returns the result of that generation; `None` if it has not ended.
     pub(super) fn how_ended(&self, generation: u64) -> Option<Ended> {
         let ago = usize::try_from(self.generation.checked_sub(generation + 1)?).ok()?;
         Some(self.ended.get(ago).and_then(|byte| Ended::of(*byte)).unwrap_or(Ended::Forgotten))
     }
 
-    /// Arrives; the last one opens.
+    /// Adds a party; the last one opens the barrier.
     pub(super) fn arrive(&mut self, id: u64, parties: u32) -> Arrival {
         let before = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
         let passage =
@@ -133,7 +135,7 @@ impl State {
         Arrival::Passed(passage)
     }
 
-    /// What became of one who has arrived in this generation, or in the one before.
+    /// Returns the result of a party that has arrived in this generation, or in the one before.
     pub(super) fn stood(&self, id: u64, parties: u32) -> Option<Arrival> {
         let place = |ids: &[u64], generation| {
             let place = ids.iter().position(|other| *other == id)?;
@@ -161,7 +163,7 @@ impl State {
     }
 }
 
-/// Barrier, written in its first way.
+/// A barrier, in its first format.
 const KIND: u8 = b'b';
-/// One who looks later than so many generations is told that nobody knows.
+/// The number of generations whose results are kept.
 const REMEMBERED: usize = 64;

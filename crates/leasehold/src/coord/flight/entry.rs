@@ -1,7 +1,8 @@
-//! What is kept of one key: the value, how long it is good for, and who loads it.
+//! The entry of one key: the value, its times, and its loader.
 //!
-//! Ground rules: no clock of a client takes part. The store says how long it still keeps an entry, and the entry says above
-//! how much of that its value is fresh, and above how much it may be given out at all.
+//! Ground rules: no clock of a client takes part. The store says how long it still keeps an entry, and
+//! the entry says above how much of that its value is fresh, and above how much it may be returned at
+//! all.
 
 use std::time::Duration;
 
@@ -12,30 +13,30 @@ use crate::error::Result;
 /// An entry as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Who loads it, or loaded it last.
+    /// The present or the last loader.
     pub(super) loading: u64,
     value: Option<Kept>,
-    /// How long the store still keeps the entry.
+    /// The time for which the store still keeps the entry.
     left: Duration,
 }
 
 /// A value with its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
-    /// `None` is that there is no such thing.
+    /// The value; `None` if the source has no such value.
     value: Option<Vec<u8>>,
     /// It is fresh as long as more than this is left.
     fresh_above: Duration,
-    /// It may be given out as long as more than this is left.
+    /// It may be returned as long as more than this is left.
     good_above: Duration,
-    /// How long it took to load.
+    /// The time that it took to load.
     took: Duration,
 }
 
-/// What a reader may do with an entry.
+/// The possible uses of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Take the value, which is fresh for so long and took so long to load.
+    /// Take the value, which is fresh for `left` and took `took` to load.
     Fresh { value: Option<Vec<u8>>, left: Duration, took: Duration },
     /// Take the value, and have it loaded anew.
     Stale(Option<Vec<u8>>),
@@ -60,13 +61,13 @@ impl Entry {
                 _ => return None,
             };
             let value = value.map(|value| Kept { value, fresh_above, good_above, took });
-            // One that is never forgotten is as good as on the first day.
+            // An entry that does not expire is as fresh as on the first day.
             parts.is_read().then_some(Entry { loading, value, left: seen.left.unwrap_or(Duration::MAX) })
         };
         read().ok_or_else(|| foreign(register, "loaded value"))
     }
 
-    /// What a reader may do with it now.
+    /// Returns how a reader may use it now.
     pub(super) fn r#use(self) -> Use {
         match self.value {
             Some(kept) if self.left > kept.fresh_above => {
@@ -77,14 +78,16 @@ impl Entry {
         }
     }
 
-    /// The same entry with a new loader, who has `limit` to load: what to write, and how long to keep it.
+    /// Returns the same entry with a new loader, which has `limit` to load: the bytes to write, and how
+    /// long to keep them.
     pub(super) fn begun(self, loader: u64, limit: Duration) -> (Vec<u8>, Duration) {
         let left = self.left;
         let good = self.value.filter(|kept| left > kept.good_above);
         let Some(kept) = good else {
             return (written(loader, LOADING, [Duration::ZERO; 3], &[]), limit);
         };
-        // It is kept for longer than before, so that the loader is not forgotten; its value is not good for longer.
+        // It is kept for longer than before, so that the loader is not forgotten; its value is not
+        // valid for longer.
         let keep = left.max(limit);
         let more = keep - left;
         let times = [kept.fresh_above.saturating_add(more), kept.good_above.saturating_add(more), kept.took];
@@ -93,7 +96,8 @@ impl Entry {
     }
 }
 
-/// A loaded value that is fresh for `ttl` and may be given out for `stale` after that: what to write, and how long to keep it.
+/// Returns the entry of a loaded value that is fresh for `ttl` and may be returned for `stale` after
+/// that: the bytes to write, and how long to keep them.
 pub(super) fn loaded(
     loader: u64,
     value: Option<&[u8]>,
@@ -106,7 +110,7 @@ pub(super) fn loaded(
     (written(loader, kind, times, value.unwrap_or_default()), ttl.saturating_add(stale))
 }
 
-/// How many bytes an entry has beside the value.
+/// The number of bytes of an entry beside the value.
 pub(super) const HEADER: usize = 2 + 5 * size_of::<u64>();
 
 fn written(loader: u64, kind: u8, times: [Duration; 3], value: &[u8]) -> Vec<u8> {
@@ -116,7 +120,7 @@ fn written(loader: u64, kind: u8, times: [Duration; 3], value: &[u8]) -> Vec<u8>
     record.text(value).done()
 }
 
-/// Loaded value, written in its first way.
+/// A loaded value, in its first format.
 const KIND: u8 = b'f';
 const LOADING: u8 = b'L';
 const VALUE: u8 = b'V';

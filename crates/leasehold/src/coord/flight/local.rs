@@ -1,7 +1,7 @@
-//! Many callers of one process make one flight.
+//! Joins many callers of one process into one flight.
 //!
-//! Ground rules: whoever comes first goes, in the order of coming; the others wait for what he brings and not for their turn,
-//! and the next of them goes where he brings nothing.
+//! Ground rules: the first caller loads; the others wait for its result and not for their turn. If it
+//! has no result, the next one loads, in the order of arrival.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -16,23 +16,23 @@ use crate::error::{Error, Result};
 /// All flights of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    /// Each with the number of its seats.
+    /// The slots, each with the number of its seats.
     slots: Mutex<HashMap<Key, (usize, Arc<Slot>)>>,
 }
 
-/// A key, and which cache it is in: zero is the store of the client.
+/// A key, and the number of its cache: zero is the store of the client.
 type Key = (Resource, usize);
 
-/// What the callers of one key share.
+/// The state that the callers of one key share.
 #[derive(Debug)]
 pub(super) struct Slot {
     turn: AsyncMutex<()>,
     brought: watch::Sender<Option<Result<Loaded>>>,
-    /// Somebody of this process has it loaded behind the callers' backs.
+    /// A task of this process has it loaded in the background.
     pub(super) renewing: AtomicBool,
 }
 
-/// One caller's part in a slot. The last one takes it away.
+/// The part of one caller in a slot. The last one removes the slot.
 #[derive(Debug)]
 pub(super) struct Seat {
     flights: Arc<Flights>,
@@ -40,11 +40,11 @@ pub(super) struct Seat {
     pub(super) slot: Arc<Slot>,
 }
 
-/// How a caller comes to the value.
+/// The way in which a caller gets the value.
 pub(super) enum Boarded<'a> {
-    /// It is his turn to go.
+    /// It is the turn of this caller to load.
     Turn(MutexGuard<'a, ()>),
-    /// Another brought it, or found that the store does not answer.
+    /// Another caller loaded it, or found that the store does not answer.
     Brought(Result<Loaded>),
 }
 
@@ -64,7 +64,7 @@ impl Flights {
 }
 
 impl Seat {
-    /// Waits for the turn, or for what another brings meanwhile.
+    /// Waits for the turn, or for the result of another caller.
     pub(super) async fn board(&self) -> Boarded<'_> {
         let mut brought = self.slot.brought.subscribe();
         let told = tokio::select! {
@@ -74,12 +74,13 @@ impl Seat {
         };
         match told {
             Some(outcome) => Boarded::Brought(outcome),
-            // Nobody ever comes back without having brought something; a turn is what is left.
+            // No caller ever returns without a result; a turn is the only other outcome.
             None => Boarded::Turn(self.slot.turn.lock().await),
         }
     }
 
-    /// Gives what was loaded to all who wait for it in this process. To them it was brought by another.
+    /// Passes the loaded value to all callers of this process that wait for it. For them another caller
+    /// loaded it.
     pub(super) fn bring(&self, loaded: &Loaded) {
         let origin = match loaded.origin {
             Origin::Loaded => Origin::Kept,
@@ -88,7 +89,7 @@ impl Seat {
         self.slot.brought.send_replace(Some(Ok(Loaded { value: loaded.value.clone(), origin })));
     }
 
-    /// Reports to all who wait in this process that the store failed.
+    /// Reports a failure of the store to all callers of this process that wait.
     pub(super) fn fail(&self, error: &Error) {
         self.slot.brought.send_replace(Some(Err(error.clone())));
     }
@@ -97,8 +98,8 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // Counted, and not read from the slot's own count: that falls only after the map is unlocked, and two callers that leave
-        // together would each see the other.
+        // Counted here, and not read from the slot's own count: that falls only after the map is
+        // unlocked, and two callers that leave together would each see the other.
         if let Some((seats, _)) = slots.get_mut(&self.key) {
             *seats -= 1;
             if *seats == 0 {
