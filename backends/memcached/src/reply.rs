@@ -229,7 +229,7 @@ mod tests {
             }
         }
 
-        /// Checks that inputs like the protocol cause no panic, which random bytes seldom resemble.
+        /// Reads words that look like the protocol, as random bytes seldom do.
         #[test]
         fn no_words_of_the_protocol_panic(
             words in proptest::collection::vec(

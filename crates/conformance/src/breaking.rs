@@ -1,4 +1,4 @@
-//! What locks that a connection holds have to show when an operator takes them away.
+//! Checks of locks that a connection holds when an operator takes them away.
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
@@ -10,13 +10,13 @@ use leasehold_core::{Backend, Broken, Claim, LossCause, Release, Renewal};
 use crate::chance;
 use crate::hand::{LONG, claim, hold, must, release, renew, take};
 
-/// A holder loses what is broken, by another client, and what its connection holds beside it; whoever waits
-/// gets it. Whoever is named by an id that does not hold, or not any more, loses nothing.
+/// Checks that a holder loses what is broken, by another client, and what its connection holds beside it; a
+/// waiter gets it. A client named by an id that does not hold, or no longer does, loses nothing.
 ///
 /// `told_within` is after how long a holder hears of the end of its connection.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn what_is_broken_ends_and_nothing_else(
     clients: [Arc<dyn Backend>; 3],
     shared: Shared,
@@ -60,7 +60,7 @@ pub async fn what_is_broken_ends_and_nothing_else(
     // The id is an old one by now.
     assert_eq!(must(operator.break_claim(&job).await), Broken::Gone);
     assert!(matches!(renew(&*next, &successor).await, Renewal::Alive), "the next holder was hit");
-    // One's own is given back, and what is beside it stays.
+    // A client's own lock is released, and what is beside it stays.
     let (mine, stays) = (claim("mine", LONG), claim("stays", LONG));
     for claim in [&mine, &stays] {
         hold(&*operator, claim).await;
@@ -79,10 +79,11 @@ pub enum Shared {
     No,
 }
 
-/// Who may not end the connection of a holder is told so, with what to grant, and nobody loses anything.
+/// Checks that a client that may not end the connection of a holder gets an error that says what to grant,
+/// and that nobody loses anything.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn who_may_not_break_is_told_what_to_grant(
     holder: &dyn Backend,
     operator: &dyn Backend,

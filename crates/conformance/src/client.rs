@@ -76,7 +76,7 @@ impl Client {
         }
     }
 
-    /// One call of `contend`; one that may only look must not hang.
+    /// Calls `contend` once; a call that may only look must not hang.
     pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Checked<Step> {
         let step = self.backend.contend(claim, patience);
         match patience.is_ended() {
@@ -227,7 +227,7 @@ impl Client {
         Ok(snapshot)
     }
 
-    /// Nobody holds and nobody waits, and no listing names it.
+    /// Checks that nobody holds and nobody waits, and no listing names it.
     pub(crate) async fn nobody(&self, resource: &Resource, why: &str) -> Checked {
         let seen = self.look(resource).await?;
         ensure!(seen.holders.is_empty(), "{why}: still held by {:?}", seen.holders);
@@ -238,7 +238,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until as many claims stand in line. Where the line is not visible, gives them time to come.
+    /// Waits until as many claims are queued. Where the line is not visible, gives them time to come.
     pub(crate) async fn stand(&self, resource: &Resource, waiting: usize) -> Checked {
         let fifo = self.backend.profile().order >= leasehold_core::Order::Fifo;
         let limit = if fifo { HANG } else { UNSEEN };
@@ -263,7 +263,7 @@ impl Client {
     }
 }
 
-/// How a wait ends whose patience has ended during a call.
+/// The end of a wait whose patience has ended during a call.
 #[derive(Clone, Copy, PartialEq)]
 enum Parting {
     WithALook,
@@ -281,7 +281,7 @@ impl Waiting {
         }
     }
 
-    /// What became of it, within `limit`.
+    /// Returns its outcome, within `limit`.
     pub(crate) async fn outcome(self, limit: Duration, why: &str) -> Checked<Option<Taken>> {
         match tokio::time::timeout(limit, self.task).await {
             Ok(taken) => taken?,

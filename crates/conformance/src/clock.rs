@@ -13,7 +13,7 @@ use leasehold_core::{Clock, Moment, Patience};
 pub struct SteadyClock(Instant);
 
 impl SteadyClock {
-    /// A clock that begins now.
+    /// Creates a clock that begins now.
     pub fn new() -> Self {
         SteadyClock(Instant::now())
     }
@@ -31,8 +31,8 @@ impl Clock for SteadyClock {
     }
 }
 
-/// Patience that ends after `wait`, by a task of the present runtime. It is what the engine does, in three
-/// lines.
+/// Returns patience that ends after `wait`, by a task of the present runtime. It is what the engine does,
+/// in three lines.
 pub fn patience_for(clock: &Arc<dyn Clock>, wait: Duration) -> Patience {
     let patience = Patience::until(Arc::clone(clock), clock.now().after(wait));
     let ends = patience.clone();

@@ -1,4 +1,4 @@
-//! What leases in rows have to show when their server dies, forgets, hangs, or lets others be first.
+//! Checks of leases in rows when their server dies, forgets, hangs, or lets others be first.
 //!
 //! Ground rules: for tests only, so what must not fail panics. A server brings its faults; what is expected
 //! of a backend is written here, once.
@@ -12,10 +12,10 @@ use tokio::task::JoinHandle;
 
 use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take};
 
-/// What is held and who waits outlive the server, which is killed and started again with its data.
+/// Checks that holders and waiters outlive the server, which is killed and started again with its data.
 ///
 /// # Panics
-/// Where they do not.
+/// If they do not.
 pub async fn a_restart_keeps_what_is_held_and_who_waits(
     [here, there]: [Arc<dyn Backend>; 2],
     kill: impl FnOnce(),
@@ -34,10 +34,10 @@ pub async fn a_restart_keeps_what_is_held_and_who_waits(
     assert!(second.fence > first.fence, "{second:?} after {first:?}");
 }
 
-/// What is held is lost with the server's data, and whoever waits has it, under a greater fence.
+/// Checks that a lock is lost with the server's data, and that a waiter has it, under a greater fence.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
     [here, there]: [Arc<dyn Backend>; 2],
     lose: impl AsyncFnOnce(),
@@ -53,11 +53,11 @@ pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
     assert!(matches!(release(&*there, &next).await, Release::Freed));
 }
 
-/// A server that does not answer is away, which is said by the backend's own limit of time, and what is
-/// held is held when it comes back.
+/// Checks that a server that does not answer is reported as away within the backend's own limit of time,
+/// and that held locks are held when it comes back.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn a_server_that_hangs_is_away_and_comes_back(
     backend: &dyn Backend,
     stop: impl FnOnce(),
@@ -75,10 +75,10 @@ pub async fn a_server_that_hangs_is_away_and_comes_back(
     assert!(matches!(renew_at_last(backend, &held).await, Renewal::Renewed));
 }
 
-/// Everybody wants the same two names, and each is inside alone.
+/// Checks that each is inside alone when everybody wants the same two names.
 ///
 /// # Panics
-/// Where two are.
+/// If two are.
 pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
     let inside: Arc<[AtomicU32; 2]> = Arc::default();
     let turns = |(n, backend): (usize, Arc<dyn Backend>)| {
@@ -105,7 +105,7 @@ pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
 /// else a few hundred.
 ///
 /// # Panics
-/// Where one is granted, or leaves a place.
+/// If one is granted, or leaves a place.
 pub async fn cancelled_waits_leave_no_place(backend: &Arc<dyn Backend>) {
     let waits = std::env::var("LEASEHOLD_CANCELLED").ok().and_then(|waits| waits.parse().ok());
     let mut left: u64 = waits.unwrap_or(300);
@@ -159,7 +159,7 @@ async fn give_up(backend: &dyn Backend, after: Duration) {
     tokio::join!(waiting, end);
 }
 
-/// Begins to wait for what is held, and comes back when it stands in the line.
+/// Begins to wait for what is held, and returns when it is queued.
 async fn wait(backend: &Arc<dyn Backend>, next: &Claim) -> JoinHandle<Grant> {
     let waiting = {
         let (backend, next) = (backend.clone(), next.clone());

@@ -1,4 +1,4 @@
-//! What locks in rows have to show when the server's disk is full.
+//! Checks of locks in rows when the server's disk is full.
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
@@ -6,11 +6,11 @@ use leasehold_core::{Backend, Claim, Effect, FailureKind, Grant, Note, Release, 
 
 use crate::hand::{LONG, claim, hold, look_once, release, renew};
 
-/// Newcomers are refused, sooner or later, and told why; what has a page goes on in it. `fill` leaves no
-/// room. Answers the claim on `held` that still holds, with its grant.
+/// Checks that newcomers are refused, sooner or later, and with the reason; a lock that has a page
+/// continues in it. `fill` leaves no room. Answers the claim on `held` that still holds, with its grant.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn only_newcomers_are_refused(backend: &dyn Backend, fill: impl FnOnce()) -> (Claim, Grant) {
     let (held, known) = (claim("held", LONG), claim("known", LONG));
     let first = hold(backend, &held).await;
@@ -26,7 +26,7 @@ pub async fn only_newcomers_are_refused(backend: &dyn Backend, fill: impl FnOnce
     (held, first)
 }
 
-/// New rows need new pages sooner or later.
+/// Returns the failure, as new rows need new pages sooner or later.
 async fn refused(backend: &dyn Backend) -> leasehold_core::Failure {
     let note = Note::clipped(&"x".repeat(1000));
     for n in 0..NEWCOMERS {

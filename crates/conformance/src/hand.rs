@@ -22,7 +22,7 @@ pub fn clock() -> Arc<dyn Clock> {
 }
 
 /// # Panics
-/// Where it is no name.
+/// If it is no name.
 pub fn resource(name: &str) -> Resource {
     must(Resource::new(name))
 }
@@ -30,7 +30,7 @@ pub fn resource(name: &str) -> Resource {
 /// Returns a new claim on all of a resource.
 ///
 /// # Panics
-/// Where it is no name, or the system has no randomness.
+/// If it is no name, or the system has no randomness.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     must(getrandom::fill(&mut id));
@@ -52,7 +52,7 @@ pub async fn look_once(backend: &dyn Backend, claim: &Claim) -> Result<Option<Gr
 /// Takes what is free.
 ///
 /// # Panics
-/// Where it is not.
+/// If it is not.
 pub async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
     match look_once(backend, claim).await {
         Ok(Some(grant)) => grant,
@@ -63,7 +63,7 @@ pub async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
 /// Waits as the engine does: with the same claim after every failure that may pass.
 ///
 /// # Panics
-/// Where one does not pass, or nothing is granted in the end.
+/// If one does not pass, or nothing is granted in the end.
 pub async fn take(backend: &dyn Backend, claim: &Claim) -> Grant {
     let patience = Patience::unlimited(clock());
     for _ in 0..MAX_STEPS {
@@ -78,13 +78,13 @@ pub async fn take(backend: &dyn Backend, claim: &Claim) -> Grant {
 }
 
 /// # Panics
-/// Where the backend does not answer.
+/// If the backend does not answer.
 pub async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
     must(backend.release(&[claim]).await.pop().ok_or("no answer"))
 }
 
 /// # Panics
-/// Where the backend does not answer.
+/// If the backend does not answer.
 pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
     must(backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().ok_or("no answer"))
 }
@@ -92,7 +92,7 @@ pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
 /// Renews as the engine does, until it is known what became of it.
 ///
 /// # Panics
-/// Where that is never known.
+/// If that is never known.
 pub async fn renew_at_last(backend: &dyn Backend, claim: &Claim) -> Renewal {
     for _ in 0..MAX_STEPS {
         match renew(backend, claim).await {

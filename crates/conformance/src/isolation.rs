@@ -1,4 +1,4 @@
-//! What leases in rows have to show when a transaction of somebody else keeps one of the rows locked.
+//! Checks of leases in rows when a transaction of another client keeps one of the rows locked.
 //!
 //! Ground rules: for tests only, so what must not fail panics. A server brings the stranger; what is
 //! expected of a backend is written here, once.
@@ -21,7 +21,7 @@ pub const LOCKED: &str = "job 333";
 /// The statements of `backend` may wait for a row for longer than [`LIMIT`], so that one that waits is found.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn a_locked_row_delays_nothing_else(
     backend: &Arc<dyn Backend>,
     lock: impl AsyncFnOnce(),

@@ -15,7 +15,7 @@ use crate::trial::Trial;
 pub struct Law {
     /// The law and the case, for instance `safety::one_holder_among_many_takers`.
     pub name: &'static str,
-    /// What a backend that keeps it does.
+    /// The behaviour of a backend that keeps it.
     pub says: &'static str,
     pub(crate) check: Check,
 }
@@ -23,7 +23,7 @@ pub struct Law {
 /// The body of a law.
 pub(crate) type Check = for<'a> fn(&'a Trial) -> Pin<Box<dyn Future<Output = Checked> + Send + 'a>>;
 
-/// What came of a law.
+/// The outcome of a law.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
@@ -41,8 +41,8 @@ impl Law {
     /// Checks whether the subject keeps this law. Needs a tokio runtime with time and I/O, several threads
     /// at best.
     ///
-    /// What came too late is tried again, twice at most, where the machine itself lost time meanwhile; a
-    /// breach that no delay explains is final at once.
+    /// A result that came too late is tried again, twice at most, where the machine itself lost time
+    /// meanwhile; a breach that no delay explains is final at once.
     pub async fn check(&self, subject: &dyn Subject) -> Outcome {
         let mut tries = 1;
         loop {

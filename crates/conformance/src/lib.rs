@@ -39,7 +39,7 @@
 //! - **Other processes**: implement [`Subject::taker`], and write one more test for the process that is
 //!   killed and stopped; see [`taker`].
 //! - **No server on this machine**: [`Subject::open`] answers `None`, and the law is passed over.
-//! - **What is not promised** is said on stderr, also by tests that pass: `LEASEHOLD-OPTED-OUT
+//! - A promise that is **not made** is reported on stderr, also by tests that pass: `LEASEHOLD-OPTED-OUT
 //!   order::a_line_of_ten_is_granted_in_order the mem backend cannot give order «first come, first
 //!   served»…`.
 //!
@@ -73,9 +73,9 @@
 //!
 //! # Machines that are busy
 //!
-//! What must never happen is checked without regard to time. What must happen *in time* has bounds far
-//! above what it takes, and counts as broken only where the machine itself kept time meanwhile; otherwise
-//! it is tried again.
+//! Violations of safety are checked without regard to time. What must happen *in time* has bounds far above
+//! what it takes, and counts as broken only where the machine itself kept time meanwhile; otherwise it is
+//! tried again.
 
 #![forbid(unsafe_code)]
 

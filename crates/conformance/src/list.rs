@@ -13,7 +13,7 @@ pub fn laws() -> &'static [Law] {
 /// A law that the profile opts out of passes, and a line on stderr says which and why.
 ///
 /// # Panics
-/// Where the backend breaks the law, and where there is no law of this name.
+/// If the backend breaks the law, and where there is no law of this name.
 #[track_caller]
 pub fn prove(name: &str, subject: &dyn Subject) {
     let Some(law) = LAWS.iter().find(|law| law.name == name) else {
@@ -37,8 +37,8 @@ fn test_name(law: &str) -> String {
     std::thread::current().name().unwrap_or(law).to_owned()
 }
 
-/// Writes past libtest's capture, which hides what a passing test prints. A closed stderr is no reason to
-/// fail.
+/// Writes past libtest's capture, which hides what a passing test prints. A closed stderr is not a reason
+/// to fail.
 fn report(line: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }

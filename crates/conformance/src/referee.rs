@@ -25,7 +25,7 @@ impl Referee {
         self.field().highest
     }
 
-    /// A claim was granted, and its holder goes inside.
+    /// Notes that a claim was granted, and its holder goes inside.
     pub(crate) fn enter(&self, share: Share, fence: Option<Fence>, floor: Option<Fence>) -> Checked {
         let mut field = self.field();
         let field = &mut *field;
@@ -40,7 +40,7 @@ impl Referee {
         Ok(())
     }
 
-    /// A holder goes outside, and releases only then.
+    /// Notes that a holder goes outside, before it releases.
     pub(crate) fn leave(&self, share: Share) -> Checked {
         let mut field = self.field();
         let at = field.inside.iter().position(|inside| *inside == share);
@@ -49,7 +49,7 @@ impl Referee {
         Ok(())
     }
 
-    /// How many grants there were, and how many holders were inside together at most.
+    /// Returns how many grants there were, and how many holders were inside together at most.
     pub(crate) fn tally(&self) -> (usize, usize) {
         let field = self.field();
         (field.grants, field.most)

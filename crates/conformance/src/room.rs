@@ -1,4 +1,4 @@
-//! What locks that take a connection each have to show when there are no more connections.
+//! Checks of locks that take a connection each when there are no more connections.
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
@@ -6,11 +6,11 @@ use leasehold_core::{Backend, Release, Severity};
 
 use crate::hand::{LONG, claim, hold, look_once, release};
 
-/// Where two connections may hold a lock, an examination says so, and a third lock is refused with what to
-/// do, until one of them is free.
+/// Checks that, where two connections may hold a lock, an examination says so, and a third lock is refused
+/// with advice, until one of them is free.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn beyond_two_transactions_one_is_refused(backend: &dyn Backend) {
     let findings = backend.examine(LONG).await;
     let told = findings.iter().find(|finding| finding.topic == "connections");

@@ -1,5 +1,5 @@
-//! What a backend over ShedLock's table has to show beside a scheduler that sends ShedLock's documented
-//! statements through another client.
+//! Checks of a backend over ShedLock's table beside a scheduler that sends ShedLock's documented statements
+//! through another client.
 //!
 //! Ground rules: for tests only, so what must not fail panics. A database brings its statements; what is
 //! expected of them is written here, once.
@@ -29,14 +29,14 @@ pub trait Scheduler: Sync {
     async fn empty(&self) -> usize;
 }
 
-/// What the scheduler writes into `locked_by`.
+/// The holder that the scheduler writes into `locked_by`.
 pub const HOST: &str = "app-1";
 
-/// What one leaves behind the other takes when its time is over, or when it is broken; and no row is ever
-/// deleted.
+/// Checks that a lock that one leaves behind is taken by the other when its time is over, or when it is
+/// broken; and that no row is ever deleted.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn what_is_left_behind_is_taken(backend: &dyn Backend, java: &impl Scheduler) {
     the_next_one_takes_what_is_over(backend, java).await;
     assert_eq!(java.empty().await, 2, "no row is deleted");
@@ -45,10 +45,10 @@ pub async fn what_is_left_behind_is_taken(backend: &dyn Backend, java: &impl Sch
     each_of_a_batch_is_answered_for(backend, java).await;
 }
 
-/// Neither takes, extends or ends what the other one holds.
+/// Checks that neither takes, extends or ends what the other one holds.
 ///
 /// # Panics
-/// Where one does.
+/// If one does.
 pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: &impl Scheduler) {
     assert!(java.lock("report", LONG).await);
     let ours = claim("report", LONG);
@@ -76,11 +76,11 @@ pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: 
     assert!(is_busy(backend, &ours).await, "at least for half a minute");
 }
 
-/// What one leaves behind the other takes when its time is over, and what comes late from the one spares
-/// the other.
+/// Checks that a lock that one leaves behind is taken by the other when its time is over, and that late
+/// statements of the one spare the other.
 ///
 /// # Panics
-/// Where it does not.
+/// If it does not.
 async fn the_next_one_takes_what_is_over(backend: &dyn Backend, java: &impl Scheduler) {
     let brief = Duration::from_millis(400);
     assert!(java.lock("a", brief).await);
@@ -102,10 +102,10 @@ async fn the_next_one_takes_what_is_over(backend: &dyn Backend, java: &impl Sche
     assert!(java.extend("b", LONG).await, "a late release spares the next holder");
 }
 
-/// Whoever saw a lock of the others may end it.
+/// Checks that a client that saw a lock of the others may end it.
 ///
 /// # Panics
-/// Where it stays.
+/// If it stays.
 async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Scheduler) {
     assert!(java.lock("a", LONG).await);
     let seen = backend.inspect(&resource("a"), None, &Patience::none(clock())).await;
@@ -116,10 +116,10 @@ async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Schedule
     assert!(java.lock("a", LONG).await);
 }
 
-/// The columns of the documented table have room for the longest names and notes.
+/// Checks that the columns of the documented table have room for the longest names and notes.
 ///
 /// # Panics
-/// Where they have not, or where two long names are one.
+/// If they have not, or where two long names are one.
 pub async fn every_name_and_note_has_room(backend: &dyn Backend) {
     let (one, two) = ("x".repeat(511) + "1", "x".repeat(511) + "2");
     let note = Note::clipped(&"é".repeat(512));
@@ -131,10 +131,10 @@ pub async fn every_name_and_note_has_room(backend: &dyn Backend) {
     assert!(matches!(release(backend, &one).await, Release::Freed));
 }
 
-/// Many are renewed and released at once, each by its own holder.
+/// Checks that many are renewed and released at once, each by its own holder.
 ///
 /// # Panics
-/// Where one is confused with another.
+/// If one is confused with another.
 pub async fn each_of_a_batch_is_answered_for(backend: &dyn Backend, java: &impl Scheduler) {
     let ours: Vec<Claim> = ["b", "d", "a"].map(|name| claim(name, LONG)).into();
     for claim in &ours {
@@ -155,10 +155,10 @@ pub async fn each_of_a_batch_is_answered_for(backend: &dyn Backend, java: &impl 
     assert!(java.lock("d", LONG).await, "it is free");
 }
 
-/// A weight is refused, and no fence is promised.
+/// Checks that a weight is refused, and that no fence is promised.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn what_it_cannot_promise_is_refused(backend: &dyn Backend) {
     assert_eq!(backend.profile().fencing, Grade::None);
     let shared = Claim { share: Share::READER, ..claim("a", LONG) };
@@ -166,20 +166,20 @@ pub async fn what_it_cannot_promise_is_refused(backend: &dyn Backend) {
     assert!(matches!(&refused, Err(failure) if failure.kind == FailureKind::Unsupported), "{refused:?}");
 }
 
-/// What an examination says of this topic.
+/// Returns the finding of an examination on this topic.
 ///
 /// # Panics
-/// Where it says nothing of it.
+/// If it says nothing of it.
 pub async fn finding(backend: &dyn Backend, topic: &str) -> Finding {
     let findings = backend.examine(LONG).await;
     let found = findings.into_iter().find(|finding| finding.topic == topic);
     found.unwrap_or_else(|| panic!("nothing is said of {topic}"))
 }
 
-/// A row that somebody wrote in local time, east of Greenwich, is found: `write` puts it there.
+/// Checks that a row that was written in local time, east of Greenwich, is found: `write` puts it there.
 ///
 /// # Panics
-/// Where it is not, or one is found before.
+/// If it is not, or one is found before.
 pub async fn rows_from_the_future_are_found(backend: &dyn Backend, write: impl AsyncFnOnce()) {
     assert_eq!(finding(backend, "clock").await.severity, Severity::Good);
     write().await;
@@ -187,10 +187,10 @@ pub async fn rows_from_the_future_are_found(backend: &dyn Backend, write: impl A
     assert!(found.severity == Severity::Risk && found.advice.contains("usingDbTime"), "{found:?}");
 }
 
-/// A restart that keeps the data keeps what is held, and one that loses them is a loss.
+/// Checks that a restart that keeps the data keeps what is held, and that one that loses them is a loss.
 ///
 /// # Panics
-/// Where that is not so.
+/// If that is not so.
 pub async fn a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss(
     backend: &dyn Backend,
     restart: impl AsyncFnOnce(),

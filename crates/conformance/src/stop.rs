@@ -2,7 +2,7 @@
 
 use leasehold_core::{Failure, InvalidResource, InvalidShare, NoteTooLong, Unmet};
 
-/// What ends the check of a law early; the check itself says which of these it is.
+/// The reason for which the check of a law ends early; the check itself says which of these it is.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The backend broke the law. This is final: no machine is so slow that it could be the machine's fault.
@@ -11,7 +11,7 @@ pub(crate) enum Stop {
     Late(String),
     /// The backend's profile does not promise what the law is about.
     OptedOut(String),
-    /// There is no server to check.
+    /// No server to check.
     Absent,
 }
 

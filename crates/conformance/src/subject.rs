@@ -1,4 +1,4 @@
-//! What the author of a backend hands to the suite.
+//! The parts that the author of a backend hands to the suite.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use leasehold_core::Backend;
 /// A backend under examination: how to connect to it, and how to do so from another process.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
-    /// One more client connection to the *same* store. It is called several times for one law; the
+    /// Opens one more client connection to the *same* store. It is called several times for one law; the
     /// connections should share no more than those of two processes would.
     ///
     /// `None` where there is nothing to connect to on this machine: the law is skipped. Say why before, for
@@ -33,7 +33,7 @@ pub trait Subject: Send + Sync + 'static {
     }
 }
 
-/// How to start a taker.
+/// The command that starts a taker.
 #[derive(Clone, Debug)]
 pub struct TakerCommand {
     pub(crate) program: PathBuf,
@@ -51,7 +51,7 @@ impl TakerCommand {
     /// [`taker::serve_if_asked`](crate::taker::serve_if_asked). No further program is needed then.
     ///
     /// # Errors
-    /// Where the system does not tell the path of the running program.
+    /// If the system does not tell the path of the running program.
     pub fn test(name: &str, place: impl Into<String>) -> std::io::Result<Self> {
         let command = TakerCommand::new(std::env::current_exe()?, place);
         Ok(command.arg(name).arg("--exact").arg("--nocapture"))

@@ -1,4 +1,4 @@
-//! What a store of rows has to show when it is swept.
+//! Checks of a store of rows when it is swept.
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
@@ -8,11 +8,11 @@ use leasehold_core::{Backend, Patience, Release, Renewal};
 
 use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, resource};
 
-/// A sweep empties the row whose claim is over, and no other. `sweep` spares nothing that is over,
-/// and answers how many rows it saw, emptied and removed.
+/// Checks that a sweep empties the row whose claim is over, and no other. `sweep` spares nothing that is
+/// over, and answers how many rows it saw, emptied and removed.
 ///
 /// # Panics
-/// Where it does anything else.
+/// If it does anything else.
 pub async fn what_is_over_is_emptied(backend: &dyn Backend, sweep: impl AsyncFn() -> [u64; 3]) {
     let (held, freed) = (claim("held", LONG), claim("freed", LONG));
     hold(backend, &held).await;
@@ -21,7 +21,7 @@ pub async fn what_is_over_is_emptied(backend: &dyn Backend, sweep: impl AsyncFn(
     let ended = claim("ended", Duration::from_millis(200));
     let before = hold(backend, &ended).await;
     let waiting = Patience::unlimited(clock());
-    // A place in the line is left by whoever does not come back.
+    // A place in the line is left by a client that does not come back.
     let left = claim("held", LONG);
     let asked = tokio::time::timeout(Duration::from_millis(200), backend.contend(&left, &waiting)).await;
     assert!(!matches!(asked, Ok(Ok(leasehold_core::Step::Granted(_)))), "it is held");

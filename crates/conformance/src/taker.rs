@@ -123,7 +123,7 @@ impl Clerk {
             }
             Order::Stand(claim) => {
                 let client = self.client.clone();
-                // It ends with the process, whatever comes of it.
+                // It ends with the process, with any outcome.
                 tokio::spawn(async move {
                     let endless = Patience::unlimited(client.clock.clone());
                     client.take(&claim, &endless).await.map(drop)

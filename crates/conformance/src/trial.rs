@@ -13,7 +13,7 @@ use crate::clock::{SteadyClock, briefly};
 use crate::stop::{Checked, Stop};
 use crate::subject::{Subject, TakerCommand};
 
-/// What a law works with. Its resources have names that no other law uses.
+/// The tools with which a law works. Its resources have names that no other law uses.
 pub(crate) struct Trial {
     pub(crate) clock: Arc<dyn Clock>,
     clients: Vec<Client>,
@@ -37,7 +37,7 @@ impl Trial {
         Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl(), taker: subject.taker() })
     }
 
-    /// One of the connections; numbers beyond the last begin again.
+    /// Returns one of the connections; numbers beyond the last begin again.
     pub(crate) fn client(&self, number: usize) -> &Client {
         &self.clients[number % self.clients.len()]
     }
@@ -50,7 +50,7 @@ impl Trial {
         &self.profile
     }
 
-    /// What the names of this trial begin with.
+    /// Returns the beginning of the names of this trial.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -79,7 +79,7 @@ impl Trial {
         Ok(Claim { id: chance::id()?, resource: resource.clone(), share, ttl, note })
     }
 
-    /// How long a claim of [`Trial::short`] lives.
+    /// Returns how long a claim of [`Trial::short`] lives.
     pub(crate) fn ttl(&self) -> Duration {
         match self.profile.liveness {
             Liveness::Lease { min, max } => self.ttl.max(min).min(max),
@@ -103,8 +103,8 @@ impl Trial {
         !matches!(self.profile.liveness, Liveness::Lease { .. })
     }
 
-    /// How long a short claim may outlive the last that the server heard of its holder; `None` where its
-    /// session is seen to end.
+    /// Returns how long a short claim may outlive the last that the server heard of its holder; `None`
+    /// where its session is seen to end.
     pub(crate) fn outlives(&self) -> Option<Duration> {
         match self.profile.liveness {
             Liveness::Lease { .. } => Some(self.ttl()),
@@ -155,14 +155,14 @@ impl Trial {
         Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
     }
 
-    /// Whether claims of these two shares have to do with each other on one name.
+    /// Returns `true` if claims of these two shares affect each other on one name.
     pub(crate) fn meet(&self, one: Share, other: Share) -> bool {
         let kind = |share: Share| share.is_counted().then(|| share.capacity());
         self.profile.admission != Admission::Permits || kind(one) == kind(other)
     }
 
-    /// What it takes, beside one claim of `share`, until one of the second of these is not admitted; and
-    /// that one.
+    /// Returns the shares that, beside one claim of `share`, fill it until one of the second of these is
+    /// not admitted; and that one.
     pub(crate) fn fill(&self, share: Share) -> Checked<(Vec<Share>, Share)> {
         if !share.is_counted() {
             return Ok((Vec::new(), if share.is_exclusive() { share } else { Share::WRITER }));
@@ -174,13 +174,13 @@ impl Trial {
         Ok(((share.weight()..share.capacity()).map(|_| share).collect(), share))
     }
 
-    /// How long after an event a waiter may learn of it at the latest. What a notifying backend may fall
-    /// back on when word does not come is slower than this, so that it cannot hide a lost wake-up.
+    /// Returns how long after an event a waiter may learn of it at the latest. What a notifying backend may
+    /// fall back on when word does not come is slower than this, so that it cannot hide a lost wake-up.
     pub(crate) fn promise(&self, longest_hint: Duration) -> Duration {
         if self.polls() { longest_hint + WAKE } else { WAKE }
     }
 
-    /// The holder releases at about the time at which somebody's patience ends.
+    /// Releases the holder at about the time at which a waiter's patience ends.
     pub(crate) async fn race(&self, holder: &Claim, patience: &Patience, chance: &mut Chance) -> Checked {
         let client = self.client(0);
         match chance.below(4) {
@@ -207,7 +207,7 @@ impl Trial {
         Ok(())
     }
 
-    /// All of these are granted one after the other, in whatever order, and released.
+    /// Checks that all of these are granted one after the other, in any order, and releases them.
     pub(crate) async fn drain(&self, waits: Vec<Waiting>, limit: Duration, why: &'static str) -> Checked {
         let mut tasks = Vec::new();
         for waiting in waits {
@@ -223,12 +223,13 @@ impl Trial {
         Ok(())
     }
 
-    /// When to stop waiting for what was promised: long after, so that late and never are told apart.
+    /// Returns when to stop waiting for what was promised: long after, so that late and never are
+    /// distinguished.
     pub(crate) fn overdue(&self) -> Duration {
         if self.polls() { HANG } else { WAKE * 3 }
     }
 
-    /// Granted within the promise after `since`.
+    /// Checks that it was granted within the promise after `since`.
     pub(crate) fn in_time(&self, taken: &Taken, since: Moment, what: &str) -> Checked {
         let (delay, limit) = (taken.at.since(since), self.promise(taken.longest_hint));
         if delay > limit {

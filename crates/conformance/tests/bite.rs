@@ -10,7 +10,8 @@ use model::{Defect, Models, polling, remote::Remote, session, single_permits, st
 /// One fault in a model that promises as the profile says, and a law that must notice it.
 type Case = (Defect, fn() -> Profile, &'static str);
 
-/// All cases run at once: they mostly wait for something that does not come.
+/// Checks that each case is noticed. All cases run at once: they mostly wait for something that does not
+/// come.
 #[allow(clippy::expect_used, clippy::panic, reason = "a step of tests")]
 fn notice(cases: &'static [Case]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
@@ -204,7 +205,7 @@ fn no_law_is_without_a_fault_that_breaks_it() {
     assert!(idle.is_empty(), "nothing shows that these laws notice anything: {idle:?}");
 }
 
-/// The other process of the laws about crashes.
+/// Runs the other process of the laws about crashes.
 #[test]
 fn taker() {
     taker::serve_if_asked(async |place| Remote::open(place));

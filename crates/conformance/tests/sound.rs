@@ -1,4 +1,4 @@
-//! The suite on a model without any fault: what is right must pass, whatever little it promises.
+//! The suite on a model without any fault: a right model must pass, no matter how little it promises.
 
 #[allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "the model is part of the test")]
 mod model;
@@ -26,7 +26,7 @@ mod promising_little {
     suite!(Models::served(weak(), None));
 }
 
-/// The other process of the laws about crashes.
+/// Runs the other process of the laws about crashes.
 #[test]
 fn taker() {
     taker::serve_if_asked(async |place| Remote::open(place));

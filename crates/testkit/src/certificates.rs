@@ -68,12 +68,12 @@ impl Certificates {
         &self.ca
     }
 
-    /// What the server presents.
+    /// Returns the certificate and key that the server presents.
     pub fn server(&self) -> &Identity {
         &self.server
     }
 
-    /// What a client presents, where the server asks for it.
+    /// Returns the certificate and key that a client presents, where the server asks for it.
     pub fn client(&self) -> &Identity {
         &self.client
     }

@@ -31,7 +31,7 @@ impl Directory {
         Ok(Self { path: temp.path().to_path_buf(), temp: Some(temp) })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -68,9 +68,9 @@ impl Drop for Directory {
     }
 }
 
-/// How much of a log is shown.
+/// The number of lines of a log that are shown.
 const TAIL_LINES: usize = 30;
-/// How much of a log is read for that, in bytes; a log of unending lines must not fill the memory.
+/// The bytes of a log that are read for that; a log of unending lines must not fill the memory.
 const TAIL_BYTES: u64 = 64 * 1024;
 
 fn tail(log: &Path) -> std::io::Result<String> {

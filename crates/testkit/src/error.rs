@@ -1,7 +1,7 @@
-//! What the kit says when it cannot do what a test asked for.
+//! The errors of the kit when it cannot do what a test asked for.
 //!
-//! Every text names what failed and what a person can do about it. Tests only tell one kind apart, a program
-//! that is not installed, because that one alone may end a test as skipped.
+//! Every text names what failed and what a person can do about it. Tests only distinguish one kind, a
+//! program that is not installed, because that one alone may end a test as skipped.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Error {
     text: String,
 }
 
-/// What the kit itself must tell apart.
+/// The kinds of errors that the kit itself must distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Missing,
@@ -21,7 +21,7 @@ enum Kind {
 }
 
 impl Error {
-    /// Whether the server's program is not installed, so that a test may end as skipped.
+    /// Returns `true` if the server's program is not installed, so that a test may end as skipped.
     pub fn is_missing(&self) -> bool {
         self.kind == Kind::Missing
     }
@@ -31,12 +31,13 @@ impl Error {
         Self { kind: Kind::Missing, text }
     }
 
-    /// What is not there for another reason, and need not be.
+    /// Returns the error of something that is missing for another reason, and need not exist.
     pub(crate) fn absent(text: impl Into<String>) -> Self {
         Self { kind: Kind::Missing, text: text.into() }
     }
 
-    /// Another program took the port between the choice and the server's start: another port is worth trying.
+    /// Returns the error of a port that another program took between the choice and the server's start:
+    /// another port is worth trying.
     pub(crate) fn port_taken(text: impl Into<String>) -> Self {
         Self { kind: Kind::PortTaken, text: text.into() }
     }

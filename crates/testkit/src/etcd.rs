@@ -73,18 +73,18 @@ impl EtcdCluster {
         Self::builder().start_or_skip().await
     }
 
-    /// How many members there are, running or not.
+    /// Returns how many members there are, running or not.
     pub fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// `etcd://…` or, with TLS, `etcds://…`, with all members.
+    /// Returns `etcd://…` or, with TLS, `etcds://…`, with all members.
     pub fn url(&self) -> String {
         let addrs: Vec<SocketAddr> = self.members.iter().map(|member| member.client.addr()).collect();
         self.url_at(&addrs)
     }
 
-    /// As [`EtcdCluster::url`], by way of other addresses: [`Proxy`](crate::Proxy)s'.
+    /// Returns the URL as [`EtcdCluster::url`] does, by way of other addresses: [`Proxy`](crate::Proxy)s'.
     pub fn url_at(&self, addrs: &[SocketAddr]) -> String {
         let scheme = if self.certificates.is_some() { "etcds" } else { "etcd" };
         let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
@@ -94,7 +94,7 @@ impl EtcdCluster {
     /// Returns the address of a member's port for clients.
     ///
     /// # Panics
-    /// Where there is no such member.
+    /// If there is no such member.
     pub fn addr(&self, member: usize) -> SocketAddr {
         self.members[member].client.addr()
     }
@@ -147,8 +147,8 @@ impl EtcdCluster {
         }
     }
 
-    /// How many requests of a kind, such as `Txn` or `Range`, a member has begun to handle; streams count
-    /// once.
+    /// Returns how many requests of a kind, such as `Txn` or `Range`, a member has begun to handle; streams
+    /// count once.
     pub async fn requests(&self, member: usize, method: &str) -> Result<u64, Error> {
         let name = format!("grpc_server_started_total{{grpc_method=\"{method}\"");
         Ok(self.metric(member, &name).await?.unwrap_or_default() as u64)
@@ -167,7 +167,7 @@ impl EtcdCluster {
     /// calling thread.
     ///
     /// # Errors
-    /// Where it is not installed, or fails: then with what it said.
+    /// If it is not installed, or fails: then with what it said.
     pub fn etcdctl<A: AsRef<str>>(&self, args: &[A]) -> Result<String, Error> {
         let program = require::program("etcdctl", "etcd-client")?;
         let output = self
@@ -183,7 +183,8 @@ impl EtcdCluster {
         Ok(text(&output.stdout))
     }
 
-    /// `etcdctl` at `program`, told where the cluster is, for a test that wants to run it beside itself.
+    /// Returns `etcdctl` at `program`, with the addresses of the cluster, for a test that wants to run it
+    /// beside itself.
     pub fn etcdctl_command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         let scheme = if self.certificates.is_some() { "https" } else { "http" };
@@ -242,7 +243,7 @@ impl EtcdCluster {
 }
 
 impl EtcdBuilder {
-    /// How many members the cluster has.
+    /// Sets how many members the cluster has.
     pub fn members(mut self, members: usize) -> Self {
         self.members = members;
         self
@@ -254,7 +255,7 @@ impl EtcdBuilder {
         self
     }
 
-    /// One more argument for each member: `.arg("--max-txn-ops=16")`.
+    /// Adds one more argument for each member: `.arg("--max-txn-ops=16")`.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
@@ -278,13 +279,14 @@ impl EtcdBuilder {
     /// Starts the members and waits until all of them answer.
     ///
     /// # Errors
-    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in the
-    /// text. A port that another program took meanwhile is no error: the start is tried on others, 5 times.
+    /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a member's log is in
+    /// the text. A port that another program took meanwhile is not an error: the start is tried on others,
+    /// 5 times.
     pub async fn start(self) -> Result<EtcdCluster, Error> {
         on_free_ports(|| self.start_once()).await
     }
 
-    /// As [`EtcdBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`EtcdBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -358,7 +360,7 @@ impl EtcdBuilder {
 
 /// Names another `etcd` for all tests that do not ask for a certain one.
 const PROGRAM: &str = "LEASEHOLD_ETCD";
-/// How long a cluster may take to start, on a machine that is busy with other tests.
+/// The time that a cluster may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(20);
 const HTTP_LIMIT: Duration = Duration::from_secs(2);

@@ -2,8 +2,8 @@
 //! Real lock servers for tests, with faults as methods.
 //!
 //! Each server is the real program of its Debian package, started for one test on a free port of 127.0.0.1
-//! in a temporary directory, and ended with the test, in whatever way the test ends. Nothing here imitates
-//! a server, and nothing here knows leasehold, so the kit also tests other clients.
+//! in a temporary directory, and ended with the test, no matter how the test ends. Nothing here imitates a
+//! server, and nothing here knows leasehold, so the kit also tests other clients.
 //!
 //! # A worked example
 //!

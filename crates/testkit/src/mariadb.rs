@@ -36,8 +36,8 @@ use crate::require;
 /// - Its directory is removed then; after a panic it stays, and the end of its log is printed.
 ///
 /// # Does not promise
-/// That anything survives a loss of power: nothing is forced to the disk of a temporary directory. What was
-/// confirmed survives [`MariaDbServer::kill`].
+/// Survival of a loss of power: nothing is forced to the disk of a temporary directory. What was confirmed
+/// survives [`MariaDbServer::kill`].
 #[derive(Debug)]
 pub struct MariaDbServer {
     // Dropped in this order: the process ends before its port is free for others.
@@ -63,12 +63,13 @@ impl MariaDbServer {
         Self::builder().start_or_skip().await
     }
 
-    /// `mysql://…` with `root` and the database.
+    /// Returns `mysql://…` with `root` and the database.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
 
-    /// As [`MariaDbServer::url`], by way of another address: a [`Proxy`](crate::Proxy)'s.
+    /// Returns the URL as [`MariaDbServer::url`] does, by way of another address: a
+    /// [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         match &self.password {
             Some(password) => format!("mysql://root:{password}@{addr}/{DATABASE}"),
@@ -99,7 +100,7 @@ impl MariaDbServer {
     /// Runs statements in the database and returns their rows, columns separated by tabs.
     ///
     /// # Errors
-    /// What the server says of a statement that fails.
+    /// The server's message about a statement that fails.
     pub async fn sql(&self, statements: &str) -> Result<String, Error> {
         self.ask(&["-D", DATABASE], statements).await
     }
@@ -138,7 +139,7 @@ impl MariaDbServer {
     /// been started by [`MariaDbBuilder::replicated`].
     ///
     /// # Errors
-    /// Where it does not come up or does not follow.
+    /// If it does not come up or does not follow.
     pub async fn replica(&self) -> Result<MariaDbServer, Error> {
         let replica = Self::builder().setting("server-id", "2").setting("read-only", "on").start().await?;
         let port = self.port.number();
@@ -154,7 +155,7 @@ impl MariaDbServer {
     /// Waits until this replica has what `primary` has confirmed.
     ///
     /// # Errors
-    /// Where it has not within 20 seconds.
+    /// If it has not within 20 seconds.
     pub async fn await_replication(&self, primary: &MariaDbServer) -> Result<(), Error> {
         let position = primary.sql("SELECT @@gtid_binlog_pos").await?;
         let wait = format!("SELECT MASTER_GTID_WAIT('{}', {})", position.trim(), START_LIMIT.as_secs());
@@ -210,7 +211,7 @@ struct Programs {
     mariadbd: PathBuf,
     mariadb: PathBuf,
     install: PathBuf,
-    /// Where this is root.
+    /// The user of the server, if the tests run as root.
     user: Option<(u32, u32)>,
 }
 
@@ -273,13 +274,13 @@ impl Programs {
         self.user.map(|_| "--user=mysql".into())
     }
 
-    /// Gives a directory or file to the user that the server runs as.
+    /// Changes the owner of a directory or file to the user that the server runs as.
     fn own(&self, path: &Path) -> Result<(), Error> {
         let Some((uid, gid)) = self.user else { return Ok(()) };
         std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(cannot("give away", path.display()))
     }
 
-    /// Gives away a directory with all that is in it.
+    /// Changes the owner of a directory with all that is in it.
     fn own_all(&self, folder: &Path) -> Result<(), Error> {
         if self.user.is_none() {
             return Ok(());

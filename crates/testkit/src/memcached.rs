@@ -1,7 +1,7 @@
 //! A real memcached server with its faults as methods.
 //!
 //! The kit asks its server by the text protocol, each time over a connection of its own, so that it works
-//! whatever became of earlier ones.
+//! no matter what became of earlier ones.
 
 mod builder;
 
@@ -71,17 +71,18 @@ impl MemcachedServer {
         Some(started)
     }
 
-    /// `memcached://…`, with the login if it has one.
+    /// Returns `memcached://…`, with the login if it has one.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
 
-    /// As [`MemcachedServer::url`], by way of another address: a [`Proxy`](crate::Proxy)'s.
+    /// Returns the URL as [`MemcachedServer::url`] does, by way of another address: a
+    /// [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         format!("memcached://{}{addr}", self.login_part())
     }
 
-    /// `memcacheds://…`, where TLS was asked for.
+    /// Returns `memcacheds://…`, where TLS was asked for.
     pub fn tls_url(&self) -> Option<String> {
         let (port, _) = self.tls.as_ref()?;
         Some(format!("memcacheds://{}{}", self.login_part(), port.addr()))
@@ -158,7 +159,7 @@ impl MemcachedServer {
         Ok(())
     }
 
-    /// One number of `stats`, such as `curr_items` or `evictions`.
+    /// Returns one number of `stats`, such as `curr_items` or `evictions`.
     pub async fn stat(&self, name: &str) -> Result<u64, Error> {
         let answer = self.ask("stats", "END\r\n").await?;
         let mut lines = answer.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
@@ -225,9 +226,9 @@ async fn exchange(stream: &mut TcpStream, words: &str, end: &str) -> Result<Stri
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// How long a command of the kit may take.
+/// The time that a command of the kit may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server may take to start, on a machine that is busy with other tests.
+/// The time that a server may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(10);
 /// Items that are written before the server is asked whether it is still there.

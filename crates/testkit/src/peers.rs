@@ -30,7 +30,7 @@ impl Peer {
     /// Starts it. What it writes to stderr is shown with the test's own output.
     ///
     /// # Errors
-    /// Where no process can be started.
+    /// If no process can be started.
     pub fn start(mut command: Command) -> Result<Peer, Error> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let name = command.get_program().display().to_string();
@@ -52,7 +52,7 @@ impl Peer {
     /// Writes one line to its stdin.
     ///
     /// # Errors
-    /// Where it does not read any more.
+    /// If it does not read any more.
     pub fn tell(&mut self, line: &str) -> Result<(), Error> {
         let stdin = self.stdin.as_mut().ok_or_else(|| Error::failed("the peer's stdin is closed"))?;
         stdin.write_all(format!("{line}\n").as_bytes()).map_err(cannot("tell a peer", line))
@@ -61,7 +61,7 @@ impl Peer {
     /// Returns the next line of its stdout.
     ///
     /// # Errors
-    /// Where none comes within a minute, or none will.
+    /// If none comes within a minute, or none will.
     pub fn answer(&self) -> Result<String, Error> {
         self.answer_within(ANSWER_LIMIT)?
             .ok_or_else(|| Error::failed(format!("no answer of a peer within {ANSWER_LIMIT:?}")))
@@ -70,7 +70,7 @@ impl Peer {
     /// Returns the next line of its stdout, or `None` where it does not come in time.
     ///
     /// # Errors
-    /// Where none will come any more.
+    /// If none will come any more.
     pub fn answer_within(&self, limit: Duration) -> Result<Option<String>, Error> {
         match self.answers.recv_timeout(limit) {
             Ok(line) => Ok(Some(line)),
@@ -79,7 +79,7 @@ impl Peer {
         }
     }
 
-    /// Tells it a line, and waits for the answer.
+    /// Sends it a line, and waits for the answer.
     ///
     /// # Errors
     /// As [`Peer::tell`] and [`Peer::answer`].
@@ -91,7 +91,7 @@ impl Peer {
     /// Stops it (SIGSTOP): its connections stay open, and it does nothing.
     ///
     /// # Errors
-    /// Where it has ended.
+    /// If it has ended.
     pub fn stop(&self) -> Result<(), Error> {
         self.signal(Signal::STOP)
     }
@@ -99,7 +99,7 @@ impl Peer {
     /// Continues it after [`Peer::stop`].
     ///
     /// # Errors
-    /// Where it has ended.
+    /// If it has ended.
     pub fn resume(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)
     }
@@ -107,7 +107,7 @@ impl Peer {
     /// Kills it (SIGKILL), and waits until it is gone: what it held stays behind as a crash leaves it.
     ///
     /// # Errors
-    /// Where that cannot be done.
+    /// If that cannot be done.
     pub fn kill(mut self) -> Result<(), Error> {
         self.child.kill().and_then(|()| self.child.wait()).map(drop).map_err(cannot("kill", "a peer"))
     }
@@ -185,7 +185,7 @@ pub fn rust(manifest: &Path, program: &str) -> Result<Command, Error> {
     Ok(Command::new(target.join("debug").join(program)))
 }
 
-/// Returns a Java that has these jars of Debian's, and is told the source of its program next.
+/// Returns a Java that has these jars of Debian's, and gets the source of its program next.
 ///
 /// # Errors
 /// [`Error::is_missing`] where the jars, or a Java that compiles, are not there.
@@ -233,7 +233,7 @@ pub(crate) fn folder(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) 
     }
 }
 
-/// Where packages are kept.
+/// Returns the folder where packages are kept.
 fn folders() -> Result<PathBuf, Error> {
     let program = std::env::current_exe().map_err(cannot("find", "the test's own program"))?;
     Ok(program.parent().unwrap_or(Path::new("/")).join("peers"))

@@ -18,7 +18,7 @@ use crate::error::{Error, cannot};
 ///
 /// # Promises
 /// Test processes that use this kit never share a port: each port has a lock file in the temporary
-/// directory, freed by the system when its process ends in whatever way.
+/// directory, freed by the system when its process ends in any way.
 ///
 /// # Does not promise
 /// A program that does not use the kit may still take the port. A server that finds it taken is started
@@ -98,8 +98,9 @@ fn is_free(number: u16) -> bool {
     TcpSocket::new_v4().and_then(bind).is_ok()
 }
 
-/// One directory a user, because a file of another user could not be opened for locking. The files stay:
-/// removing one would let two processes lock two files of the same name.
+/// Returns the directory of lock files: one directory a user, because a file of another user could not be
+/// opened for locking. The files stay: removing one would let two processes lock two files of the same
+/// name.
 fn lock_directory() -> Result<PathBuf, Error> {
     let name = format!("leasehold-ports-{}", rustix::process::getuid().as_raw());
     let path = std::env::temp_dir().join(name);

@@ -61,13 +61,13 @@ impl PostgresServer {
         Self::builder().start_or_skip().await
     }
 
-    /// `postgres://…` with the superuser and its database.
+    /// Returns `postgres://…` with the superuser and its database.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
 
-    /// As [`PostgresServer::url`], by way of another address: a [`Proxy`](crate::Proxy)'s or a
-    /// [`PgBouncer`]'s.
+    /// Returns the URL as [`PostgresServer::url`] does, by way of another address: a
+    /// [`Proxy`](crate::Proxy)'s or a [`PgBouncer`]'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         match &self.password {
             Some(password) => format!("postgres://postgres:{password}@{addr}/postgres"),
@@ -90,7 +90,7 @@ impl PostgresServer {
         self.process.directory().path()
     }
 
-    /// `postgres://…` with the superuser and its database, by the unix socket.
+    /// Returns `postgres://…` with the superuser and its database, by the unix socket.
     pub fn url_of_socket(&self) -> String {
         let folder = self.socket_folder().display();
         format!("postgres://postgres@/postgres?host={folder}&port={}", self.port.number())
@@ -104,7 +104,7 @@ impl PostgresServer {
     /// Runs statements through `psql` and returns their rows, columns separated by `|`.
     ///
     /// # Errors
-    /// What `psql` says of a statement that fails.
+    /// The message of `psql` about a statement that fails.
     pub async fn sql(&self, statements: &str) -> Result<String, Error> {
         let port = self.port.number().to_string();
         let mut psql = Command::new(&self.programs.psql);
@@ -150,7 +150,7 @@ impl PostgresServer {
     /// Starts a standby that follows this server, on a port of its own.
     ///
     /// # Errors
-    /// Where no copy can be made or it does not come up.
+    /// If no copy can be made or it does not come up.
     pub async fn standby(&self) -> Result<PostgresServer, Error> {
         let directory = Directory::create("standby")?;
         self.programs.own(directory.path())?;
@@ -187,7 +187,7 @@ impl PostgresServer {
     /// Waits until every standby has what this server has confirmed.
     ///
     /// # Errors
-    /// Where one has not within 20 seconds.
+    /// If one has not within 20 seconds.
     pub async fn await_standbys(&self, count: usize) -> Result<(), Error> {
         let question = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
         let deadline = Instant::now() + START_LIMIT;
@@ -209,15 +209,15 @@ impl PostgresServer {
         self.process.directory().path().join(DATA)
     }
 
-    /// The server's processes are in sessions of their own, where a signal to its group does not
-    /// reach them.
+    /// Signals the server's processes, which are in sessions of their own, where a signal to its group does
+    /// not reach them.
     fn signal_children(&self, signal: rustix::process::Signal) -> Result<(), Error> {
         let Some(parent) = self.process.pid() else { return Ok(()) };
         let path = format!("/proc/{parent}/task/{parent}/children");
         let children = std::fs::read_to_string(&path).map_err(cannot("read", &path))?;
         for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
             if let Some(child) = rustix::process::Pid::from_raw(child) {
-                // One that has just ended is no fault.
+                // One that has just ended is not a fault.
                 let _ = rustix::process::kill_process(child, signal);
             }
         }
@@ -255,7 +255,7 @@ impl PostgresServer {
 struct Programs {
     folder: PathBuf,
     psql: PathBuf,
-    /// What runs a program as another user, where this one is root.
+    /// The program that runs another one as another user, if the tests run as root.
     runner: Option<(PathBuf, u32, u32)>,
     /// In which its messages are.
     language: Option<String>,
@@ -289,7 +289,7 @@ impl Programs {
         (PathBuf::from(words.remove(0)), words)
     }
 
-    /// Gives a directory to the user that the server runs as.
+    /// Changes the owner of a directory to the user that the server runs as.
     fn own(&self, path: &Path) -> Result<(), Error> {
         let Some((_, uid, gid)) = self.runner else { return Ok(()) };
         std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(cannot("give away", path.display()))
@@ -320,7 +320,7 @@ impl Programs {
     }
 }
 
-/// How root becomes the user of the Debian package; nothing for anybody else.
+/// Returns how root becomes the user of the Debian package; nothing for anybody else.
 fn runner() -> Result<Option<(PathBuf, u32, u32)>, Error> {
     use std::os::unix::fs::MetadataExt;
     if !rustix::process::geteuid().is_root() {

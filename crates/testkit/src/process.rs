@@ -1,6 +1,6 @@
 //! One server program as a child process that can be stopped, killed and started again.
 //!
-//! Ground rules: a child is always ended before its test is, in whatever way the test ends. Drop kills it;
+//! Ground rules: a child is always ended before its test is, no matter how the test ends. Drop kills it;
 //! and if the test's own process is killed, its guardian does: a shell that waits at the end of a pipe
 //! which only the test's process keeps open. (The kernel's parent-death signal would end a server with the
 //! *thread* that started it, and needs unsafe code.) A child is a process group of its own, so that Ctrl-C
@@ -71,7 +71,7 @@ impl Process {
         Ok(())
     }
 
-    /// Where it runs, and where its log is.
+    /// Returns the directory in which it runs, with its log.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -81,14 +81,14 @@ impl Process {
         self.running().as_ref().map(|running| running.child.id())
     }
 
-    /// How it ended, if it did so by itself since it was started. Told once.
+    /// Returns how it ended, if it did so by itself since it was started. Told once.
     pub fn exited(&self) -> Option<ExitStatus> {
         let mut running = self.running();
         let ended = running.take_if(|running| running.has_exited())?;
         ended.end().ok()
     }
 
-    /// Stops it (SIGSTOP): connections stay open, nothing answers any more. Its helper processes go on.
+    /// Stops it (SIGSTOP): connections stay open, nothing answers any more. Its helper processes continue.
     ///
     /// # Errors
     /// When it has not stopped within 10 seconds, or does not run.
@@ -160,7 +160,7 @@ pub(crate) async fn output(name: &'static str, command: Command) -> Result<Strin
     ended.map_err(cannot("wait for", name))?
 }
 
-/// As [`output`], in this thread.
+/// Runs a command as [`output`] does, in this thread.
 pub(crate) fn output_here(name: &str, mut command: Command) -> Result<String, Error> {
     let ended = command.output().map_err(cannot("start", name))?;
     if !ended.status.success() {
@@ -170,7 +170,7 @@ pub(crate) fn output_here(name: &str, mut command: Command) -> Result<String, Er
     Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
-/// How long [`Process::stop`] and [`Process::terminate`] wait.
+/// The time for which [`Process::stop`] and [`Process::terminate`] wait.
 const CHANGE_LIMIT: Duration = Duration::from_secs(10);
 const CHANGE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -235,8 +235,8 @@ impl Running {
         Ok(rustix::process::kill_process(self.pid(), signal)?)
     }
 
-    /// Whether the state has changed so, without taking the change, so that the number stays reserved until
-    /// [`Running::end`].
+    /// Returns `true` if the state has changed so, without taking the change, so that the number stays
+    /// reserved until [`Running::end`].
     fn has_changed(&self, changes: WaitIdOptions) -> bool {
         let options = changes | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         matches!(rustix::process::waitid(WaitId::Pid(self.pid()), options), Ok(Some(_)))

@@ -50,9 +50,9 @@ pub struct Proxy {
 /// A direction through the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// What the client sends.
+    /// The bytes that the client sends.
     ToServer,
-    /// What the server sends.
+    /// The bytes that the server sends.
     ToClient,
     /// Both.
     Both,
@@ -80,7 +80,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where clients connect.
+    /// Returns the address where clients connect.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
@@ -121,13 +121,14 @@ impl Proxy {
     /// Loses every reply: a request reaches the server, and when the server answers, the answer is dropped
     /// and the connection closed. What was asked has happened then, and its client cannot know.
     ///
-    /// A reply is what the server sends first after the client has sent something; the proxy cannot tell a
-    /// pushed message that comes in between from it. Messages to a client that asked nothing since pass.
+    /// A reply is what the server sends first after the client has sent something; the proxy cannot
+    /// distinguish it from a pushed message that comes in between. Messages to a client that asked nothing
+    /// since pass.
     pub fn drop_replies(&self) {
         self.shared.faults.send_modify(|faults| faults.replies = Replies::Lost);
     }
 
-    /// Loses one reply, as [`Proxy::drop_replies`] does: that of the `n`-th request from now on, of whichever
+    /// Loses one reply, as [`Proxy::drop_replies`] does: that of the `n`-th request from now on, of any
     /// connection. `1` is the next one. Requests sent in one write count as one.
     ///
     /// # Panics
@@ -147,17 +148,17 @@ impl Proxy {
         self.order(Listening::On)
     }
 
-    /// How many connections are open now.
+    /// Returns how many connections are open now.
     pub fn connections(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
 
-    /// How many connections were accepted since the start.
+    /// Returns how many connections were accepted since the start.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many bytes were delivered that way since the start.
+    /// Returns how many bytes were delivered that way since the start.
     pub fn bytes(&self, way: Way) -> u64 {
         let of = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         match way {
@@ -167,7 +168,8 @@ impl Proxy {
         }
     }
 
-    /// How many replies were lost since the start, so that a test can see that its fault took place.
+    /// Returns how many replies were lost since the start, so that a test can see that its fault took
+    /// place.
     pub fn lost_replies(&self) -> u64 {
         self.shared.lost_replies.load(Ordering::SeqCst)
     }
@@ -196,9 +198,9 @@ impl Drop for Proxy {
     }
 }
 
-/// How many connections are carried at once.
+/// The number of connections that are carried at once.
 const MAX_CONNECTIONS: usize = 1024;
-/// How long the proxy's thread may take to carry out an order.
+/// The time that the proxy's thread may take to carry out an order.
 const ORDER_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
@@ -213,7 +215,7 @@ struct Order {
     done: std::sync::mpsc::SyncSender<std::io::Result<()>>,
 }
 
-/// What is broken now. The default is nothing.
+/// The faults that are present now. The default is nothing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Faults {
     to_server: Flow,
@@ -240,7 +242,7 @@ impl Default for Replies {
     }
 }
 
-/// What the handle and all connections share.
+/// The state that the handle and all connections share.
 #[derive(Debug)]
 struct Shared {
     upstream: Mutex<SocketAddr>,
@@ -310,12 +312,12 @@ async fn serve(addr: SocketAddr, shared: Arc<Shared>, mut orders: mpsc::Unbounde
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }
-    // Nobody is left to tell of an error, and the socket is closed right after.
+    // Nobody is left to report an error to, and the socket is closed right after.
     let _ = listener.map(close);
 }
 
 /// Ends the listening itself, not only this handle of it: another thread that starts a process just now has
-/// copied the handle into it, and the copy would go on accepting until that process begins its program.
+/// copied the handle into it, and the copy would continue to accept until that process begins its program.
 fn close(listener: TcpListener) -> std::io::Result<()> {
     Ok(rustix::net::shutdown(&listener, rustix::net::Shutdown::Both)?)
 }

@@ -1,8 +1,8 @@
 //! A real Redis (or Valkey) server with its faults as methods.
 //!
 //! The kit talks to its server over a unix socket as a user of its own, never over the port, so that it
-//! works whatever a test does to the network, to passwords and to users, and so that its own traffic can be
-//! left out of what a test counts.
+//! works no matter what a test does to the network, to passwords and to users, and so that its own traffic
+//! can be left out of what a test counts.
 
 mod builder;
 mod cluster;
@@ -56,7 +56,7 @@ pub struct RedisServer {
     admin: Admin,
 }
 
-/// What becomes of the data in a restart.
+/// The fate of the data in a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     /// They survive, as in an orderly restart.
@@ -85,27 +85,29 @@ impl RedisServer {
         Self::builder().start_or_skip().await
     }
 
-    /// `redis://…`, with the default user's password if it has one.
+    /// Returns `redis://…`, with the default user's password if it has one.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
 
-    /// As [`RedisServer::url`], by way of another address: a [`Proxy`](crate::Proxy)'s.
+    /// Returns the URL as [`RedisServer::url`] does, by way of another address: a
+    /// [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         format!("redis://{}{addr}", self.password_part())
     }
 
-    /// `rediss://…`, where TLS was asked for.
+    /// Returns `rediss://…`, where TLS was asked for.
     pub fn tls_url(&self) -> Option<String> {
         Some(self.tls_url_at(self.tls_addr()?))
     }
 
-    /// As [`RedisServer::tls_url`], by way of another address, for which the certificate is good as well.
+    /// Returns the URL as [`RedisServer::tls_url`] does, by way of another address, for which the
+    /// certificate is good as well.
     pub fn tls_url_at(&self, addr: SocketAddr) -> String {
         format!("rediss://{}{addr}", self.password_part())
     }
 
-    /// `redis+unix:///path`, with the default user's password as `pass` if it has one.
+    /// Returns `redis+unix:///path`, with the default user's password as `pass` if it has one.
     pub fn unix_url(&self) -> String {
         let pass = self.password.as_deref().map(|password| format!("?pass={}", percent_encode(password)));
         format!("redis+unix://{}{}", self.socket_path().display(), pass.unwrap_or_default())
@@ -234,7 +236,7 @@ impl RedisServer {
         Ok(lines.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned()))
     }
 
-    /// What clients have done since the server started, without the kit's own part. See [`Counts`].
+    /// Returns what clients have done since the server started, without the kit's own part. See [`Counts`].
     pub async fn counts(&self) -> Result<Counts, Error> {
         let info = self.info().await?;
         let mut tally = self.admin.tally().clone();
@@ -281,9 +283,9 @@ impl RedisServer {
     }
 }
 
-/// How long a command of the kit may take.
+/// The time that a command of the kit may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
-/// How long a server may take to start, on a machine that is busy with other tests.
+/// The time that a server may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(5);
 /// Names inside the server's directory.

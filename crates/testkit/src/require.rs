@@ -28,7 +28,7 @@ pub fn skip(server: &str, reason: &str) {
     }
     let line = format!("LEASEHOLD-SKIPPED {test} {}\n", reason.replace('\n', " "));
     // The handle itself is written to, because the printing macros are captured in passing tests. A closed
-    // stderr is no reason to fail: the log file is what is counted.
+    // stderr is not a reason to fail: the log file is what is counted.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(log) = std::env::var_os("LEASEHOLD_SKIP_LOG").map(PathBuf::from) {
         // One write in append mode, so that lines of parallel tests do not mix.

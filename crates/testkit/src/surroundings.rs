@@ -1,7 +1,8 @@
 //! A test in surroundings of its own: a mount namespace, fewer rights, lower limits.
 //!
-//! The test's program starts itself again, inside a wrapper such as `unshare --mount`, with this one test.
-//! Where this machine does not allow the surroundings, the test is skipped, and says so.
+//! A test in surroundings of its own: its program starts itself again, inside a wrapper such as `unshare
+//! --mount`, with this one test. Where this machine does not allow the surroundings, the test is skipped,
+//! and says so.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +19,7 @@ use crate::require::skip;
 /// directory, which is also where servers of the test have theirs.
 ///
 /// # Panics
-/// Where the test failed in its surroundings.
+/// If the test failed in its surroundings.
 pub fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(DIRECTORY) {
         return Some(dir.into());
@@ -44,7 +45,7 @@ pub fn private_mounts() -> Vec<String> {
 /// Writes a file until the disk has no room.
 ///
 /// # Panics
-/// Where the file cannot be made.
+/// If the file cannot be made.
 pub fn fill(path: &Path) {
     let mut file = match File::create(path) {
         Ok(file) => file,
@@ -90,5 +91,5 @@ fn run(test: &str, wrapper: &[String], script: &str) -> Result<(), Outcome> {
     }
 }
 
-/// The variable that tells a program that it runs inside, and where.
+/// The variable that names the directory to a program that runs inside.
 pub const DIRECTORY: &str = "LEASEHOLD_TEST_DIRECTORY";

@@ -57,14 +57,14 @@ impl ZooKeeperEnsemble {
     ///
     /// # Errors
     /// [`Error::is_missing`] when Java or ZooKeeper are not installed. Otherwise the end of a server's log
-    /// is in the text. A port that another program took meanwhile is no error: the start is tried on
+    /// is in the text. A port that another program took meanwhile is not an error: the start is tried on
     /// others, 5 times.
     pub async fn start(servers: usize) -> Result<Self, Error> {
         Self::start_as(servers, Speech::Plain, "").await
     }
 
-    /// As [`ZooKeeperEnsemble::start`]; besides, clients may speak TLS on ports of their own, where they
-    /// have to prove who they are, with certificates made for this ensemble.
+    /// Starts as [`ZooKeeperEnsemble::start`] does; besides, clients may speak TLS on ports of their own,
+    /// where they have to prove their identity, with certificates made for this ensemble.
     ///
     /// # Errors
     /// As [`ZooKeeperEnsemble::start`].
@@ -72,8 +72,8 @@ impl ZooKeeperEnsemble {
         Self::start_as(servers, Speech::Tls, "").await
     }
 
-    /// As [`ZooKeeperEnsemble::start_or_skip`], with settings of the test's own: lines as in a server's
-    /// file, which go before the kit's. `srvr` has to stay in `4lw.commands.whitelist`.
+    /// Starts as [`ZooKeeperEnsemble::start_or_skip`] does, with settings of the test's own: lines as in a
+    /// server's file, which go before the kit's. `srvr` has to stay in `4lw.commands.whitelist`.
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -85,7 +85,7 @@ impl ZooKeeperEnsemble {
         on_free_ports(|| Self::start_once(servers, speech, settings)).await
     }
 
-    /// As [`ZooKeeperEnsemble::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`ZooKeeperEnsemble::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -93,7 +93,7 @@ impl ZooKeeperEnsemble {
         require::or_skip("zookeeper", Self::start(servers).await)
     }
 
-    /// As [`ZooKeeperEnsemble::start_tls`], or ends the test as skipped; see [`require`].
+    /// Starts as [`ZooKeeperEnsemble::start_tls`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -141,38 +141,38 @@ impl ZooKeeperEnsemble {
         Ok(ensemble)
     }
 
-    /// `zk://…` with all servers.
+    /// Returns `zk://…` with all servers.
     pub fn url(&self) -> String {
         let servers: Vec<String> =
             self.nodes.iter().map(|node| node.ports.client.addr().to_string()).collect();
         format!("zk://{}", servers.join(","))
     }
 
-    /// `zk://…` with one address: a server's, or a [`Proxy`](crate::Proxy)'s.
+    /// Returns `zk://…` with one address: a server's, or a [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         format!("zk://{addr}")
     }
 
-    /// Where a server's clients connect by TLS.
+    /// Returns the address where a server's clients connect by TLS.
     ///
     /// # Panics
-    /// Where there is no such server, or none that speaks TLS.
+    /// If there is no such server, or none that speaks TLS.
     pub fn secure_addr(&self, server: usize) -> SocketAddr {
         assert!(self.tls.is_some(), "this ensemble was started without TLS");
         self.nodes[server].ports.secure.addr()
     }
 
-    /// What clients trust, and show.
+    /// Returns the certificates that clients trust, and show.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.tls.as_ref().map(|(certificates, _)| certificates)
     }
 
-    /// How many servers there are.
+    /// Returns how many servers there are.
     pub fn servers(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Where a server's clients connect.
+    /// Returns the address where a server's clients connect.
     ///
     /// # Panics
     /// As all methods that take a server's number, where there is none of this number.
@@ -201,7 +201,7 @@ impl ZooKeeperEnsemble {
         self.ready(server).await
     }
 
-    /// Where a server keeps its transactions and snapshots.
+    /// Returns the directory where a server keeps its transactions and snapshots.
     pub fn data(&self, server: usize) -> PathBuf {
         self.nodes[server].process.directory().path().join(DATA)
     }
@@ -233,7 +233,7 @@ impl ZooKeeperEnsemble {
         }
     }
 
-    /// One number of a server's `mntr` answer, such as `zk_watch_count`.
+    /// Returns one number of a server's `mntr` answer, such as `zk_watch_count`.
     pub async fn metric(&self, server: usize, name: &str) -> Result<f64, Error> {
         let answer = self.ask(server, "mntr").await?;
         let mut lines = answer.lines().filter_map(|line| line.split_once('\t'));
@@ -295,7 +295,7 @@ fn config(number: usize, ports: &[NodePorts]) -> String {
     config
 }
 
-/// How an ensemble speaks to its clients.
+/// The way in which an ensemble speaks to its clients.
 #[derive(Clone, Copy)]
 enum Speech {
     Plain,
@@ -324,7 +324,8 @@ fn secure_config(certificates: &Certificates, keys: &Path, port: u16) -> String 
     )
 }
 
-/// Few threads, a small heap and only the jars that are needed: a server starts in half a second.
+/// Returns arguments for few threads, a small heap and only the jars that are needed: a server starts in
+/// half a second.
 fn java_args() -> Vec<String> {
     let jars: Vec<String> = [JAR].iter().chain(MORE_JARS).map(|jar| format!("{JARS}/{jar}")).collect();
     let mut args: Vec<String> = [
@@ -347,7 +348,7 @@ fn java_args() -> Vec<String> {
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 const JARS: &str = "/usr/share/java";
 const JAR: &str = "zookeeper.jar";
-/// What ZooKeeper of Debian needs beside its own jar, logging on stderr included.
+/// The jars that ZooKeeper of Debian needs beside its own, logging on stderr included.
 const MORE_JARS: &[&str] = &[
     "zookeeper-jute.jar",
     "slf4j-api.jar",

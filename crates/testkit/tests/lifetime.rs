@@ -1,4 +1,4 @@
-//! What is left of a server when its test ends badly, and what a skipped test leaves to be counted.
+//! Remains of a server when its test ends badly, and what a skipped test leaves to be counted.
 //!
 //! The bad ends happen in a process of their own: this test binary, started again to play one role.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are test code too")]
@@ -36,8 +36,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Whether any process, zombies aside, works in `directory` or below. Redis replaces its command line, but
-/// not this.
+/// Returns `true` if any process, zombies aside, works in `directory` or below. Redis replaces its command
+/// line, but not this.
 fn works_in(directory: &Path) -> bool {
     let here = |process: PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(directory));
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| here(entry.path()))

@@ -34,7 +34,7 @@ async fn proxy_and_client() -> (Proxy, TcpStream) {
     (proxy, client)
 }
 
-/// What came within the time: bytes, the end of the connection, or nothing.
+/// The input within the time: bytes, the end of the connection, or nothing.
 #[derive(Debug, PartialEq)]
 enum Got {
     Text(String),

@@ -1,4 +1,4 @@
-//! Adoption: another client goes on with a granted claim, where the backend says that one may.
+//! Adoption: another client adopts a granted claim, where the backend says that it may.
 
 use std::time::Duration;
 

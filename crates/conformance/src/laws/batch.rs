@@ -1,4 +1,4 @@
-//! Batches answer in order, whatever becomes of each claim in them.
+//! Batches answer in order, no matter what becomes of each claim in them.
 
 use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
 
@@ -7,7 +7,7 @@ use crate::client::{HANG, within};
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-/// What a claim of a mixed batch is, by its place in the batch.
+/// The state of a claim of a mixed batch, by its place in the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Held,
@@ -60,7 +60,7 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
     Ok(())
 }
 
-/// Tasks of one client take and give back at the same time, a lock for each, and somebody else has some of
+/// Tasks of one client take and release at the same time, a lock for each, and another client has some of
 /// the locks in between.
 pub(crate) async fn what_tasks_want_at_once_is_told_apart(trial: &Trial) -> Checked {
     let (ours, theirs) = (trial.client(0), trial.client(1));

@@ -1,6 +1,6 @@
 //! Crashes: what becomes of the others when a process is killed or stopped.
 //!
-//! What waits in this process is a client like any other; only the process that dies is a taker.
+//! A waiter in this process is a client like any other; only the process that dies is a taker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +125,7 @@ pub(crate) async fn a_release_wakes_another_process(trial: &Trial) -> Checked {
         trial.client(0).free(&ours).await?;
         ensure!(taker.taken(HANG).await?.is_some(), "another process was not granted what was released");
         let delay = trial.clock.now().since(released_at);
-        // How long it was told to pause is known in the other process only.
+        // Only the other process knows how long it was asked to pause.
         if !trial.polls() && delay > trial.promise(Duration::ZERO) {
             return Err(Stop::late(format!("another process was woken {delay:?} after the release")));
         }
@@ -241,8 +241,8 @@ pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Ch
     trial.client(0).nobody(&resource, "after those that were killed were passed over").await
 }
 
-/// The turn of one that wants more than there is has not come when it dies. Whoever wants less gets
-/// it all the same.
+/// The turn of one that wants more than there is has not come when it dies. A claim that wants less gets it
+/// all the same.
 pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     trial.needs_share(Share::READER)?;
@@ -357,7 +357,7 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     trial.client(0).free(&claim).await
 }
 
-/// Returns the answer to a renewal, asked again while it is not known: a connection that broke while its
+/// Returns the answer to a renewal, repeated while it is not known: a connection that broke while its
 /// process was stopped is found broken by the first that uses it.
 async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Checked<String> {
     let until = trial.clock.now().after(AT_ONCE);
@@ -370,7 +370,7 @@ async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Che
     }
 }
 
-/// Nobody is left once all that the dead had asked for has ended by its own time.
+/// Checks that nobody is left once all that the dead had asked for has ended by its own time.
 async fn nobody_at_last(trial: &Trial, resource: &Resource, why: &str) -> Checked {
     let patience = patience_for(&trial.clock, silence(trial).max(trial.ttl()) + CALL_GRACE * 2);
     while !patience.is_ended() {
@@ -383,11 +383,11 @@ async fn nobody_at_last(trial: &Trial, resource: &Resource, why: &str) -> Checke
     trial.client(3).nobody(resource, why).await
 }
 
-/// How long a place may stand in the way after its process died.
+/// Returns for how long a place may be in the way after its process died.
 fn silence(trial: &Trial) -> Duration {
     let place = trial.profile().place_ttl;
     if place.is_zero() {
-        // There is no place, but its lease may go late all the same.
+        // No place exists, but its lease may go late all the same.
         return trial.profile().overrun;
     }
     place.max(CALL_GRACE).max(trial.ttl()) + trial.profile().overrun

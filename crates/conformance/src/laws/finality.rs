@@ -39,7 +39,8 @@ pub(crate) async fn an_expired_claim_is_not_renewed(trial: &Trial) -> Checked {
     trial.client(1).free(&next).await
 }
 
-/// What the renewal says about a claim that only waits is the backend's affair; it must not make it a holder.
+/// The answer to the renewal of a claim that only waits is the backend's affair; it must not make it a
+/// holder.
 pub(crate) async fn a_waiting_claim_is_not_made_a_holder(trial: &Trial) -> Checked {
     let resource = trial.resource("waiting")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
@@ -98,7 +99,7 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked
     client.free(&long).await
 }
 
-/// A claim of somebody else must not be granted before `valid_until`.
+/// Checks that a claim of another client is not granted before `valid_until`.
 async fn not_before(trial: &Trial, other: &Claim, valid_until: Moment) -> Checked {
     match trial.client(1).try_take(other).await? {
         None => Ok(()),
@@ -106,7 +107,7 @@ async fn not_before(trial: &Trial, other: &Claim, valid_until: Moment) -> Checke
     }
 }
 
-/// Broken if the lease should still run; if this task was delayed past it, nothing is proven.
+/// Returns a breach if the lease should still run; if this task was delayed past it, nothing is proven.
 fn too_early(trial: &Trial, valid_until: Moment, what: &str) -> Stop {
     let (now, limit) = (trial.clock.now(), valid_until.before(trial.profile().granularity));
     if now < limit {

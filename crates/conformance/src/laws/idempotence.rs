@@ -67,7 +67,7 @@ pub(crate) async fn a_second_renewal_answers_the_same(trial: &Trial) -> Checked 
     client.free(&claim).await
 }
 
-/// However often the loop of a waiting claim asks, it stands in line once.
+/// However often the loop of a waiting claim asks, it is queued once.
 pub(crate) async fn a_waiting_claim_keeps_one_place(trial: &Trial) -> Checked {
     let resource = trial.resource("place")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
@@ -97,8 +97,7 @@ pub(crate) async fn a_waiting_claim_keeps_one_place(trial: &Trial) -> Checked {
     trial.client(0).nobody(&resource, "after all releases").await
 }
 
-/// A claim whose first answer was lost asks again while it already stands in line, and stands no
-/// worse for it.
+/// A claim whose first answer was lost repeats its request while it is already queued, and keeps its place.
 pub(crate) async fn a_repeated_wait_keeps_its_place(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     trial.needs_polling()?;

@@ -175,7 +175,7 @@ async fn ahead(trial: &Trial, resource: &Resource, right: u32) -> Checked {
     Ok(())
 }
 
-/// The fence of `grant` is there exactly if the profile has fences, and above all before.
+/// Checks that `grant` has a fence exactly if the profile has fences, and that it is above all before.
 fn rises(trial: &Trial, grant: &Grant, last: &mut Option<Fence>) -> Checked {
     let promised = trial.profile().fencing > Grade::None;
     ensure!(

@@ -107,7 +107,8 @@ pub(crate) async fn one_of_several_holders_leaves_alone(trial: &Trial) -> Checke
     Ok(())
 }
 
-/// The claim holds as it did, and nobody else does. It is asked from the connection that holds it.
+/// Checks that the claim holds as it did, and nobody else does. It is asked from the connection that holds
+/// it.
 async fn untouched(trial: &Trial, claim: &Claim, grant: &Grant) -> Checked {
     let seen = trial.client(1).look(&claim.resource).await?;
     let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();

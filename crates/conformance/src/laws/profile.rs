@@ -124,7 +124,7 @@ pub(crate) async fn a_poller_answers_at_once_and_says_when(trial: &Trial) -> Che
     trial.client(0).free(&holder).await
 }
 
-/// Who says that it waits must not make its callers ask again and again.
+/// A backend that says that it waits must not make its callers ask again and again.
 pub(crate) async fn a_waiter_is_not_a_poller(trial: &Trial) -> Checked {
     if trial.profile().waiting == Waiting::Polls {
         return Err(Stop::OptedOut("it polls".to_owned()));
@@ -192,7 +192,7 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     }
 }
 
-/// A wait without end for what is free ends at once, whatever way of waiting the profile names.
+/// A wait without end for a free lock ends at once, no matter which way of waiting the profile names.
 pub(crate) async fn what_is_free_is_granted_at_once(trial: &Trial) -> Checked {
     let forever = Patience::unlimited(trial.clock.clone());
     for n in 0..4 {

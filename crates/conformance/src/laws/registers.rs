@@ -168,7 +168,7 @@ pub(crate) async fn a_lock_and_a_register_of_one_name_are_strangers(trial: &Tria
     other.free(&next).await
 }
 
-/// What a register may always hold.
+/// The length that a register may always hold.
 const LEAST: usize = 4096;
 const REWRITES: usize = 12;
 /// Enough for a write that others get in the way of.

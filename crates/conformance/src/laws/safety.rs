@@ -111,8 +111,8 @@ pub(crate) async fn a_capacity_fills_up_exactly(trial: &Trial) -> Checked {
     Ok(())
 }
 
-/// Many takers on one resource for a while, watched by a referee. Answers how many grants there were, and
-/// how many claims were inside together.
+/// Runs many takers on one resource for a while, watched by a referee. Answers how many grants there were,
+/// and how many claims were inside together.
 async fn storm(trial: &Trial, shares: &[Share]) -> Checked<(usize, usize)> {
     let resource = trial.resource(&format!("storm/{shares:?}"))?;
     let referee = Arc::new(Referee::default());
@@ -143,7 +143,7 @@ async fn storm(trial: &Trial, shares: &[Share]) -> Checked<(usize, usize)> {
     Ok((grants, most))
 }
 
-/// One taker takes, stays inside for a random time and leaves.
+/// Lets one taker take, stay inside for a random time and leave.
 async fn round(
     client: &Client,
     claim: &leasehold_core::Claim,
@@ -164,5 +164,5 @@ async fn round(
 
 const TAKERS: usize = 32;
 const STORM: Duration = Duration::from_millis(1200);
-/// Less is no lock service but a standstill.
+/// The fewest grants: with less it is not a lock service but a standstill.
 const FEWEST: usize = 5;

@@ -1,4 +1,4 @@
-//! What an onlooker sees: holders, line, notes, changes, listings, and names that never collide.
+//! The view of an onlooker: holders, line, notes, changes, listings, and names that never collide.
 
 use std::time::Duration;
 
@@ -67,8 +67,7 @@ pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
         let (watched, seen) = (resource.clone(), version.clone());
         let task = tokio::spawn(async move {
             let mut snapshot = watch(&onlooker, &watched, &seen, ONLOOKER * 3).await?;
-            // A claim may be seen to stand in line for a moment before it holds, which is a change of its
-            // own.
+            // A claim may be seen in the line for a moment before it holds, which is a change of its own.
             for _ in 0..STEPS {
                 if snapshot.waiting.is_empty() {
                     break;

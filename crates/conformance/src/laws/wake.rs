@@ -148,7 +148,7 @@ pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) 
     trial.client(2).free(&claim).await
 }
 
-/// The word of a release reaches a waiter that leaves at the same instant: it must not end there.
+/// The notification of a release reaches a waiter that leaves at the same instant: it must not end there.
 pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> Checked {
     let resource = trial.resource("passed")?;
     let mut chance = Chance::new()?;
@@ -169,7 +169,7 @@ pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> 
     Ok(())
 }
 
-/// A holder that is never heard of again blocks nobody beyond its ttl.
+/// A silent holder blocks nobody beyond its ttl.
 pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked {
     trial.needs_lease()?;
     for share in trial.alone()? {

@@ -1,4 +1,4 @@
-//! The suite's end of a taker: a child process that is told what to do, stopped and killed.
+//! The suite's end of a taker: a child process that takes orders, and is stopped and killed.
 //!
 //! Signals go only to the child that this value started, by its id, and only while it has not been waited
 //! for.
@@ -76,7 +76,7 @@ impl Taker {
         }
     }
 
-    /// Lets the claim stand in line for as long as the process lives.
+    /// Lets the claim be queued for as long as the process lives.
     pub(crate) async fn stand(&mut self, claim: &Claim) -> Checked {
         self.tell(&Order::Stand(claim.clone())).await?;
         let answer = self.answer(AT_ONCE).await?;
@@ -86,13 +86,13 @@ impl Taker {
         Err(Stop::broken(format!("a taker answered {answer:?} to an order to stand in line")))
     }
 
-    /// What the renewal of the claim answered.
+    /// Returns the answer to the renewal of the claim.
     pub(crate) async fn renew(&mut self, claim: &Claim) -> Checked<String> {
         self.tell(&Order::Renew(claim.clone())).await?;
         self.answer(HANG).await
     }
 
-    /// What the release of the claim answered.
+    /// Returns the answer to the release of the claim.
     pub(crate) async fn release(&mut self, claim: &Claim) -> Checked<String> {
         self.begin_to_release(claim).await?;
         self.released().await
@@ -108,7 +108,7 @@ impl Taker {
         self.answer(HANG).await
     }
 
-    /// How many hold and how many wait, as the other process sees it.
+    /// Returns how many hold and how many wait, as the other process sees it.
     pub(crate) async fn look(&mut self, resource: &Resource) -> Checked<(usize, usize)> {
         self.tell(&Order::Inspect(resource.clone())).await?;
         let answer = self.answer(HANG).await?;
@@ -119,12 +119,12 @@ impl Taker {
         }
     }
 
-    /// Stops the process, all its threads included, until it is told to go on.
+    /// Stops the process, all its threads included, until it is continued.
     pub(crate) fn stop(&self) -> Checked {
         self.signal(Signal::STOP)
     }
 
-    /// Lets a stopped process go on.
+    /// Continues a stopped process.
     pub(crate) fn go_on(&self) -> Checked {
         self.signal(Signal::CONT)
     }

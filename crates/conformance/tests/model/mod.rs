@@ -1,4 +1,4 @@
-//! A small backend over the ledger of the contract, right in every way but the one that it is told.
+//! A small backend over the ledger of the contract, right in every way but the defect that it is given.
 //!
 //! It is the negative control of the suite: a law that no defect breaks proves nothing. Where a defect
 //! needs its own path through the code, the sound path stays the shortest.
@@ -57,7 +57,7 @@ pub struct Models {
     server: Option<remote::Server>,
 }
 
-/// What the backend of memory promises, too.
+/// Returns the promises that the backend of memory has, too.
 pub fn strong() -> Profile {
     Profile {
         name: "model",
@@ -102,7 +102,7 @@ impl Models {
         Models { store: Arc::new(store), opened: Mutex::new(0), server: None }
     }
 
-    /// Also for other processes, by the one test of this program that is a taker.
+    /// Creates models also for other processes, by the one test of this program that is a taker.
     pub fn served(profile: Profile, defect: Option<Defect>) -> Models {
         let mut models = Models::new(profile, defect);
         models.server = Some(remote::Server::start(models.store.clone()).unwrap());
@@ -195,7 +195,7 @@ impl Store {
         Ok(())
     }
 
-    /// Asks the ledger once, wrongly where that is told.
+    /// Asks the ledger once, wrongly where the defect says so.
     pub fn ask(&self, claim: &Claim, patient: bool, process: u64) -> Verdict {
         let mut state = self.state();
         let now = self.clock.now();
@@ -292,7 +292,7 @@ impl Store {
         self.afterthought(ledger, ask.id, verdict, process)
     }
 
-    /// What is wrong only after the ledger has decided.
+    /// Applies what is wrong only after the ledger has decided.
     fn afterthought(&self, ledger: &mut Ledger, id: ClaimId, verdict: Verdict, process: u64) -> Verdict {
         match self.defect {
             Some(Defect::LastComesFirst) if matches!(verdict, Verdict::Busy { .. }) => {
@@ -438,7 +438,7 @@ impl Store {
         Seen { fence: known.filter(|fence| *fence != Fence::default()), entries, now }
     }
 
-    /// Wakes whoever a change concerns.
+    /// Wakes those that a change concerns.
     fn settle(&self, state: &mut State, resource: &Resource) {
         let Some(ledger) = state.lines.get(resource) else { return };
         let mut called: Vec<ClaimId> = ledger.called().map(|entry| entry.id).collect();

@@ -1,4 +1,4 @@
-//! Registers of the model, right in every way but the one that it is told.
+//! Registers of the model, right in every way but the defect that they are given.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ struct Slot {
     value: Vec<u8>,
     stamp: Stamp,
     until: Moment,
-    /// What stood there before, and until when a reader of the past still sees it.
+    /// The value before, and until when a reader of the past still sees it.
     past: Option<(Vec<u8>, Moment)>,
 }
 
@@ -110,7 +110,7 @@ impl Store {
         Some(self.write(at, put))
     }
 
-    /// A claim of this name ends, and wrongly takes the register with it.
+    /// Ends a claim of this name, which wrongly takes the register with it.
     pub fn end_register(&self, at: &Resource) {
         if self.is(Defect::RegistersAreLocks) {
             self.registers.slots.lock().unwrap().remove(at);

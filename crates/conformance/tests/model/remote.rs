@@ -163,7 +163,7 @@ impl Backend for Remote {
         batch.iter().map(release).collect()
     }
 
-    /// Only the numbers are right: a taker is asked for nothing else.
+    /// Only the numbers are right: a taker reports nothing else.
     async fn inspect(
         &self,
         resource: &Resource,

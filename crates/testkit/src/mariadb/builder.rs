@@ -24,14 +24,14 @@ impl MariaDbBuilder {
         Self::default()
     }
 
-    /// One setting of the configuration: `.setting("innodb-flush-log-at-trx-commit", "2")`.
+    /// Adds one setting of the configuration: `.setting("innodb-flush-log-at-trx-commit", "2")`.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("--{name}={value}"));
         self
     }
 
-    /// An option without a value.
+    /// Adds an option without a value.
     #[must_use]
     pub(super) fn flag(mut self, name: &str) -> Self {
         self.settings.push(format!("--{name}"));
@@ -62,13 +62,13 @@ impl MariaDbBuilder {
     ///
     /// # Errors
     /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of the server's log is
-    /// in the text. A port that another program took meanwhile is no error: the start is tried on others, 5
-    /// times.
+    /// in the text. A port that another program took meanwhile is not an error: the start is tried on
+    /// others, 5 times.
     pub async fn start(self) -> Result<MariaDbServer, Error> {
         on_free_ports(|| self.start_once()).await
     }
 
-    /// As [`MariaDbBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`MariaDbBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].

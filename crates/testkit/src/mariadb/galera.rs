@@ -16,8 +16,7 @@ use crate::require;
 /// As [`MariaDbServer`], for each of them: when `start` returns, all belong to one cluster and answer.
 ///
 /// # Does not promise
-/// That a server which was killed comes back by [`MariaDbServer::restart`]: the first one was told to found
-/// a cluster.
+/// Return of a killed server by [`MariaDbServer::restart`]: the first one was started to found a cluster.
 #[derive(Debug)]
 pub struct GaleraCluster {
     // Dropped in this order: the servers end before their ports are free for others.
@@ -48,7 +47,7 @@ impl GaleraCluster {
         Ok(Self { servers, _ports: ports })
     }
 
-    /// As [`GaleraCluster::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`GaleraCluster::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -65,7 +64,7 @@ impl GaleraCluster {
     /// are gone, and waits until it answers.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's message.
     pub async fn go_on_alone(&self, server: usize) -> Result<(), Error> {
         let server = &self.servers[server];
         server.ask(&[], "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=yes'").await?;

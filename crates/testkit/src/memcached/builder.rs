@@ -22,29 +22,30 @@ impl MemcachedBuilder {
         Self { args: Vec::new(), login: None, tls: false }
     }
 
-    /// One more argument for the server: `.arg("-C")`.
+    /// Adds one more argument for the server: `.arg("-C")`.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// How much memory its items may take.
+    /// Sets how much memory its items may take.
     pub fn memory_mb(self, megabytes: u32) -> Self {
         self.arg("-m").arg(megabytes.to_string())
     }
 
-    /// It refuses new items when its memory is full, instead of evicting others (`-M`).
+    /// Makes it refuse new items when its memory is full, instead of evicting others (`-M`).
     pub fn without_evictions(self) -> Self {
         self.arg("-M")
     }
 
-    /// Whoever connects must log in. Plain words, since they also stand in URLs and in a file.
+    /// Requires every client to log in. Both are plain words, since they are also used in URLs and in a
+    /// file.
     pub fn login(mut self, user: &str, password: &str) -> Self {
         self.login = Some((user.to_owned(), password.to_owned()));
         self
     }
 
-    /// A second port that speaks TLS, with certificates made for this server.
+    /// Adds a second port that speaks TLS, with certificates made for this server.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
@@ -54,13 +55,13 @@ impl MemcachedBuilder {
     ///
     /// # Errors
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in
-    /// the text. A port that another program took meanwhile is no error: the start is tried on others, 5
-    /// times.
+    /// the text. A port that another program took meanwhile is not an error: the start is tried on others,
+    /// 5 times.
     pub async fn start(self) -> Result<MemcachedServer, Error> {
         on_free_ports(|| self.start_once()).await
     }
 
-    /// As [`MemcachedBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`MemcachedBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -72,7 +73,7 @@ impl MemcachedBuilder {
         let program = require::program("memcached", "memcached")?;
         let directory = Directory::create("memcached")?;
         let port = Port::take()?;
-        // Started by root it wants to know as whom to go on; started by others it ignores this.
+        // Started by root it wants to know as which user to continue; started by others it ignores this.
         let mut args: Vec<String> = ["-u", "root", "-l"].map(str::to_owned).into();
         let tls = match self.tls {
             false => {

@@ -42,7 +42,8 @@ impl PgBouncer {
         Self::start_with("127.0.0.1", server, mode, sessions).await
     }
 
-    /// As [`PgBouncer::start_or_skip`], for a pooler that reaches the server by its unix socket.
+    /// Starts as [`PgBouncer::start_or_skip`] does, for a pooler that reaches the server by its unix
+    /// socket.
     pub async fn start_on_sockets_or_skip(
         server: &PostgresServer,
         mode: PoolMode,
@@ -97,7 +98,7 @@ impl PgBouncer {
         Ok(bouncer)
     }
 
-    /// As [`PgBouncer::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`PgBouncer::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -124,7 +125,7 @@ impl PgBouncer {
         self.port.addr()
     }
 
-    /// `postgres://…` with the superuser and its database, by the pooler's unix socket.
+    /// Returns `postgres://…` with the superuser and its database, by the pooler's unix socket.
     pub fn url_of_socket(&self) -> String {
         let folder = self.process.directory().path().display();
         format!("postgres://postgres@/postgres?host={folder}&port={}", self.port.number())

@@ -25,7 +25,7 @@ impl PostgresBuilder {
         Self::default()
     }
 
-    /// One setting of the configuration: `.setting("fsync", "on")`.
+    /// Adds one setting of the configuration: `.setting("fsync", "on")`.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("{name}={value}"));
@@ -57,13 +57,13 @@ impl PostgresBuilder {
     ///
     /// # Errors
     /// [`Error::is_missing`] when the programs are not installed. Otherwise the end of the server's log is
-    /// in the text. A port that another program took meanwhile is no error: the start is tried on others, 5
-    /// times.
+    /// in the text. A port that another program took meanwhile is not an error: the start is tried on
+    /// others, 5 times.
     pub async fn start(self) -> Result<PostgresServer, Error> {
         on_free_ports(|| self.start_once()).await
     }
 
-    /// As [`PostgresBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`PostgresBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].

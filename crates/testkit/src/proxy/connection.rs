@@ -40,9 +40,9 @@ pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// How long the server may take to accept a connection.
+/// The time that the server may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How many chunks of one direction wait for delivery at most.
+/// The number of chunks of one direction that wait for delivery at most.
 const MAX_WAITING: usize = 256;
 /// The largest chunk, in bytes.
 const CHUNK: usize = 16 * 1024;
@@ -63,7 +63,7 @@ impl Drop for Open {
     }
 }
 
-/// What the two pumps of a connection share.
+/// The state that the two pumps of a connection share.
 struct Talk<'a> {
     shared: &'a Shared,
     /// The client has sent something since the server last did.
@@ -78,10 +78,10 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
-/// What differs between the directions.
+/// The difference between the directions.
 trait Direction {
     fn flow(faults: &Faults) -> Flow;
-    /// Told of a delivery that is about to happen; an error ends the connection instead.
+    /// Notes a delivery that is about to happen; an error ends the connection instead.
     fn deliver(talk: &Talk<'_>, bytes: usize) -> io::Result<()>;
 }
 
@@ -130,7 +130,7 @@ impl Talk<'_> {
         let mut length = 1;
         while length > 0 {
             let mut bytes = vec![0; CHUNK];
-            // A broken connection is told to the other side as its end, so that it passes the faults too.
+            // A broken connection is passed to the other side as its end, so that it passes the faults too.
             length = from.read(&mut bytes).await.unwrap_or(0);
             bytes.truncate(length);
             let due = Instant::now() + D::flow(&self.shared.faults.borrow()).delay;
@@ -171,7 +171,7 @@ impl Talk<'_> {
         std::future::pending().await
     }
 
-    /// Whether the reply that is about to be delivered is one to lose. Counts it.
+    /// Returns `true` if the reply that is about to be delivered is one to lose. Counts it.
     fn loses_this_reply(&self) -> bool {
         let mut loses = false;
         self.shared.faults.send_if_modified(|faults| {

@@ -28,7 +28,7 @@ pub struct RedisBuilder {
     lines: Vec<String>,
 }
 
-/// What the server writes to its append-only file, and so what a kill leaves.
+/// The writes of the server to its append-only file, and so what a kill leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appendonly {
     /// Nothing: a kill loses all data.
@@ -39,7 +39,7 @@ pub enum Appendonly {
     Always,
 }
 
-/// Who proves who they are on the TLS port.
+/// The side that proves its identity on the TLS port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
     /// The server; a client may.
@@ -62,63 +62,63 @@ impl RedisBuilder {
         }
     }
 
-    /// Another program than `redis-server`, by name or path, such as `valkey-server`.
+    /// Sets another program than `redis-server`, by name or path, such as `valkey-server`.
     pub fn program(mut self, program: impl Into<String>) -> Self {
         self.program = program.into();
         self
     }
 
-    /// One more argument for the server, after the kit's configuration, which it may override:
+    /// Adds one more argument for the server, after the kit's configuration, which it may override:
     /// `.arg("--maxmemory").arg("16mb")`.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// What the server writes to its append-only file.
+    /// Sets what the server writes to its append-only file.
     pub fn persistence(mut self, appendonly: Appendonly) -> Self {
         self.appendonly = appendonly;
         self
     }
 
-    /// The password of the default user, which has none otherwise.
+    /// Sets the password of the default user, which has none otherwise.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// One more user, with a password and rules as of `ACL SETUSER`: `.acl_user("app", "secret", "~lh:*
-    /// +@all")`.
+    /// Adds one more user, with a password and rules as of `ACL SETUSER`: `.acl_user("app", "secret",
+    /// "~lh:* +@all")`.
     pub fn acl_user(mut self, name: &str, password: &str, rules: &str) -> Self {
         self.users.push(format!("user {name} on {} {rules}", quoted(&format!(">{password}"))));
         self
     }
 
-    /// A second port that speaks TLS, with certificates made for this server.
+    /// Adds a second port that speaks TLS, with certificates made for this server.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// One more line of the configuration file.
+    /// Adds one more line of the configuration file.
     pub(super) fn line(mut self, line: impl Into<String>) -> Self {
         self.lines.push(line.into());
         self
     }
 
-    /// As many more lines.
+    /// Adds as many more lines.
     pub(super) fn lines(mut self, lines: impl IntoIterator<Item = String>) -> Self {
         self.lines.extend(lines);
         self
     }
 
-    /// TLS with certificates that others have, too.
+    /// Sets up TLS with certificates that others have, too.
     pub(super) fn certificates(mut self, certificates: &Certificates) -> Self {
         self.certificates = Some(certificates.clone());
         self
     }
 
-    /// As in the `password` and `tls` that were asked for.
+    /// Returns the `password` and `tls` that were asked for.
     pub(super) fn login(&self) -> (Option<&str>, Option<Tls>) {
         (self.password.as_deref(), self.tls)
     }
@@ -127,23 +127,23 @@ impl RedisBuilder {
     ///
     /// # Errors
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of the server's log is in
-    /// the text. A port that another program took meanwhile is no error: the start is tried on others, 5
-    /// times.
+    /// the text. A port that another program took meanwhile is not an error: the start is tried on others,
+    /// 5 times.
     pub async fn start(self) -> Result<RedisServer, Error> {
         on_free_ports(|| async { self.start_at(Port::take()?).await }).await
     }
 
-    /// As [`RedisBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`RedisBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
     pub async fn start_or_skip(self) -> Option<RedisServer> {
-        // Valkey is a server of its own: whoever requires Redis does not require it.
+        // Valkey is a server of its own: a run that requires Redis does not require it.
         let server = if self.program.ends_with("valkey-server") { "valkey-server" } else { "redis" };
         require::or_skip(server, self.start().await)
     }
 
-    /// As [`RedisBuilder::start`], on this port or not at all.
+    /// Starts as [`RedisBuilder::start`] does, on this port or not at all.
     pub(super) async fn start_at(&self, port: Port) -> Result<RedisServer, Error> {
         let program = require::program(&self.program, &self.program)?;
         let directory = Directory::create("redis")?;

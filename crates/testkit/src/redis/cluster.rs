@@ -31,8 +31,8 @@ use crate::port::Port;
 /// - The members are ended when this is dropped, and also when the test's process is killed.
 ///
 /// # Does not promise
-/// Who is a primary: members take over from each other, also without a fault where the machine stands still
-/// for longer than the node timeout.
+/// A fixed set of primaries: members take over from each other, also without a fault where the machine
+/// stands still for longer than the node timeout.
 #[derive(Debug)]
 pub struct RedisCluster {
     members: Vec<Member>,
@@ -58,7 +58,7 @@ struct Member {
     // Dropped in this order: the process ends before its ports are free for others.
     server: RedisServer,
     bus: Port,
-    /// Whether it runs and is not stopped, so that asking it makes sense.
+    /// `true` while it runs and is not stopped, so that asking it makes sense.
     awake: AtomicBool,
 }
 
@@ -77,28 +77,28 @@ impl RedisCluster {
         Self::builder().start_or_skip().await
     }
 
-    /// How many members there are, running or not.
+    /// Returns how many members there are, running or not.
     pub fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// One member, to ask it or to count what it did. Its faults belong to the cluster's methods, which
-    /// remember them.
+    /// Returns one member, to ask it or to count what it did. Its faults belong to the cluster's methods,
+    /// which remember them.
     ///
     /// # Panics
-    /// Where there is no such member.
+    /// If there is no such member.
     pub fn member(&self, member: usize) -> &RedisServer {
         &self.members[member].server
     }
 
-    /// `redis+cluster://…` or, with TLS, `rediss+cluster://…`, with all members, and the default user's
-    /// password if it has one.
+    /// Returns `redis+cluster://…` or, with TLS, `rediss+cluster://…`, with all members, and the default
+    /// user's password if it has one.
     pub fn url(&self) -> String {
         let addrs: Vec<SocketAddr> = (0..self.members()).map(|member| self.addr(member)).collect();
         self.url_at(&addrs)
     }
 
-    /// As [`RedisCluster::url`], by way of other addresses, or of fewer.
+    /// Returns the URL as [`RedisCluster::url`] does, by way of other addresses, or of fewer.
     pub fn url_at(&self, addrs: &[SocketAddr]) -> String {
         let scheme = if self.certificates.is_some() { "rediss" } else { "redis" };
         let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
@@ -108,7 +108,7 @@ impl RedisCluster {
     /// Returns the address of a member's port for clients: with TLS where the cluster has it.
     ///
     /// # Panics
-    /// Where there is no such member.
+    /// If there is no such member.
     pub fn addr(&self, member: usize) -> SocketAddr {
         let server = &self.members[member].server;
         server.tls_addr().unwrap_or_else(|| server.addr())
@@ -233,7 +233,7 @@ impl RedisCluster {
         Ok(keys.len())
     }
 
-    /// Ends a move: the new owner serves the slot, under a new epoch. Everybody is told at once.
+    /// Ends a move: the new owner serves the slot, under a new epoch. All members are notified at once.
     pub async fn end_move(&self, moving: &SlotMove) -> Result<(), Error> {
         let id = self.myself(moving.to).await?.id;
         let words = ["CLUSTER".to_owned(), "SETSLOT".into(), moving.slot.to_string(), "NODE".into(), id];
@@ -363,7 +363,7 @@ impl RedisCluster {
             let range = [first.to_string(), last.to_string()];
             let server = &self.members[primary].server;
             server.command(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
-            // Each of its own: two primaries of one epoch would only be told apart once they meet.
+            // Each of its own: two primaries of one epoch would only be distinguished once they meet.
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await?;
         }
         // Everybody meets everybody: gossip would get around as well, but takes seconds.
@@ -393,5 +393,5 @@ impl Member {
 const SLOTS: usize = 16_384;
 /// Keys that are moved by one command.
 const MOVED_AT_ONCE: usize = 100;
-/// How long a server tries to take over in order, a little more than its own limit.
+/// The time for which a server tries to take over in order, a little more than its own limit.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(5_500);

@@ -1,4 +1,4 @@
-//! What clients did to a server, without what the kit did.
+//! Counts of what clients did to a server, without what the kit did.
 //!
 //! Redis counts per command, not per client, so the kit counts its own commands and takes them away.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Error;
 
-/// How many commands and connections of clients a server has seen since it started.
+/// The numbers of commands and connections of clients that a server has seen since it started.
 ///
 /// A command that a script calls counts under its own name, beside the `evalsha` that called it. Commands
 /// that the server rejects before it runs them (no permission, wrong number of arguments) do not count.
@@ -46,7 +46,7 @@ impl Counts {
         self.commands.iter().filter(|(name, _)| matches(name)).map(|(_, calls)| calls).sum()
     }
 
-    /// What came after `earlier` was read. The open connections stay as they are.
+    /// Returns what came after `earlier` was read. The open connections stay as they are.
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |name: &str| earlier.commands.get(name).copied().unwrap_or(0);
         let commands =
@@ -88,7 +88,7 @@ impl Counts {
     }
 }
 
-/// What the kit itself did since the server started.
+/// The kit's own part since the server started.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     /// By the first two words, because only the server knows whether the second is a subcommand.

@@ -9,7 +9,7 @@ use crate::error::Error;
 pub(super) struct Node {
     pub(super) id: String,
     flags: Vec<String>,
-    /// Whom it follows, where it is a replica.
+    /// The member that it follows, where it is a replica.
     pub(super) primary: Option<String>,
     pub(super) epoch: u64,
     slots: Vec<RangeInclusive<u16>>,
@@ -65,7 +65,7 @@ impl Node {
         self.slots.iter().any(|range| range.contains(&slot))
     }
 
-    /// What it serves, where it serves anything.
+    /// Returns what it serves, where it serves anything.
     pub(super) fn into_ownership(self) -> Option<Ownership> {
         let slots: Vec<_> = self.slots.iter().map(|range| (*range.start(), *range.end())).collect();
         (!slots.is_empty()).then_some(Ownership { id: self.id, epoch: self.epoch, slots })
@@ -77,7 +77,7 @@ impl Node {
 }
 
 impl Ownership {
-    /// How many slots.
+    /// Returns how many slots it has.
     pub(super) fn slots(&self) -> usize {
         self.slots.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
     }

@@ -49,7 +49,7 @@ impl RedisQuorum {
         Ok(Self { proxies, servers })
     }
 
-    /// As [`RedisQuorum::start`], or ends the test as skipped; see [`require`](crate::require).
+    /// Starts as [`RedisQuorum::start`] does, or ends the test as skipped; see [`require`](crate::require).
     ///
     /// # Panics
     /// As [`require::or_skip`](crate::require::or_skip).
@@ -57,15 +57,15 @@ impl RedisQuorum {
         require::or_skip("redis", Self::start(count).await)
     }
 
-    /// How many servers there are.
+    /// Returns how many servers there are.
     pub fn count(&self) -> usize {
         self.servers.len()
     }
 
-    /// One of the servers.
+    /// Returns one of the servers.
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// If there are fewer.
     pub fn server(&self, number: usize) -> &RedisServer {
         &self.servers[number]
     }
@@ -74,17 +74,17 @@ impl RedisQuorum {
     /// [`RedisQuorum::hosts_by_proxy`].
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// If there are fewer.
     pub fn proxy(&self, number: usize) -> &Proxy {
         &self.proxies[number]
     }
 
-    /// `host:port,host:port,…` of the servers themselves.
+    /// Returns `host:port,host:port,…` of the servers themselves.
     pub fn hosts(&self) -> String {
         joined(self.servers.iter().map(RedisServer::addr))
     }
 
-    /// `host:port,host:port,…` by way of the proxies.
+    /// Returns `host:port,host:port,…` by way of the proxies.
     pub fn hosts_by_proxy(&self) -> String {
         joined(self.proxies.iter().map(Proxy::addr))
     }

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 
 use crate::error::{Error, cannot};
 
-/// What the server answered. An error reply is an `Err`, not a `Reply`.
+/// The answer of the server. An error reply is an `Err`, not a `Reply`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A status or a string, of any bytes.
@@ -19,7 +19,7 @@ pub enum Reply {
     Int(i64),
     /// No value.
     Nil,
-    /// Several replies; an error among them stands as its text.
+    /// Several replies; an error among them is represented by its text.
     Many(Vec<Reply>),
 }
 

@@ -24,7 +24,7 @@ use crate::require;
 /// - All are ended when this is dropped, and also when the test's process is killed.
 ///
 /// # Does not promise
-/// Who is the primary: Sentinels fail over also without a fault, where the machine stands still for longer
+/// A fixed primary: Sentinels fail over also without a fault, where the machine stands still for longer
 /// than `down_after`.
 #[derive(Debug)]
 pub struct RedisSentinel {
@@ -82,14 +82,14 @@ impl RedisSentinel {
         Self::builder().start_or_skip().await
     }
 
-    /// `redis+sentinel://…` with all Sentinels, and the servers' password if they have one.
+    /// Returns `redis+sentinel://…` with all Sentinels, and the servers' password if they have one.
     pub fn url(&self) -> String {
         let addrs: Vec<SocketAddr> =
             (0..self.sentinels.len()).map(|number| self.sentinel_addr(number)).collect();
         self.url_at(&addrs)
     }
 
-    /// As [`RedisSentinel::url`], with other addresses of Sentinels, or with fewer.
+    /// Returns the URL as [`RedisSentinel::url`] does, with other addresses of Sentinels, or with fewer.
     pub fn url_at(&self, sentinels: &[SocketAddr]) -> String {
         let login = self.servers[0].server.password_part();
         let addrs: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
@@ -101,15 +101,15 @@ impl RedisSentinel {
         self.password.as_deref()
     }
 
-    /// How many servers there are, running or not.
+    /// Returns how many servers there are, running or not.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
 
-    /// One server, to ask it or to count what it did.
+    /// Returns one server, to ask it or to count what it did.
     ///
     /// # Panics
-    /// Where there is no such server, here and below.
+    /// If there is no such server, here and below.
     pub fn server(&self, number: usize) -> &RedisServer {
         &self.servers[number].server
     }
@@ -119,7 +119,7 @@ impl RedisSentinel {
         self.servers[number].addr()
     }
 
-    /// One Sentinel, to ask it.
+    /// Returns one Sentinel, to ask it.
     pub fn sentinel(&self, number: usize) -> &RedisServer {
         &self.sentinels[number].server
     }
@@ -144,7 +144,7 @@ impl RedisSentinel {
         self.server(number).kill()
     }
 
-    /// Restarts a server as [`RedisServer::restart`] does, as what it was last told to be.
+    /// Restarts a server as [`RedisServer::restart`] does, in the last role that it was given.
     pub async fn restart(&self, number: usize, data: Data) -> Result<(), Error> {
         self.server(number).restart(data).await
     }
@@ -158,8 +158,8 @@ impl RedisSentinel {
         self.servers[number].proxy()
     }
 
-    /// Returns the proxy of a Sentinel, as [`RedisSentinel::proxy`]. One that is cut off goes on to see the
-    /// servers.
+    /// Returns the proxy of a Sentinel, as [`RedisSentinel::proxy`]. One that is cut off continues to see
+    /// the servers.
     ///
     /// # Errors
     /// Without proxies.
@@ -178,7 +178,7 @@ impl RedisSentinel {
         self.hurry(number).await
     }
 
-    /// What a Sentinel says of the primary.
+    /// Returns what a Sentinel says of the primary.
     pub async fn view(&self, number: usize) -> Result<HashMap<String, String>, Error> {
         let answer = self.sentinel(number).command(&["SENTINEL", "MASTER", Self::NAME]).await?;
         let texts = answer.into_texts()?;
@@ -191,7 +191,7 @@ impl RedisSentinel {
         self.until("a primary", || Box::pin(self.named_by_all())).await
     }
 
-    /// As [`RedisSentinel::primary`], once it is another than `old`.
+    /// Returns the primary as [`RedisSentinel::primary`] does, once it is another than `old`.
     pub async fn promoted(&self, old: usize) -> Result<usize, Error> {
         let other = || -> Asking<'_, _> {
             Box::pin(async move { Ok(self.named_by_all().await?.filter(|primary| *primary != old)) })
@@ -225,7 +225,7 @@ impl RedisSentinel {
     /// Waits up to a minute until all running servers are in step with the primary, and the Sentinels know
     /// them and each other.
     pub async fn settle(&self) -> Result<(), Error> {
-        // Sentinels end all connections of a server that they tell to follow another, the kit's as well.
+        // Sentinels end all connections of a server that they make follow another, the kit's as well.
         let settled = || -> Asking<'_, _> {
             Box::pin(async { Ok(self.is_settled().await.unwrap_or_default().then_some(())) })
         };
@@ -307,25 +307,25 @@ impl RedisSentinelBuilder {
         self
     }
 
-    /// How many replicas follow the primary.
+    /// Sets how many replicas follow the primary.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// A password for whoever asks the Sentinels.
+    /// Sets a password for clients of the Sentinels.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.sentinel_password = Some(password.into());
         self
     }
 
-    /// After which silence a primary is taken for dead.
+    /// Sets after which silence a primary is taken for dead.
     pub fn down_after(mut self, down_after: Duration) -> Self {
         self.down_after = down_after;
         self
     }
 
-    /// Everybody is reached by way of a proxy.
+    /// Makes all reachable by way of a proxy.
     pub fn proxies(mut self) -> Self {
         self.proxies = Proxies::Everywhere;
         self
@@ -373,7 +373,7 @@ impl RedisSentinelBuilder {
         Ok(started)
     }
 
-    /// As [`RedisSentinelBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`RedisSentinelBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
@@ -410,7 +410,7 @@ impl Node {
     }
 }
 
-/// How long the Sentinels wait before they try again, and for replicas to follow.
+/// The time for which the Sentinels wait before they try again, and for replicas to follow.
 const FAILOVER_TIMEOUT_MS: u32 = 4_000;
 
 /// Periods of the Sentinels, in milliseconds; the greatest part of a failover is to wait for the next of

@@ -29,6 +29,6 @@ pub(super) async fn until<'a, T>(
     }
 }
 
-/// How long a change may take, on a machine that is busy with other tests.
+/// The time that a change may take, on a machine that is busy with other tests.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);

@@ -177,7 +177,7 @@ async fn write_large(client: Client, at: Resource, writer: usize, max: usize) ->
     Ok(())
 }
 
-/// Each kind of large value has a length of its own.
+/// Returns the length of a kind of large value: each kind has its own.
 fn length_of(kind: u8, max: usize) -> usize {
     max - usize::from(kind) * 16
 }

@@ -166,14 +166,14 @@ pub(crate) async fn the_end_of_a_value_wakes_who_waits(trial: &Trial) -> Checked
     Ok(())
 }
 
-/// Writes a value for a while, whatever is there.
+/// Writes a value for a while, over any present one.
 async fn short(client: &Client, at: &Resource, keep: Duration) -> Checked<Stamp> {
     let seen = read(client, at).await?.stamp;
     let written = store(client)?.swap(at, &seen, &put(Some(b"short"), Some(keep))).await?;
     written.ok_or_else(|| Stop::broken("a write on the present state was refused"))
 }
 
-/// Waits in a task of its own, as the engine does: whoever polls is asked again.
+/// Waits in a task of its own, as the engine does: a poller asks again.
 fn wait(
     client: &Client,
     at: &Resource,
@@ -195,7 +195,7 @@ fn wait(
     }))
 }
 
-/// What was told, and when; it must come in the end.
+/// Returns what was reported, and when; it must come in the end.
 async fn seen_within(
     waiting: JoinHandle<Checked<(Registered, Moment)>>,
     trial: &Trial,
@@ -207,7 +207,7 @@ async fn seen_within(
     }
 }
 
-/// How much later than asked for a value may be gone.
+/// Returns how much later than asked for a value may be gone.
 fn lateness(trial: &Trial) -> Duration {
     trial.profile().granularity * 2 + trial.profile().overrun + WAKE
 }

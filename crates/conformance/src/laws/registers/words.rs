@@ -22,7 +22,7 @@ pub(super) async fn read(client: &Client, at: &Resource) -> Checked<Registered> 
     Ok(within(HANG, "read", store(client)?.read(at)).await??)
 }
 
-/// One write, on what was seen.
+/// Writes once, on what was seen.
 pub(super) async fn swap(
     client: &Client,
     at: &Resource,
@@ -40,14 +40,14 @@ pub(super) async fn at_rest(client: &Client, at: &Resource) -> Checked<Stamp> {
     Ok(found.stamp)
 }
 
-/// What stands there, which must be something.
+/// Returns the value, which must exist.
 pub(super) async fn present(client: &Client, at: &Resource) -> Checked<(Vec<u8>, Stamp)> {
     let found = read(client, at).await?;
     let nothing = || Stop::broken(format!("{at:?} was written, and there is nothing"));
     Ok((found.value.ok_or_else(nothing)?, found.stamp))
 }
 
-/// Writes whatever is there.
+/// Writes over any present value.
 pub(super) async fn write(client: &Client, at: &Resource, value: &[u8]) -> Checked<Stamp> {
     exchange(client, at, |_| Some(value.to_vec())).await
 }

@@ -35,19 +35,19 @@ impl RedisClusterBuilder {
         self
     }
 
-    /// How many members have slots of their own; at least three for a cluster that can lose one.
+    /// Sets how many members have slots of their own; at least three for a cluster that can lose one.
     pub fn primaries(mut self, primaries: usize) -> Self {
         self.primaries = primaries;
         self
     }
 
-    /// How many replicas each primary has.
+    /// Sets how many replicas each primary has.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// After which silence a member is taken for dead. A replica takes over about a second after that.
+    /// Sets after which silence a member is taken for dead. A replica takes over about a second after that.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.node_timeout = node_timeout;
         self
@@ -96,7 +96,7 @@ impl RedisClusterBuilder {
         Ok(cluster)
     }
 
-    /// As [`RedisClusterBuilder::start`], or ends the test as skipped; see [`require`].
+    /// Starts as [`RedisClusterBuilder::start`] does, or ends the test as skipped; see [`require`].
     ///
     /// # Panics
     /// As [`require::or_skip`].
