@@ -1,4 +1,4 @@
-//! Leaving while an answer is under way: what an acquisition that nobody wants any more leaves on the server.
+//! Leaving while an answer is under way: the state that an abandoned acquisition leaves on the server.
 //!
 //! # The protocol
 //!
@@ -6,19 +6,19 @@
 //!
 //! 1. A claim's id is drawn once. **Every attempt repeats it**, one at a time. An attempt is answered
 //!    with granted or busy, or ends with a broken connection, and then its outcome is not known.
-//! 2. Whoever wants it may leave at any point. The attempt that is under way is not torn off; its
-//!    outcome is waited for.
-//! 3. Once nobody wants it, the claim is **released if it may be there**: if it was granted, if any
-//!    attempt ended unknown, or if a place in line was kept for it. A release names the claim, and is
-//!    repeated until it is answered.
+//! 2. The caller that wants it may leave at any point. The attempt that is under way is not torn off;
+//!    its outcome is waited for.
+//! 3. Once it is not wanted any more, the claim is **released if it may exist**: if it was granted, if
+//!    any attempt ended unknown, or if a place in line was kept for it. A release names the claim, and
+//!    is repeated until it is answered.
 //! 4. The server may refuse an id for good that was released once, if it can remember ids; it need not.
 //!
 //! # The adversary
 //!
 //! A connection may break while a request or its answer is under way. Whether the request is carried
 //! out then, and when, is the adversary's choice: also after a later release that went over another
-//! connection. Somebody else may hold at first, and lets go at any time; leases do not run out by
-//! themselves here, so that all that is left is seen.
+//! connection. Another client may hold at first, and releases at any time; leases do not run out by
+//! themselves here, so that all remains are seen.
 
 use stateright::{Model, Property};
 
@@ -29,7 +29,7 @@ pub struct Rules {
     pub same_id: bool,
     /// A claim is released if the outcome of any attempt was not known.
     pub releases_unknown: bool,
-    /// A claim is released that was granted when nobody wanted it any more.
+    /// A claim is released that was granted when it was not wanted any more.
     pub releases_unwanted: bool,
     /// A release ends only what it names.
     pub releases_own_only: bool,
@@ -48,24 +48,24 @@ impl Rules {
     };
 }
 
-/// What is under way.
+/// A request that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// An attempt.
     Contend {
         /// Its id.
         id: u8,
-        /// Whether it keeps a place in line.
+        /// `true` if it keeps a place in line.
         waits: bool,
     },
     /// A release.
     Release {
-        /// What it names.
+        /// The id that it names.
         id: u8,
     },
 }
 
-/// What the server says.
+/// The answer of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// It holds.
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// How far the client is.
+/// The progress of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// It attempts.
@@ -145,7 +145,7 @@ pub struct State {
     server: Server,
     phase: Phase,
     wanted: bool,
-    /// Whether the claim may be on the server.
+    /// `true` if the claim may be on the server.
     may_be_there: bool,
     attempts: u8,
     breaks: u8,
@@ -171,24 +171,24 @@ pub enum Step {
     ServeStray(u8),
     /// A request of a broken connection is lost.
     LoseStray(u8),
-    /// Nobody wants it any more.
+    /// The caller does not want it any more.
     Leave,
     /// The client sees that there is nothing to end.
     Finish,
-    /// The other lets go.
+    /// The other releases.
     Yield,
 }
 
 /// The model: one claim, and somebody else who may hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Cancel {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
-    /// How many attempts are made at most.
+    /// The most attempts that are made.
     pub attempts: u8,
-    /// How often a connection breaks.
+    /// The number of times that a connection breaks.
     pub breaks: u8,
-    /// Whether a request of a broken connection may be carried out late.
+    /// `true` if a request of a broken connection may be carried out late.
     pub late: bool,
 }
 
@@ -211,7 +211,7 @@ impl Cancel {
         match (request, answer) {
             (Request::Contend { .. }, Answer::Granted) if state.wanted => state.phase = Phase::Holding,
             (Request::Contend { .. }, Answer::Granted) => state.may_be_there |= self.rules.releases_unwanted,
-            // It stands in line.
+            // It is in line.
             (Request::Contend { .. }, _) => state.may_be_there = true,
             (Request::Release { .. }, _) => state.phase = Phase::Done,
         }
@@ -332,7 +332,7 @@ impl Model for Cancel {
 
 /// Nothing of a claim is on the server when its client is done and nothing is under way.
 pub const NOTHING_LEFT: &str = "nothing is left of a claim that was ended";
-/// Nobody else's claim is ended.
+/// No claim of another client is ended.
 pub const OTHERS_KEPT: &str = "nobody else's claim is ended";
 
 #[cfg(test)]

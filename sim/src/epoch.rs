@@ -9,24 +9,24 @@
 //!
 //! 1. `epoch < record.epoch`: refuse, the client's view is stale.
 //! 2. Same epoch, same run id, same replication id: `seq = record.seq + 1`.
-//! 3. Else, which is also if there is no record: `seq = 1 + max(now, record.seq if the epoch is the
-//!    same)`, where `now` is the node's wall clock, fine enough to pass faster than the counter.
+//! 3. Else, and also without a record: `seq = 1 + max(now, record.seq if the epoch is the same)`, where
+//!    `now` is the node's wall clock, fine enough to pass faster than the counter.
 //! 4. The fence is `(epoch, seq)`; the record is written.
 //!
 //! The run id changes with each restart, the replication id with each restart and each promotion.
 //!
 //! # The adversary
 //!
-//! Any node that follows the present master may be promoted at any time, however much of the data it
-//! has. A client may act on any former view, a deposed master goes on serving until it is told. A node
+//! Any node that follows the present master may be promoted at any time, with any part of the data. A
+//! client may act on any former view; a deposed master continues to serve until it is notified. A node
 //! takes over the data of its master as it is at any moment, and loses what it had. A node restarts as
 //! the master that it was, with a copy that it saved once, or with nothing. The wall clock of one node
 //! is only assumed not to step back behind what it has issued.
 //!
 //! That no fence repeats follows from what is checked: within one epoch, fences rise in the order in
-//! which scripts are run. Against all grants, whatever the epoch, they rise only while nobody acts on a
+//! which scripts are run. Against all grants, of any epoch, they rise only while no client acts on a
 //! stale view: a client that is served by a deposed master gets a fence that is too low, and the
-//! resource refuses it. That is the point of it, and no fault.
+//! resource refuses it. That is the point of it, and not a fault.
 
 use leasehold_core::Fence;
 use stateright::{Model, Property};
@@ -36,15 +36,15 @@ use stateright::{Model, Property};
 pub struct Rules {
     /// The fence has an epoch, in place of a counter alone.
     pub epoch: bool,
-    /// How a client comes by its view.
+    /// The way in which a client learns its view.
     pub view: View,
     /// By which ids a node knows that its record is its own continuation.
     pub ids: Ids,
-    /// Where a counter begins that does not continue.
+    /// The beginning of a counter that does not continue.
     pub seed: Seed,
 }
 
-/// How a client comes by address and epoch.
+/// The way in which a client learns address and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     /// From one answer, in which they belong together.
@@ -58,7 +58,7 @@ pub enum View {
 /// By which ids a node knows its own record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// None: what is there is continued.
+    /// None: the present record is continued.
     None,
     /// The run id.
     Run,
@@ -66,12 +66,13 @@ pub enum Ids {
     RunAndReplication,
 }
 
-/// Where a counter begins that does not continue.
+/// The beginning of a counter that does not continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
     /// At one.
     Zero,
-    /// At one with a new epoch; at the wall clock if there is no record, or another id in the same epoch.
+    /// At one with a new epoch; at the wall clock without a record, or with another id in the same
+    /// epoch.
     ZeroWithEpoch,
     /// At the wall clock.
     Time,
@@ -90,7 +91,7 @@ pub struct Identity {
     replication: u8,
 }
 
-/// What a node keeps beside the lock, and gives to its replicas.
+/// The record that a node keeps beside the lock, and gives to its replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Record {
     epoch: u8,
@@ -98,7 +99,8 @@ pub struct Record {
     by: Identity,
 }
 
-/// The script. The fence that it grants, and the record that it leaves; nothing where the view is stale.
+/// Runs the script. Returns the fence that it grants, and the record that it leaves; nothing where the
+/// view is stale.
 pub fn grant(record: Option<Record>, epoch: u8, by: Identity, now: u8, rules: &Rules) -> Option<Record> {
     let epoch = if rules.epoch { epoch } else { 0 };
     if record.is_some_and(|record| record.epoch > epoch) {
@@ -125,12 +127,12 @@ pub fn grant(record: Option<Record>, epoch: u8, by: Identity, now: u8, rules: &R
     Some(Record { epoch, seq, by })
 }
 
-/// Whom a node serves.
+/// The parties that a node serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Clients.
     Master,
-    /// Nobody; it follows the node of this number.
+    /// None; it follows the node of this number.
     Follows(u8),
 }
 
@@ -159,7 +161,7 @@ pub struct State<const N: usize> {
     fault: Option<Fault>,
 }
 
-/// What went wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// A fence is not above those issued in its epoch before.
@@ -176,14 +178,14 @@ const EPOCHS: usize = 4;
 pub enum Step {
     /// A client runs the script at this node with this epoch.
     Grant {
-        /// Where.
+        /// The node.
         node: u8,
         /// With which epoch.
         epoch: u8,
     },
     /// This follower is promoted.
     Promote(u8),
-    /// This node is told to follow the present master.
+    /// This node is ordered to follow the present master.
     Follow(u8),
     /// This follower takes over what its master has.
     Sync(u8),
@@ -198,17 +200,17 @@ pub enum Step {
 /// The model: `N` servers, any number of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Epochs<const N: usize> {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
-    /// How many fences are granted.
+    /// The number of fences that are granted.
     pub grants: u8,
-    /// How often somebody is promoted.
+    /// The number of promotions.
     pub failovers: u8,
-    /// How often a node restarts.
+    /// The number of restarts of a node.
     pub restarts: u8,
-    /// Whether clients act on views of former times.
+    /// `true` if clients act on views of former times.
     pub stale_views: bool,
-    /// Whether a fence is held to be greater than those of all epochs even so, which it is not.
+    /// `true` if a fence is held to be greater than those of all epochs even so, which it is not.
     pub blames_stale_views: bool,
 }
 
@@ -363,7 +365,7 @@ impl<const N: usize> Model for Epochs<N> {
                 },
             ),
         ];
-        // With stale views it does not hold, and is there to be asked for only.
+        // With stale views it does not hold; it exists to be asked for only.
         if !self.stale_views || self.blames_stale_views {
             properties.push(Property::always(ORDERED, |_, state: &State<N>| {
                 state.fault != Some(Fault::AcrossEpochs)
@@ -375,7 +377,7 @@ impl<const N: usize> Model for Epochs<N> {
 
 /// Within an epoch every fence is greater than those before.
 pub const RISING: &str = "a fence is greater than all issued before in its epoch";
-/// Every fence is greater than all before, if nobody acts on a stale view.
+/// Every fence is greater than all before, if no client acts on a stale view.
 pub const ORDERED: &str = "a fence is greater than all issued before, where no view is stale";
 
 #[cfg(test)]

@@ -3,19 +3,19 @@
 //! # The protocol
 //!
 //! It is that of the engine's local line (`crates/leasehold/src/engine/queue.rs`), for exclusive
-//! claims. However many tasks of a process wait, one claim of it stands on the server, which serves
-//! processes in the order in which they came.
+//! claims. However many tasks of a process wait, one claim of it is queued on the server, which serves
+//! processes in the order of their arrival.
 //!
-//! 1. A task that wants the lock stands at the end of its process's line. If nobody of the process
-//!    stands on the server and the process holds nothing, a **contender** is sent.
-//! 2. A grant goes to the first task in line that is still there, with `sub = 0`. So does a hold that
-//!    is given back, with `sub` one greater, if the claim is still valid and the **budget** of
-//!    hand-overs is not used up; else the claim is released, and when the server has confirmed that,
-//!    the line goes on.
+//! 1. A task that wants the lock enters its process's line at the end. If no claim of the process is on
+//!    the server and the process holds nothing, a **contender** is sent.
+//! 2. A grant goes to the first task in line that still waits, with `sub = 0`. So does a hold that is
+//!    released, with `sub` one greater, if the claim is still valid and the **budget** of hand-overs is
+//!    not used up; else the claim is released, and when the server has confirmed that, the line
+//!    continues.
 //! 3. What cannot be delivered, because the task left in the same moment, is still in the giver's
 //!    hands: the next one gets it.
-//! 4. A task that leaves first closes its end, then takes itself out of the line. If nobody is left who
-//!    wants it, the contender is called back. It may have been granted by then.
+//! 4. A task that leaves first closes its end, then takes itself out of the line. If no task is left
+//!    that wants it, the contender is called back. It may have been granted by then.
 //!
 //! # The adversary
 //!
@@ -36,22 +36,22 @@ pub use process::{Contender, Hand, Held, Process, Task};
 pub struct Rules {
     /// Each hand-over advances `sub`.
     pub advances_sub: bool,
-    /// How many hand-overs there may be under one grant.
+    /// The number of hand-overs that are allowed under one grant.
     pub budget: u32,
     /// It is kept to.
     pub keeps_budget: bool,
-    /// What cannot be delivered goes to the next one, in place of being dropped.
+    /// A hold that cannot be delivered goes to the next task, in place of being dropped.
     pub keeps_undeliverable: bool,
-    /// When the contender was called back, the line goes on with those who came meanwhile.
+    /// When the contender was called back, the line continues with the tasks that came meanwhile.
     pub goes_on_after_recall: bool,
-    /// When a release is confirmed, the line goes on.
+    /// When a release is confirmed, the line continues.
     pub goes_on_after_release: bool,
     /// The last who leaves calls the contender back.
     pub recalls: bool,
 }
 
 impl Rules {
-    /// The protocol as described above, with a budget of this many hand-overs.
+    /// Returns the protocol as described above, with a budget of this many hand-overs.
     pub const fn sound(budget: u32) -> Rules {
         Rules {
             advances_sub: true,
@@ -69,7 +69,7 @@ impl Rules {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     processes: Vec<Process>,
-    /// Processes whose claims stand on the server, in order.
+    /// Processes whose claims are on the server, in order.
     queue: Vec<u8>,
     holder: Option<u8>,
     seq: u64,
@@ -80,7 +80,7 @@ pub struct State {
 /// One step of the adversary's choice. Numbers are process, then task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A task stands in line.
+    /// A task enters the line.
     Enter(u8, u8),
     /// A task that waits, or has not taken what was delivered, closes its end.
     Close(u8, u8),
@@ -98,11 +98,11 @@ pub enum Step {
     HearGrant(u8),
     /// A contender that was called back ends.
     End(u8),
-    /// Somebody is picked for what was given back, or it is released.
+    /// A task is picked for the hold that was released, or the claim is released.
     Pick(u8),
     /// The time budget is over: it is released.
     Overtime(u8),
-    /// What was given back is delivered.
+    /// The hold that was released is delivered.
     Deliver(u8),
     /// The server frees what is released.
     Free(u8),
@@ -115,7 +115,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether it happens by itself, without a task that wants to.
+    /// Returns `true` if it happens by itself, without a task that wants to.
     fn is_inner(self) -> bool {
         !matches!(
             self,
@@ -127,15 +127,15 @@ impl Step {
 /// The model.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
-    /// How many tasks each process has.
+    /// The number of tasks of each process.
     pub tasks: &'static [u8],
-    /// How often each task wants the lock.
+    /// The number of times that each task wants the lock.
     pub wishes: u8,
-    /// Whether tasks leave before they are served.
+    /// `true` if tasks leave before they are served.
     pub leaving: bool,
-    /// Whether claims are lost.
+    /// `true` if claims are lost.
     pub losing: bool,
 }
 
@@ -218,7 +218,7 @@ impl Handover {
             (Step::Close(..), Task::Waiting) => process.tasks[place] = Task::Closed,
             (Step::Leave(..), _) => process.leave(task, &self.rules),
             (Step::Take(..), Task::Delivered(fence)) => process.tasks[place] = Task::Holding(fence),
-            // What lies in a channel that is dropped gives itself back, as a hold does that is dropped.
+            // A hold in a channel that is dropped releases itself, as each hold does that is dropped.
             (Step::Close(..), Task::Delivered(fence)) | (Step::GiveBack(..), Task::Holding(fence)) => {
                 process.tasks[place] = Task::Away;
                 process.hand = Some(Hand { passed: fence.sub, fresh: false, taker: None });
@@ -228,7 +228,8 @@ impl Handover {
         Some(())
     }
 
-    /// What was given back goes to the next task, if it may and there is one; else it is released.
+    /// Passes a released hold to the next task, if that is allowed and one waits; else releases the
+    /// claim.
     fn give_on(&self, process: &mut Process, in_time: bool) -> Option<()> {
         let hand = process.hand.take()?;
         let held = process.held?;
@@ -241,7 +242,7 @@ impl Handover {
         Some(())
     }
 
-    /// A contender ended without a grant.
+    /// Ends a contender without a grant.
     fn end(&self, process: &mut Process) {
         process.contender = Contender::None;
         process.overtaken = 0;
@@ -257,8 +258,8 @@ impl Handover {
         }
     }
 
-    /// Whether somebody waits for ever: nothing goes on by itself, and nobody holds who could give
-    /// anything back.
+    /// Returns `true` if any task waits for ever: nothing continues by itself, and no holder exists
+    /// that could release.
     fn is_stuck(&self, state: &State) -> bool {
         let waits = |process: &Process| process.tasks.contains(&Task::Waiting);
         if !state.processes.iter().any(waits) || state.processes.iter().any(Process::is_served) {
@@ -369,11 +370,11 @@ impl Model for Handover {
 
 /// Each fence is greater than the one before; with claims that get lost, under one claim.
 pub const RISING: &str = "fences rise from task to task";
-/// Nobody holds beside another.
+/// Only one task holds at a time.
 pub const ONE: &str = "one task at a time is served under claims that are valid";
-/// Whoever stands on the server is passed by no more tasks than the budget allows.
+/// A process on the server is passed by no more tasks than the budget allows.
 pub const FAIR: &str = "a process in line is passed by no more tasks of another than the budget and one";
-/// Nobody waits for ever.
+/// No task waits for ever.
 pub const AWAKE: &str = "whoever waits will be served, since somebody holds or something goes on";
 
 #[cfg(test)]

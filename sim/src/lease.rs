@@ -8,16 +8,16 @@
 //!    it asked**. A renewal that is confirmed counts from before *it* was asked; one that is not
 //!    answered changes nothing; what has run out stays lost.
 //! 3. A release and a renewal name the claim; the server ignores them for any other.
-//! 4. Whoever holds looks at its clock, opens the resource with its token, which **raises the
-//!    resource's fence before the first read**, then reads and writes. The resource refuses a token
-//!    below its fence each time.
+//! 4. A holder looks at its clock, opens the resource with its token, which **raises the resource's
+//!    fence before the first read**, then reads and writes. The resource refuses a token below its
+//!    fence each time.
 //!
 //! # The adversary
 //!
 //! Every message takes any time or is lost, answers come in any order. A client stops between any two
 //! of its instructions for any time, so what it does with the resource may come long after it looked at
-//! its clock. A client's clock stands still for one tick in any `ttl` (the other way round does no
-//! harm). With a broken lease the server forgets the holder whenever it likes.
+//! its clock. A client's clock stops for one tick in any `ttl` (the other way round does no harm). With
+//! a broken lease the server forgets the holder whenever it likes.
 //!
 //! # What holds
 //!
@@ -43,11 +43,11 @@ pub struct Rules {
     pub releases_own_only: bool,
     /// A late confirmation does not bring a lost claim back.
     pub lost_stays_lost: bool,
-    /// What the resource checks.
+    /// The check that the resource makes.
     pub fence: FenceUse,
 }
 
-/// What the resource checks.
+/// The check that the resource makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceUse {
     /// Nothing.
@@ -69,14 +69,14 @@ impl Rules {
         fence: FenceUse::BeforeRead,
     };
 
-    /// For how long a client believes in an answer to what it asked `age` ticks ago.
+    /// Returns for how long a client believes in an answer to what it asked `age` ticks ago.
     pub fn believes(&self, ttl: u8, age: u8) -> u8 {
         let counted = if self.counts_from_request { age } else { 0 };
         (ttl - self.margin).saturating_sub(counted)
     }
 }
 
-/// How far a client is.
+/// The progress of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// It wants nothing now.
@@ -87,7 +87,7 @@ pub enum Phase {
     Answered {
         /// Ticks since it asked.
         age: u8,
-        /// What the answer says.
+        /// The token that the answer says.
         token: u8,
     },
     /// It was granted, and believes in it for `left` more ticks.
@@ -96,12 +96,12 @@ pub enum Phase {
         left: u8,
         /// Its fence.
         token: u8,
-        /// What it has done so far.
+        /// The work that it has done so far.
         work: Work,
     },
 }
 
-/// What a holder has done so far.
+/// The work that a holder has done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
     /// Nothing.
@@ -127,7 +127,7 @@ pub enum Renewal {
     Answered {
         /// Ticks since it was sent.
         age: u8,
-        /// Whether the claim was still there.
+        /// `true` if the claim still existed.
         held: bool,
     },
 }
@@ -140,7 +140,7 @@ pub struct Client {
     renewals: [Renewal; 2],
     sent: u8,
     releasing: Option<u8>,
-    /// Ticks until its clock may stand still again.
+    /// The ticks until its clock may stop again.
     steady: u8,
 }
 
@@ -205,7 +205,7 @@ pub enum Step {
     HearRenewal(u8, u8),
     /// The client gives up waiting for the answer.
     GiveUpRenewal(u8, u8),
-    /// Looks at its clock, and goes on because it holds.
+    /// Looks at its clock, and continues because it holds.
     Look(u8),
     /// Opens the resource.
     Open(u8),
@@ -222,17 +222,17 @@ pub enum Step {
 /// The model: `C` clients, one server, one resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease<const C: usize> {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
     /// Length of a lease in ticks.
     pub ttl: u8,
-    /// How often each client acquires.
+    /// The number of times that each client acquires.
     pub attempts: u8,
-    /// How many messages each sends again: questions whose answer was lost, and renewals.
+    /// The number of messages that each sends again: questions whose answer was lost, and renewals.
     pub repeats: u8,
-    /// Whether clocks of clients may stand still for a tick in `ttl`.
+    /// `true` if clocks of clients may stop for a tick in `ttl`.
     pub slow_clocks: bool,
-    /// Whether the server forgets holders.
+    /// `true` if the server forgets holders.
     pub broken: bool,
 }
 
@@ -464,7 +464,7 @@ impl<const C: usize> Model for Lease<C> {
     }
 }
 
-/// Everything that was written is there.
+/// No write is lost.
 pub const NO_LOST_UPDATE: &str = "the counter is as great as the number of accepted writes";
 /// No two clients believe that they hold.
 pub const EXCLUSIVE: &str = "no two clients believe at once that they hold";

@@ -16,8 +16,8 @@
 //! # The adversary
 //!
 //! A process stops for any time between any two of its steps: between what it read and what it writes,
-//! too. Writes take any time. Answers are lost, so that nobody knows whether a write was carried out;
-//! and a write whose sender has given up and asked for something else may be carried out later.
+//! too. Writes take any time. Answers are lost, so that it is unknown whether a write was carried out;
+//! and a write whose sender has abandoned it and asked for something else may be carried out later.
 //! Processes die.
 //!
 //! # What holds
@@ -68,7 +68,7 @@ pub struct Cell {
 pub struct Write {
     seen: u8,
     entry: Entry,
-    /// Whether the fence is that of the write itself.
+    /// `true` if the fence is that of the write itself.
     grants: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Write {
 pub enum Doing {
     /// Nothing.
     Nothing,
-    /// What it has read so many ticks ago is on its way to it.
+    /// The cell that it has read so many ticks ago is on its way to it.
     Reading(Cell, u8),
     /// It sent this write, after it had begun to ask so many ticks ago.
     Writing(Write, u8),
@@ -99,7 +99,7 @@ pub struct Process {
     loose: Option<Write>,
     /// Ticks for which it believes that it holds.
     left: u8,
-    /// How many more writes it may send.
+    /// The number of writes that it may still send.
     writes: u8,
 }
 
@@ -130,7 +130,8 @@ impl Process {
 pub struct State<const P: usize> {
     cell: Cell,
     processes: [Process; P],
-    /// Whether a claim was taken for dead, and whether one was adopted: for what has to be reached.
+    /// `true` if a claim was taken for dead, and if one was adopted: for the states that have to be
+    /// reached.
     taken_over: bool,
     adopted: bool,
 }
@@ -142,7 +143,7 @@ pub enum Step {
     Tick,
     /// Asks, and the store shows the cell.
     Read(u8),
-    /// What was read arrives.
+    /// The cell that was read arrives.
     Arrive(u8),
     /// The write is carried out, if it still may be, and the answer arrives.
     Write(u8),
@@ -150,7 +151,7 @@ pub enum Step {
     WriteUnheard(u8),
     /// The process gives up waiting, and the write is still under way.
     GiveUp(u8),
-    /// A write that was given up is carried out, if it still may be.
+    /// A write that was abandoned is carried out, if it still may be.
     WriteLate(u8),
 }
 
@@ -158,13 +159,13 @@ pub enum Step {
 /// claim of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Observer<const P: usize> {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
     /// Length of a lease in ticks.
     pub ttl: u8,
-    /// How many writes each process may send.
+    /// The number of writes that each process may send.
     pub writes: [u8; P],
-    /// Whether the second process is the heir of the first one: it continues under that claim, and
+    /// `true` if the second process is the heir of the first one: it continues under that claim, and
     /// takes nothing else.
     pub heir: bool,
 }
@@ -197,7 +198,7 @@ impl<const P: usize> Observer<P> {
                 None
             }
             None if held || self.is_heir(who) => {
-                // What it held is gone, and an heir takes nothing anew.
+                // Its claim is gone, and an heir takes nothing anew.
                 process.left = 0;
                 None
             }
@@ -360,7 +361,7 @@ mod tests {
         holds(Observer { rules: SOUND, ttl: 2, writes: [1, 2, 1], heir: true });
     }
 
-    /// Of one that waited: it has not seen its own grant.
+    /// Checks the first renewal of one that waited: it has not seen its own grant.
     #[test]
     fn a_first_renewal_that_changes_nothing_breaks() {
         let model = Observer { rules: UNCOUNTED, ttl: 2, writes: [2, 1], heir: false };
@@ -376,8 +377,8 @@ mod tests {
 
     #[test]
     fn a_repeated_grant_that_changes_nothing_breaks() {
-        // Its first answer was lost, so it has not seen its claim, whatever those see who hear of their
-        // grant.
+        // Its first answer was lost, so it has not seen its claim, independent of the others that hear
+        // of their grant.
         let rules = Rules { sees_own_grant: true, ..UNCOUNTED };
         let model = Observer { rules, ttl: 2, writes: [2, 1], heir: false };
         assert_eq!(breaks(model, EXCLUSIVE), 13);

@@ -10,7 +10,7 @@
 //!    first, it is granted by that answer.
 //! 2. Where it is not, it *parks*: the key is moved to the client's **short** lease, which ends soon
 //!    after the client is silent. It looks at the line again whenever it likes; if its key is gone, it
-//!    stands at the end anew.
+//!    joins the line anew, at the end.
 //! 3. Where a look shows it as first, it *holds*: the key is moved back to the long lease, and the
 //!    answer to that is the grant.
 //! 4. A move takes effect only if the key was not **changed** since it was seen, and is itself a
@@ -20,7 +20,7 @@
 //! # The adversary
 //!
 //! A short lease ends at any time; so does a long one whose client does not count on it. A client stops
-//! for any time between any two steps, and gives an answer up. A request that was given up is carried
+//! for any time between any two steps, and abandons an answer. A request that was abandoned is carried
 //! out at any later time, or never.
 //!
 //! What a client counts on ends before its long lease does (that is `lease.rs`), so a grant that was
@@ -35,11 +35,11 @@ pub struct Rules {
     pub moves_to_hold: bool,
     /// Also where its key is on the long lease, since it was never parked as far as its client knows.
     pub moves_from_long: bool,
-    /// What a move compares.
+    /// The fields that a move compares.
     pub compares: Compares,
 }
 
-/// What a move compares before it takes effect.
+/// The fields that a move compares before it takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compares {
     /// The revision that changed the key last.
@@ -77,7 +77,7 @@ pub struct Key {
 /// A key as its client saw it.
 type Seen = Key;
 
-/// What is under way.
+/// A request that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Puts the client's key where it is not there, and sees the line.
@@ -90,18 +90,18 @@ pub enum Request {
     Release,
 }
 
-/// What the server says.
+/// The answer of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// The client's own key, whether it is first, and whether this request has put it.
     Line(Option<Seen>, bool, bool),
-    /// Whether the key was moved, and how it is now.
+    /// The key as it is now, if it was moved.
     Moved(Option<Seen>),
     /// It is not there any more.
     Ended,
 }
 
-/// How far a client is.
+/// The progress of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// It has no place.
@@ -121,8 +121,8 @@ pub enum Phase {
 pub struct Client {
     phase: Phase,
     stands: u8,
-    /// What it waits for an answer to, the answer once there is one, and whether its long lease ended
-    /// since it asked.
+    /// The request that it waits for, the answer once it exists, and whether its long lease ended since
+    /// it asked.
     asked: Option<(Request, Option<Answer>, bool)>,
     was_parked: bool,
 }
@@ -133,7 +133,7 @@ pub struct State {
     line: Vec<Key>,
     revision: u8,
     clients: Vec<Client>,
-    /// Moves that were given up, by client.
+    /// Moves that were abandoned, by client.
     strays: Vec<(u8, Request)>,
     given_up: u8,
     granted_parked: bool,
@@ -151,7 +151,7 @@ pub enum Step {
     Hear(u8),
     /// The client gives the answer up.
     GiveUp(u8),
-    /// The server carries out what was given up.
+    /// The server carries out a request that was abandoned.
     ServeStray(u8),
     /// A lease ends.
     End(u8, Lease),
@@ -162,13 +162,13 @@ pub enum Step {
 /// The model: clients that want one mutex.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
-    /// How many there are.
+    /// The number of clients.
     pub clients: u8,
-    /// How often each stands in line at most.
+    /// The number of times that each joins the line at most.
     pub stands: u8,
-    /// How many answers are given up.
+    /// The number of answers that are abandoned.
     pub given_up: u8,
 }
 
@@ -212,7 +212,8 @@ impl Parking {
         let (request, answer, lapsed) = client.asked.take()?;
         client.phase = match answer? {
             Answer::Line(None, ..) => Phase::Idle,
-            // What was asked for before the long lease ended has run out when it arrives.
+            // A lease that was asked for before the long lease ended has run out when the answer
+            // arrives.
             Answer::Line(Some(seen), true, true) if !lapsed => Phase::Holding(seen),
             Answer::Line(Some(seen), true, _) => {
                 let needs_move = match seen.lease {
@@ -232,7 +233,7 @@ impl Parking {
                     Phase::Waiting(seen)
                 }
             },
-            // It was changed meanwhile, or is gone: a look tells.
+            // It was changed meanwhile, or is gone: a look shows that.
             Answer::Moved(None) => match client.phase {
                 Phase::Called(seen) => Phase::Waiting(seen),
                 phase => phase,
@@ -243,7 +244,7 @@ impl Parking {
     }
 }
 
-/// How many believe that they hold.
+/// Returns how many believe that they hold.
 fn holders(state: &State) -> usize {
     state.clients.iter().filter(|client| matches!(client.phase, Phase::Holding(_))).count()
 }
@@ -293,8 +294,8 @@ impl Model for Parking {
                 },
                 Some((request, answer, _)) => {
                     actions.push(if answer.is_none() { Step::Serve(number) } else { Step::Hear(number) });
-                    // What a put does that arrives late is voided by the mark of its lease, which is
-                    // not in this model.
+                    // A put that arrives late is voided by the mark of its lease, which is not in this
+                    // model.
                     let can_be_late = !matches!(request, Request::Stand | Request::Release);
                     if can_be_late && state.given_up < self.given_up {
                         actions.push(Step::GiveUp(number));

@@ -9,20 +9,21 @@
 //! resource that has no record of that epoch has had no token in it. A token is `(epoch, counter)`.
 //!
 //! 1. **Ask.** As in `redlock`. The asker waits for the armed answers of a majority, takes the greatest
-//!    epoch among them, and the token `1 + the greatest counter` of that epoch; for whoever is behind,
-//!    the counter is zero.
+//!    epoch among them, and the token `1 + the greatest counter` of that epoch; for a node that is
+//!    behind, the counter is zero.
 //! 2. **Write.** A node takes the token iff its lock still has the value of that answer, its run is the
-//!    same, its mark is valid and of no greater epoch, and its record is no greater. A mark that is
+//!    same, its mark is valid and of no greater epoch, and its record is not greater. A mark that is
 //!    behind is raised by the way.
 //!
-//! Nobody is mended. A node that has forgotten comes back in an epoch that is new to it:
+//! Nodes are not mended. A node that has forgotten comes back in an epoch that is new to it:
 //!
-//! - **Join.** Somebody hears a majority of armed nodes, and some without memory. He *raises* the armed
-//!   ones to the next epoch, each only from the epoch that he heard, and once a majority took that step
-//!   he marks the others in the new epoch, each only in the run and after the loss that was heard.
-//! - **Begin.** Where no node was ever marked: somebody hears all nodes, hears all of them once more,
-//!   and marks those that are unchanged, in an epoch of his own. Whoever begins at the same time may
-//!   choose a lower one.
+//! - **Join.** An armer (a client that arms nodes) hears a majority of armed nodes, and some without
+//!   memory. It *raises* the armed ones to the next epoch, each only from the epoch that it heard, and
+//!   once a majority took that step it marks the others in the new epoch, each only in the run and
+//!   after the loss that was heard.
+//! - **Begin.** Where no node was ever marked: an armer hears all nodes, hears all of them once more,
+//!   and marks those that are unchanged, in an epoch of its own. Another armer that begins at the same
+//!   time may choose a lower one.
 //!
 //! # The adversary
 //!
@@ -75,7 +76,7 @@ impl Rules {
 /// A token: the epoch, and the counter in it.
 pub type Token = (u8, u8);
 
-/// What one node answers to a question.
+/// The answer of one node to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Answer {
     /// The greatest token of the record.
@@ -93,11 +94,11 @@ pub struct Node {
     pub record: Token,
     /// Another one after each restart.
     pub run: u8,
-    /// How often it has lost its memory, with a restart or without.
+    /// The number of times that it has lost its memory, with a restart or without.
     pub losses: u8,
     /// The epoch of its mark; zero without a valid one.
     pub epoch: u8,
-    /// Whose value the lock has.
+    /// The value of the lock.
     pub lock: u8,
 }
 
@@ -105,18 +106,19 @@ pub struct Node {
 pub const NOBODY: u8 = u8::MAX;
 
 impl Node {
-    /// A node that has served nobody, in this epoch; zero where it is not armed.
+    /// Returns a node that has served no acquisition, in this epoch; zero where it is not armed.
     pub const fn fresh(epoch: u8) -> Node {
         Node { record: (0, 0), run: 0, losses: 0, epoch, lock: NOBODY }
     }
 
-    /// The first round. That the lock may be taken is the adversary's choice.
+    /// Carries out the first round. That the lock may be taken is the adversary's choice.
     pub fn ask(&mut self, value: u8) -> Answer {
         self.lock = value;
         Answer { record: self.record, run: self.run, epoch: self.epoch }
     }
 
-    /// The second round, in one step of the node. Whether the token is in the node now.
+    /// Carries out the second round, in one step of the node. Returns whether the token is in the node
+    /// now.
     pub fn write(&mut self, value: u8, run: u8, token: Token, rules: &Rules) -> bool {
         let still_locked = !rules.lock || self.lock == value;
         let same_run = !rules.run_id || self.run == run;
@@ -154,18 +156,18 @@ impl Node {
     }
 }
 
-/// What one who arms has heard of a node.
+/// The knowledge of an armer about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Heard {
     /// Its run.
     pub run: u8,
     /// The epoch of its mark; zero without a valid one.
     pub epoch: u8,
-    /// How often it had lost its memory, where that was written on it.
+    /// The number of times that it had lost its memory, where that was written on it.
     pub losses: Option<u8>,
 }
 
-/// The token that these answers of `nodes` allow, if they are enough.
+/// Returns the token that these answers of `nodes` allow, if they are enough.
 pub fn decide(answers: impl Iterator<Item = Answer> + Clone, nodes: usize, rules: &Rules) -> Option<Token> {
     let counted = answers.filter(|answer| answer.epoch > 0 || !rules.armed);
     if counted.clone().count() <= nodes / 2 {
@@ -176,7 +178,7 @@ pub fn decide(answers: impl Iterator<Item = Answer> + Clone, nodes: usize, rules
     Some((epoch, 1 + counts.map(|answer| answer.record.1).max().unwrap_or(0)))
 }
 
-/// How far one acquisition has come at one node.
+/// The progress of one acquisition at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
     /// Not there, or not heard.
@@ -187,11 +189,11 @@ pub enum Reach {
     Heard(u8),
     /// The node has taken the token.
     Written,
-    /// The node refuses whatever may still come.
+    /// The node refuses all that may still come.
     Over,
 }
 
-/// How far one who arms has come at one node.
+/// The progress of an armer at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arm {
     /// It was not heard.
@@ -214,14 +216,14 @@ pub struct Column<const K: usize, const J: usize> {
     arms: [Arm; J],
 }
 
-/// How far one acquisition has come as a whole.
+/// The progress of one acquisition as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// It has not begun.
     Idle,
     /// It asks, and began when `floor` was the greatest token of those who had finished.
     Asking {
-        /// That token.
+        /// The greatest token then.
         floor: Token,
     },
     /// It has decided on its token.
@@ -238,7 +240,7 @@ pub enum Phase {
     },
 }
 
-/// What went wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// One token was granted twice.
@@ -247,12 +249,12 @@ pub enum Fault {
     Regress,
 }
 
-/// All nodes, acquisitions, and those who arm.
+/// All nodes, acquisitions and armers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State<const N: usize, const K: usize, const J: usize> {
     columns: [Column<K, J>; N],
     phases: [Phase; K],
-    /// The epoch that each who arms has chosen; zero before.
+    /// The epoch that each armer has chosen; zero before.
     chosen: [u8; J],
     crashes: u8,
     fault: Option<Fault>,
@@ -267,13 +269,13 @@ pub enum Step {
     AskAndDecide(u8, u8),
     /// Writes to a node; it is granted if that makes a majority.
     Write(u8, u8),
-    /// One who arms hears a node for the first time, where he hears all twice.
+    /// An armer hears a node for the first time, where it hears all twice.
     Meet(u8, u8),
-    /// One who arms hears a node.
+    /// An armer hears a node.
     Recall(u8, u8),
-    /// One who arms has heard enough, and chooses his epoch.
+    /// An armer has heard enough, and chooses its epoch.
     Choose(u8),
-    /// One who arms marks a node: raises it, or brings it back.
+    /// An armer marks a node: raises it, or brings it back.
     Mark(u8, u8),
     /// The node of the first number restarts, with a lock of the second number's value.
     Crash(u8, u8),
@@ -281,27 +283,27 @@ pub enum Step {
     Flush(u8),
 }
 
-/// What those do who arm.
+/// The work of the armers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arming {
     /// All nodes are armed at first, and those that forget are brought back.
     Join,
-    /// No node was ever marked; each who arms begins in the epoch of this number.
+    /// No node was ever marked; each armer begins in the epoch of this number.
     Begin([u8; 2]),
 }
 
-/// The model: `N` nodes, `K` acquisitions of one attempt each, and `J` who arm, once each.
+/// The model: `N` nodes, `K` acquisitions of one attempt each, and `J` armers, which arm once each.
 #[derive(Clone, Copy, Debug)]
 pub struct Quorum<const N: usize, const K: usize, const J: usize> {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
-    /// How often a node may forget.
+    /// The number of times that a node may forget.
     pub crashes: u8,
-    /// What those do who arm.
+    /// The work of the armers.
     pub arming: Arming,
     /// The counter that a failed acquisition of former times has left in one node.
     pub leftover: u8,
-    /// Whether it is noted what each acquisition has to be greater than.
+    /// `true` if it is noted what each acquisition has to be greater than.
     pub order: bool,
 }
 
@@ -349,7 +351,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         }
     }
 
-    /// The epoch that one who arms would choose by what he has heard.
+    /// Returns the epoch that an armer would choose by what it has heard.
     fn choice(&self, state: &State<N, K, J>, who: usize) -> Option<u8> {
         let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
             Arm::Heard(heard) => Some(heard.epoch),
@@ -402,8 +404,8 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         for column in &mut state.columns {
             column.reach[attempt] = match column.reach[attempt] {
                 Reach::Asked(Answer { run, .. }) => Reach::Heard(run),
-                // What comes after the decision takes a lock from somebody, which is no more than a
-                // write that is lost.
+                // A write that comes after the decision takes a lock from a client, which is no more
+                // than a write that is lost.
                 _ => Reach::Over,
             };
         }
@@ -474,7 +476,8 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
         if state.crashes < self.crashes {
             let begun = state.phases.iter().filter(|phase| **phase != Phase::Idle).count() as u8;
             for node in 0..N as u8 {
-                // With run ids, a lock that survives serves nobody: whoever may write knows of another run.
+                // With run ids, a lock that survives is useless: a client that may write knows of
+                // another run.
                 let locks = if self.rules.run_id { 0 } else { begun };
                 actions.extend((0..locks).chain([NOBODY]).map(|lock| Step::Crash(node, lock)));
                 actions.push(Step::Flush(node));
@@ -580,12 +583,12 @@ mod tests {
 
     const SOUND: Rules = Rules::SOUND;
 
-    /// Three nodes, some of which forget and are brought back.
+    /// Builds three nodes, some of which forget and are brought back.
     fn join<const K: usize, const J: usize>(rules: Rules, crashes: u8) -> Quorum<3, K, J> {
         Quorum { rules, crashes, arming: Arming::Join, leftover: 0, order: true }
     }
 
-    /// Three nodes that were never marked.
+    /// Builds three nodes that were never marked.
     fn begin<const K: usize>(rules: Rules, crashes: u8, epochs: [u8; 2]) -> Quorum<3, K, 2> {
         Quorum { rules, crashes, arming: Arming::Begin(epochs), leftover: 0, order: true }
     }

@@ -21,7 +21,7 @@
 //! would otherwise lock anew for an asker who has long decided.
 //!
 //! Where fewer than a majority are armed, nothing is granted until an operator arms nodes again with a
-//! counter that is no less than any token that anybody has decided on.
+//! counter that is not less than any token that was ever decided on.
 //!
 //! # The adversary
 //!
@@ -32,8 +32,8 @@
 //!
 //! Choices that can only hide a fault are left out. An acquisition is counted as granted the moment a
 //! majority has its token: had the news been lost, later acquisitions would have less to be greater
-//! than. It decides with its last answer: what it asked without hearing takes a lock from somebody,
-//! which is no more than a write that is lost.
+//! than. It decides with its last answer: what it asked without an answer takes a lock from another
+//! client, which is no more than a write that is lost.
 
 use stateright::{Model, Property};
 
@@ -52,7 +52,7 @@ pub struct Rules {
     pub writes_armed_only: bool,
     /// A node is mended only if its run id has not changed since it was heard.
     pub mends_same_run_only: bool,
-    /// Whoever has decided takes no more answers to its question.
+    /// An acquisition that has decided takes no more answers to its question.
     pub closes_first_round: bool,
     /// A repeated question has a value of its own.
     pub value_per_message: bool,
@@ -75,14 +75,14 @@ impl Rules {
     };
 }
 
-/// What one node answers to a question.
+/// The answer of one node to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Answer {
     /// The counter of the record.
     pub counter: u8,
     /// The run id of the node.
     pub run: u8,
-    /// Whether the record was written under this run id.
+    /// `true` if the record was written under this run id.
     pub armed: bool,
 }
 
@@ -93,9 +93,9 @@ pub struct Node {
     pub counter: u8,
     /// Another one after each restart.
     pub run: u8,
-    /// Whether the counter was written under this run id.
+    /// `true` if the counter was written under this run id.
     pub armed: bool,
-    /// Whose value the lock has.
+    /// The value of the lock.
     pub lock: u8,
 }
 
@@ -105,7 +105,7 @@ const NOBODY: u8 = u8::MAX;
 impl Node {
     const FRESH: Node = Node { counter: 0, run: 0, armed: true, lock: NOBODY };
 
-    /// The first round. That the lock may be taken is the adversary's choice.
+    /// Carries out the first round. That the lock may be taken is the adversary's choice.
     pub fn ask(&mut self, value: u8, rules: &Rules) -> Answer {
         self.lock = value;
         if !rules.writes_back {
@@ -114,7 +114,8 @@ impl Node {
         Answer { counter: self.counter, run: self.run, armed: self.armed }
     }
 
-    /// The second round, in one step of the node. Whether the token is in the node now.
+    /// Carries out the second round, in one step of the node. Returns whether the token is in the node
+    /// now.
     pub fn write(&mut self, value: u8, run: u8, token: u8, rules: &Rules) -> bool {
         let still_locked = !rules.lock || self.lock == value;
         let same_run = !rules.run_id || self.run == run;
@@ -128,13 +129,13 @@ impl Node {
         takes
     }
 
-    /// An operator's help, when too few nodes are armed.
+    /// Arms the node with an operator's help, when too few nodes are armed.
     pub fn rearm(&mut self, counter: u8) {
         self.counter = counter;
         self.armed = true;
     }
 
-    /// A holder's help for a node that had forgotten.
+    /// Mends a node that had forgotten, with a holder's help.
     pub fn mend(&mut self, run: u8, token: u8, rules: &Rules) {
         if self.run == run || !rules.mends_same_run_only {
             self.counter = self.counter.max(token);
@@ -147,7 +148,7 @@ impl Node {
     }
 }
 
-/// The token that these answers of `nodes` allow, if they are enough.
+/// Returns the token that these answers of `nodes` allow, if they are enough.
 pub fn decide(answers: impl Iterator<Item = Answer>, nodes: usize, rules: &Rules) -> Option<u8> {
     let counted = answers.filter(|answer| answer.armed || !rules.armed);
     let (count, greatest) =
@@ -155,7 +156,7 @@ pub fn decide(answers: impl Iterator<Item = Answer>, nodes: usize, rules: &Rules
     (count > nodes / 2).then_some(if rules.writes_back { greatest + 1 } else { greatest })
 }
 
-/// How far one acquisition has come at one node.
+/// The progress of one acquisition at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
     /// Not there, or not heard.
@@ -166,12 +167,12 @@ pub enum Reach {
     Heard {
         /// The node's run id then.
         run: u8,
-        /// Whether it was armed then.
+        /// `true` if it was armed then.
         armed: bool,
     },
     /// The node has taken the token.
     Written,
-    /// The node refuses whatever may still come.
+    /// The node refuses all that may still come.
     Over,
 }
 
@@ -184,14 +185,14 @@ pub struct Column<const K: usize> {
     pub reach: [Reach; K],
 }
 
-/// How far one acquisition has come as a whole.
+/// The progress of one acquisition as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// It has not begun.
     Idle,
     /// It asks, and began when `floor` was the greatest token of those who had finished.
     Asking {
-        /// That token.
+        /// The greatest token then.
         floor: u8,
     },
     /// It has decided on its token.
@@ -208,7 +209,7 @@ pub enum Phase {
     },
 }
 
-/// What went wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// One token was granted twice.
@@ -245,7 +246,7 @@ pub enum Step {
     Crash(u8, u8),
 }
 
-/// What an operator writes who arms nodes again.
+/// The counter that an operator writes to arm nodes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rearm {
     /// There is none.
@@ -259,15 +260,15 @@ pub enum Rearm {
 /// The model: `N` nodes, `K` acquisitions of one attempt each, by whomever.
 #[derive(Clone, Copy, Debug)]
 pub struct Redlock<const N: usize, const K: usize> {
-    /// What the parties do.
+    /// The rules of the parties.
     pub rules: Rules,
-    /// How often a node may forget.
+    /// The number of times that a node may forget.
     pub crashes: u8,
     /// The counter that a failed acquisition of former times has left in one node.
     pub leftover: u8,
-    /// What an operator does when fewer than a majority are armed.
+    /// The reaction of an operator when fewer than a majority are armed.
     pub rearm: Rearm,
-    /// Whether it is noted what each acquisition has to be greater than; without it the search is for
+    /// `true` if it is noted what each acquisition has to be greater than; without it the search is for
     /// tokens granted twice only, and shorter.
     pub order: bool,
 }
@@ -304,7 +305,7 @@ impl<const N: usize, const K: usize> Redlock<N, K> {
         }
     }
 
-    /// The value of a question that is carried out after its asker has decided.
+    /// Returns the value of a question that is carried out after its asker has decided.
     fn late_value(&self, attempt: usize, column: &Column<K>) -> u8 {
         let first = column.reach[attempt] == Reach::Nothing;
         let dead = if first { self.rules.closes_first_round } else { self.rules.value_per_message };
@@ -368,7 +369,7 @@ impl<const N: usize, const K: usize> State<N, K> {
         })
     }
 
-    /// The greatest token that the operator knows of.
+    /// Returns the greatest token that the operator knows of.
     fn known(&self, rearm: Rearm) -> u8 {
         let known = self.phases.iter().filter_map(|phase| match phase {
             Phase::Granted { token } => Some(*token),
@@ -515,12 +516,12 @@ mod tests {
     const MENDS_ANY_RUN: Variant = (Rules { mends_same_run_only: false, ..SOUND }, 2, 0);
     const NO_RUN_IDS: Variant = (Rules { run_id: false, mends_same_run_only: false, ..SOUND }, 2, 0);
 
-    /// Three nodes.
+    /// Builds three nodes.
     fn three<const K: usize>(rules: Rules, crashes: u8, leftover: u8) -> Redlock<3, K> {
         Redlock { rules, crashes, leftover, rearm: Rearm::Never, order: true }
     }
 
-    /// The least number of steps to one token for two, with three nodes and three acquisitions.
+    /// Returns the least number of steps to one token for two, with three nodes and three acquisitions.
     fn twice(rules: Rules, crashes: u8, leftover: u8) -> usize {
         breaks(Redlock { order: false, ..three::<3>(rules, crashes, leftover) }, UNIQUE)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, Expectation, Model, Path, Property};
 
-/// What a complete search went through.
+/// The extent of a complete search.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// States that differ.
@@ -19,7 +19,7 @@ pub struct Extent {
     pub steps: usize,
     /// The longest way from the start that the search took.
     pub depth: usize,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
 }
 
@@ -64,7 +64,7 @@ where
 /// Searches for the shortest way to violate one property; the number of its steps.
 ///
 /// # Panics
-/// If there is no way, or no such property.
+/// If no way exists, or no such property.
 pub fn breaks<M>(model: M, property: &'static str) -> usize
 where
     M: Model + Send + Sync + 'static,
@@ -80,7 +80,7 @@ where
 /// Where the shortest way takes long to find, this shows in a moment that there is one.
 ///
 /// # Panics
-/// If there is no way, or no such property.
+/// If no way exists, or no such property.
 pub fn breaks_somehow<M>(model: M, property: &'static str) -> usize
 where
     M: Model + Send + Sync + 'static,

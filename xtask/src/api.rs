@@ -1,6 +1,6 @@
 //! `cargo xtask api`: the public API as a listing, in `docs/api`, one file a crate that users import.
 //!
-//! Whoever changes the API sees the change as lines of a diff. It is no step of `cargo xtask test`: the
+//! Changes of the API are seen as lines of a diff. This is not a step of `cargo xtask test`: the
 //! listing comes from rustdoc's JSON, which takes a nightly toolchain, and a newcomer needs none for
 //! anything else.
 
@@ -13,7 +13,7 @@ const CRATES: &[&str] = &["leasehold", "leasehold-core"];
 /// So many differences are shown of each listing.
 const SHOWN: usize = 20;
 
-/// What is done with a listing that was made anew.
+/// The use of a listing that was made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// It is compared with the one that is kept.
@@ -76,7 +76,7 @@ fn present(root: &Path) -> Result<(), String> {
     Err(format!("The API cannot be listed; missing are\n- {}", missing.join("\n- ")))
 }
 
-/// The listing: without what the compiler derives for every type alike.
+/// Returns the listing: without what the compiler derives for every type alike.
 fn listed(root: &Path, name: &str) -> Result<String, String> {
     let mut command = Command::new("cargo");
     command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN");

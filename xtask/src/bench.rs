@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: builds what is measured, in release, and starts it.
 //!
-//! What is measured, and how, is told by the program that this starts: `bench/ours`.
+//! The measures, and how they are taken, are described by the program that this starts: `bench/ours`.
 
 use std::path::Path;
 use std::process::Command;

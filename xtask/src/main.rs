@@ -38,7 +38,7 @@ Environment:
 Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when the command line is wrong.
 ";
 
-/// What the command line asked for.
+/// The chore that the command line asked for.
 #[derive(Debug)]
 enum Chore {
     Api(api::Mode),
@@ -102,8 +102,8 @@ fn parse(words: &[String]) -> Result<Chore, String> {
     }
 }
 
-/// The repository's root. Cargo tells it at run time, so that a moved or copied target folder does not
-/// point elsewhere.
+/// Returns the repository's root. Cargo passes it at run time, so that a moved or copied target folder
+/// does not point elsewhere.
 fn root() -> PathBuf {
     let manifest =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());

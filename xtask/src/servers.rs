@@ -1,4 +1,4 @@
-//! What the tests need from the machine beside a Rust toolchain, and how to get it on Debian.
+//! The needs of the tests beside a Rust toolchain, and how to meet them on Debian.
 //!
 //! Ground rules: nothing is asked of the person, no service is started, stopped or left behind changed,
 //! and a machine on which nothing may be installed is not an error: its tests skip, unless
@@ -13,7 +13,8 @@ struct Tool {
     program: &'static str,
     /// The Debian package that brings it.
     package: &'static str,
-    /// What cannot be tested without it: names of backends, as in `LEASEHOLD_REQUIRE`, or of chores.
+    /// The tests that cannot run without it: names of backends, as in `LEASEHOLD_REQUIRE`, or of
+    /// chores.
     needed_by: &'static [&'static str],
 }
 
@@ -68,7 +69,7 @@ pub(crate) fn ensure() -> Result<(), String> {
     verdict(&missing, &required)
 }
 
-/// Where a program is, in the path or in the folders for administrators, which a user's path often lacks.
+/// Finds a program, in the path or in the folders for administrators, which a user's path often lacks.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -91,7 +92,7 @@ fn missing_tools() -> Vec<&'static Tool> {
     TOOLS.iter().filter(|tool| !is_here(tool)).collect()
 }
 
-/// Says what will be skipped, or refuses to go on when that was required.
+/// Says what will be skipped, or refuses to continue when that was required.
 fn verdict(missing: &[&Tool], required: &str) -> Result<(), String> {
     let names: Vec<&str> = required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let is_required =
@@ -112,8 +113,8 @@ fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// How long apt waits for another package manager to finish, so that it neither fails at once nor hangs
-/// for ever.
+/// The time that apt waits for another package manager to finish, so that it neither fails at once nor
+/// hangs for ever.
 const APT_LOCK_WAIT: &str = "DPkg::Lock::Timeout=300";
 
 fn install(packages: &[&str]) -> Result<(), String> {

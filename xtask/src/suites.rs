@@ -1,7 +1,7 @@
 //! The test programs of the workspace, several at a time.
 //!
 //! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover
-//! most of the time, so that two cores stand idle. Here a few run side by side. A program that passed
+//! most of the time, so that two cores are idle. Here a few run side by side. A program that passed
 //! prints its summary lines alone, in the form that `cargo test` gives them, because a CI reads them;
 //! one that failed prints all that it wrote. Nothing runs twice: a test that fails now and then is a
 //! defect, and a second run would hide it.
@@ -19,7 +19,7 @@ use serde_json::Value;
 /// One program that tests something, or `cargo` itself for the examples in the documentation.
 #[derive(Debug, PartialEq, Eq)]
 struct Suite {
-    /// What a person types to repeat it.
+    /// The command that a person types to repeat it.
     repeat: String,
     program: PathBuf,
     arguments: Vec<String>,
@@ -67,8 +67,8 @@ const STORES: usize = 16;
 /// The longest that one program may run: what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Builds the test programs, and tells what they are: those that wait most and take longest first, then
-/// all others with servers.
+/// Builds the test programs, and lists them: those that wait most and take longest first, then all
+/// others with servers.
 fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -95,7 +95,7 @@ fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, Str
     Ok(suites)
 }
 
-/// The programs among cargo's messages, which are one JSON object a line.
+/// Parses the programs among cargo's messages, which are one JSON object a line.
 fn parse(messages: &str) -> Vec<Suite> {
     let objects = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     objects.filter_map(|message| suite(&message)).collect()
@@ -114,17 +114,17 @@ fn suite(message: &Value) -> Option<Suite> {
         "test" | "bin" | "example" | "bench" => format!("--{kind} {name}"),
         _ => "--lib".to_owned(),
     };
-    // As cargo tells it to programs that it runs.
+    // As cargo passes it to programs that it runs.
     let variables = vec![("CARGO_MANIFEST_DIR", folder.display().to_string())];
     let repeat = format!("cargo test --manifest-path {} {which}", manifest.display());
     Some(Suite { repeat, program, arguments: Vec::new(), folder, variables })
 }
 
 impl Suite {
-    /// How many of its tests run at a time, where that is not one a core. The laws of a store wait for
-    /// the ends of leases two thirds of their time, and tell by themselves what is late from what is
-    /// broken. What is built on locks runs on all stores at once: it has a bound of its own on the
-    /// processes that it starts, and then waits for the dead ones.
+    /// Returns how many of its tests run at a time, where that is not one a core. The laws of a store
+    /// wait for the ends of leases two thirds of their time, and distinguish by themselves what is late
+    /// from what is broken. What is built on locks runs on all stores at once: it has a bound of its
+    /// own on the processes that it starts, and then waits for the dead ones.
     fn width(&self) -> Option<usize> {
         match self.repeat.split_once(" --test ")?.1 {
             name if name.starts_with("conformance") => Some(2 * cores()),
@@ -173,12 +173,12 @@ impl Suite {
     }
 }
 
-/// The lines of a test program's output that count its tests.
+/// Returns the lines of a test program's output that count its tests.
 fn summary(text: &str) -> String {
     text.lines().filter(|line| line.starts_with("test result: ")).map(|line| format!("{line}\n")).collect()
 }
 
-/// A file without a name.
+/// Creates a file without a name.
 fn tempfile() -> Result<File, String> {
     tempfile::tempfile()
         .map_err(|error| format!("no temporary file: {error}; set TMPDIR to a writable folder"))

@@ -57,8 +57,9 @@ pub(crate) const STEPS: &[Step] = &[
         name: "doc",
         work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),
     },
-    // What each crate would be published with: metadata, readme, licences, and dependencies that can be
-    // had by then. Nothing is compiled, so it takes seconds. Needs cargo 1.90 or later.
+    // The contents that each crate would be published with: metadata, readme, licences, and
+    // dependencies that can be had by then. Nothing is compiled, so it takes seconds. Needs cargo 1.90
+    // or later.
     Step { name: "package", work: Work::Cargo(PACKAGE, &[]) },
     Step { name: "deny", work: Work::Optional("cargo-deny", &["deny", "check"]) },
 ];
@@ -78,8 +79,8 @@ const PACKAGE: &[&str] = &[
     "--quiet",
 ];
 
-/// The steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because its
-/// tests run the binary.
+/// Returns the steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because
+/// its tests run the binary.
 pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
@@ -92,7 +93,7 @@ pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
     Ok(STEPS.iter().filter(|step| picked(step.name)).collect())
 }
 
-/// The names of all steps, for messages.
+/// Returns the names of all steps, for messages.
 pub(crate) fn names() -> String {
     STEPS.iter().map(|step| step.name).collect::<Vec<_>>().join(", ")
 }
@@ -127,7 +128,7 @@ pub(crate) fn run(root: &Path, steps: &[&Step]) -> Result<(), String> {
     failure.map_or(Ok(()), Err)
 }
 
-/// How a step ended when nothing was wrong with it.
+/// The end of a step when nothing was wrong with it.
 #[derive(Debug, PartialEq, Eq)]
 enum Done {
     Ran,
@@ -135,7 +136,7 @@ enum Done {
 }
 
 impl Work {
-    /// What a person would type to do the same.
+    /// Returns the command that a person would type to do the same.
     fn command(&self) -> String {
         match self {
             Self::Chore(command, _) => (*command).to_owned(),
@@ -175,7 +176,7 @@ fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)], log: &Skip
     if status.success() { Ok(()) } else { Err(format!("cargo {} ended with {status}", arguments[0])) }
 }
 
-/// What every command gets.
+/// Sets what every command gets.
 ///
 /// `cargo run`, which started this program, describes this package in the environment. Build scripts of
 /// other packages watch some of these variables, and would run again on every change between here and a
@@ -284,7 +285,8 @@ impl SkipLog {
 
 impl Drop for SkipLog {
     fn drop(&mut self) {
-        // The report has been printed; a file that cannot be removed from the temporary folder harms nobody.
+        // The report has been printed; a file that cannot be removed from the temporary folder does no
+        // harm.
         let _ = fs::remove_file(&self.path);
     }
 }

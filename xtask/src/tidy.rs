@@ -28,7 +28,7 @@ struct Finding {
     line: usize,
     rule: &'static str,
     weight: Weight,
-    /// What to do, as a sentence.
+    /// The advice, as a sentence.
     advice: String,
 }
 
@@ -120,8 +120,8 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings
 }
 
-/// All text files that git knows or would add. New files count, so that a finding comes before the
-/// commit, not after it.
+/// Reads all text files that git knows or would add. New files count, so that a finding comes before
+/// the commit, not after it.
 fn read(root: &Path) -> Result<Vec<File>, String> {
     let output = Command::new("git")
         .current_dir(root)
@@ -141,7 +141,7 @@ fn read(root: &Path) -> Result<Vec<File>, String> {
             continue;
         }
         let bytes = std::fs::read(&full).map_err(|error| format!("{path}: cannot be read: {error}"))?;
-        // What is not UTF-8, or holds a NUL, is data and has no words.
+        // A file that is not UTF-8, or holds a NUL, is data and has no words.
         if let Ok(text) = String::from_utf8(bytes)
             && !text.contains('\0')
         {

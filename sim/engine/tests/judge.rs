@@ -1,4 +1,4 @@
-//! What must be true of every run, and the log of it.
+//! The laws of every run, and the log of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -49,7 +49,7 @@ struct Seen {
     counts: BTreeMap<&'static str, u64>,
 }
 
-/// What happened, as text and as a number that stands for all of it.
+/// The events, as text and as a number that represents all of them.
 #[derive(Default)]
 struct Log {
     is_kept: bool,
@@ -74,7 +74,7 @@ struct Holding {
     guard: Weak<Guard>,
 }
 
-/// What remains of a run.
+/// The remains of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) failure: Option<String>,
@@ -132,7 +132,7 @@ impl Judge {
 
     /// Counts a call of the engine into a clock, a witness or a store, and panics where it is the chosen one.
     pub(crate) fn foreign(&self) {
-        // Where the judge itself asks for the time nothing panics.
+        // While the judge itself asks for the time, nothing panics.
         let Ok(mut seen) = self.state.try_lock() else { return };
         let Some(left) = &mut seen.panics_in else { return };
         if *left > 0 {
@@ -275,7 +275,7 @@ impl Judge {
         number
     }
 
-    /// Takes in that a task lets go.
+    /// Takes in that a task releases.
     pub(crate) fn lets_go(&self, number: u64, how: &str) {
         self.note(format_args!("h{number} {how}"));
         let mut seen = self.seen();
@@ -362,9 +362,9 @@ impl Judge {
         }
     }
 
-    /// Takes in who is first in the line of a client, and fails where the server has had room for it
-    /// for long and nobody else waits there: then it sleeps for nobody, whatever the others of its line
-    /// want.
+    /// Takes in which claim is first in the line of a client, and fails where the server has had room
+    /// for it for long and no other claim waits there: then it sleeps for no reason, independent of the
+    /// others of its line.
     pub(crate) fn look_at_head(
         &self,
         client: usize,
@@ -491,5 +491,5 @@ pub(crate) fn says_too_much(ended: Option<LossCause>, given_back: bool) -> bool 
 const BOUND: Duration = Duration::from_secs(12);
 /// More calls than all tasks of a run could make for a reason in one moment.
 const CALLS_AT_ONCE: u32 = 3_000;
-/// What an injected panic says.
+/// The text of an injected panic.
 pub(crate) const INJECTED: &str = "injected";

@@ -188,7 +188,7 @@ fn survey() {
     work.unwrap().join().unwrap();
 }
 
-/// What panics is nobody else's trouble: the promises are kept to all who are not in that call.
+/// Checks that a panic concerns that call only: the promises are kept to all that are not in it.
 #[test]
 fn a_panic_of_foreign_code_harms_that_call_alone() {
     hear_panics();
@@ -212,7 +212,7 @@ fn a_panic_of_foreign_code_harms_that_call_alone() {
     assert!(panicked.as_ref().is_ok_and(|panicked| *panicked > PANICS / 4), "{panicked:?}");
 }
 
-/// Which call of foreign code panics in the run of this seed.
+/// Returns which call of foreign code panics in the run of this seed.
 fn panics_in(seed: u64) -> u64 {
     seed * 7 % if seed.is_multiple_of(2) { 1_500 } else { 600 }
 }
@@ -222,5 +222,5 @@ const PANICS: u64 = 1_000;
 /// So many seeds at most find each mutant.
 const MUTANT_SEEDS: u64 = 20_000;
 
-/// How many seeds are run each time. `LEASEHOLD_SIM_SEEDS` says another number.
+/// The number of seeds that are run each time. `LEASEHOLD_SIM_SEEDS` sets another number.
 const SEEDS: u64 = 10_000;

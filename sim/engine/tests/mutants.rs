@@ -18,14 +18,14 @@ fn is_found(mutant: &'static str, says: &str) {
     is_found_by(mutant, says, |seed| run(Run { seed, mutant, ..Run::default() }));
 }
 
-/// The same where one call of foreign code panics in each run.
+/// Checks the same where one call of foreign code panics in each run.
 fn is_found_by_panics(mutant: &'static str, says: &str) {
     is_found_by(mutant, says, |seed| {
         run(Run { seed, mutant, panics_in: Some(panics_in(seed)), ..Run::default() })
     });
 }
 
-/// The same where a program aims at it, in which nothing is found without the defect.
+/// Checks the same where a program aims at it, in which nothing is found without the defect.
 fn is_found_by_aim(mutant: &'static str, says: &str, program: fn(u64, &'static str) -> Verdict) {
     let (found, _) = search(0, AIMED_SEEDS, |seed| caught(|| program(seed, "")), "", &Default::default());
     assert_eq!(found, None, "without `{mutant}`");

@@ -1,4 +1,4 @@
-//! What one task does: a random row of locks, waits and ends.
+//! The work of one task: a random row of locks, waits and ends.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::judge::says_too_much;
 use crate::polled::{Polled, step_aside};
 use crate::world::World;
 
-/// What is locked in this run.
+/// The thing that is locked in this run.
 #[derive(Clone, Debug)]
 pub(crate) struct Thing {
     pub(crate) resource: Resource,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Semaphore(u32),
 }
 
-/// What one step asks for.
+/// The request of one step.
 #[derive(Clone, Debug)]
 struct Ask {
     thing: Thing,
@@ -40,7 +40,7 @@ struct Ask {
     at_least: Duration,
     quiet: Duration,
     priority: i32,
-    /// With another note than most, so that no other claim may stand in for it.
+    /// With another note than most, so that no other claim may replace it.
     is_noted: bool,
     owner: Option<Owner>,
 }
@@ -165,7 +165,7 @@ pub(crate) async fn run(world: Arc<World>, client: usize, dice: Dice) {
         }
         let thing = &world.things[dice.below(world.things.len() as u64) as usize];
         let go_on = match dice.below(20) {
-            // An upgrade trusts that in a store without an order nobody who waits is in its way.
+            // An upgrade trusts that in a store without an order no waiter is in its way.
             0 if thing.kind == Kind::RwLock && owner.is_none() && world.is_in_order() => {
                 upgrade(&world, client, thing, &dice).await
             }
@@ -367,7 +367,7 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
     true
 }
 
-/// Asks the store how things stand, and leaves in the middle of it now and then.
+/// Asks the store for its state, and leaves in the middle of it now and then.
 async fn look_around(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) -> bool {
     let client = world.client(client);
     let polls = dice.between(1, 8);
@@ -451,10 +451,10 @@ pub(crate) async fn listen(
     }
 }
 
-/// How long the store has to answer after the limit, which says whether the lock is busy or the store
-/// is away.
+/// The time that the store has to answer after the limit; the answer says whether the lock is busy or
+/// the store is away.
 const LAST_WORD: Duration = Duration::from_secs(2);
 /// Timers count in milliseconds, and two of them may be in the way.
 const SLACK: Duration = Duration::from_millis(5);
-/// What a request may take on a bad wire, and the pauses between two.
+/// The time that a request may take on a bad wire, and the pauses between two.
 const RELEASE_SLACK: Duration = Duration::from_secs(40);

@@ -18,10 +18,10 @@ use crate::dice::Dice;
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) memory: MemoryBackend,
-    /// What the clients are told of it.
+    /// The profile that the clients see.
     profile: Profile,
     clock: Arc<Skewed>,
-    /// Whether a claim that is taken away says so at once.
+    /// `true` if a claim that is taken away says so at once.
     tells: bool,
     signals: Mutex<BTreeMap<ClaimId, (LossTrigger, LossSignal)>>,
 }
@@ -48,7 +48,7 @@ impl Store {
         let memory = if dice.percent(20) { memory.polling() } else { memory };
         let mut profile = memory.profile().clone();
         if dice.percent(20) {
-            // It keeps an order all the same, on which nobody relies.
+            // It keeps an order all the same, on which no client relies.
             profile.order = Order::Unordered;
         }
         Store { memory, profile, clock, tells: dice.percent(30), signals: Mutex::default() }

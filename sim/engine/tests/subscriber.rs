@@ -22,7 +22,7 @@ impl Listener {
 }
 
 impl Subscriber for Listener {
-    // Asked by any thread, for all subscribers: so it is no call of this run.
+    // Asked by any thread, for all subscribers: so it is not a call of this run.
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }

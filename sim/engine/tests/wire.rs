@@ -31,7 +31,7 @@ pub(crate) struct Wire {
     /// Of a hundred calls so many fail, until `calm_from`.
     faults: u64,
     calm_from: Instant,
-    /// How many parts the store has: none is in one call with claims of another.
+    /// The number of parts of the store: no part is in one call with claims of another.
     parts: u64,
     /// Of a hundred calls so many take time.
     slow: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Wire {
     has_hung: AtomicU64,
 }
 
-/// What becomes of one call.
+/// The fate of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Passes,

@@ -27,7 +27,7 @@ pub(crate) struct World {
     tokens: Mutex<Vec<Handover>>,
     owned: Mutex<BTreeMap<u64, (Owned, Weak<Guard>)>>,
     running: AtomicUsize,
-    /// What crashed clients were doing: never polled again, and not dropped before the end.
+    /// The work of crashed clients: never polled again, and not dropped before the end.
     graves: Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>,
 }
 
@@ -37,10 +37,10 @@ struct Client {
     owners: Vec<Owner>,
 }
 
-/// Whose guard it is: by client, owner and resource.
+/// The owner of a guard: by client, owner and resource.
 type Owned = (usize, usize, Resource);
 
-/// What one run is made of.
+/// The parts of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) seed: u64,
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Remembers that an owner has a guard, for as long as what is returned is there.
+    /// Remembers that an owner has a guard, for as long as the returned value lives.
     pub(crate) fn owned<'a>(
         &'a self,
         client: usize,
@@ -167,7 +167,7 @@ impl World {
         let whose = (client, self.number_of(client, owner), resource.clone());
         let owned = self.owned.lock().unwrap();
         owned.values().any(|(theirs, guard)| {
-            // One that is being given back is held until that is done.
+            // A claim that is being released is held until that is done.
             *theirs == whose && guard.upgrade().is_none_or(|guard| probe::look(&guard).is_valid())
         })
     }
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Ends what is left in order, and looks for what nobody has any more.
+    /// Ends what is left in order, and looks for claims without an owner.
     async fn nothing_is_left(&self) {
         self.tokens.lock().unwrap().clear();
         let began = Instant::now();
@@ -387,7 +387,8 @@ impl Witness for Reporter {
             Event::LetGo { .. } => self.judge.kept(self.number, -1),
             Event::Suspected { .. } => self.judge.suspected(self.number),
             Event::Acquired { resource, .. } => self.judge.reported(self.number, resource, true),
-            // A grant whose asker has left is given back in the same moment, and reported as released only.
+            // A grant whose asker has left is released in the same moment, and reported as released
+            // only.
             Event::Released { resource, held } if !held.is_zero() => {
                 self.judge.reported(self.number, resource, false);
             }
@@ -404,7 +405,7 @@ impl std::fmt::Debug for Judge {
     }
 }
 
-/// How often it is looked whether somebody sleeps for no reason.
+/// The interval at which it is checked whether any claim sleeps for no reason.
 const TICK: Duration = Duration::from_millis(500);
 /// For so long calls fail and things go wrong.
 const TROUBLE: Duration = Duration::from_secs(10);

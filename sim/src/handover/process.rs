@@ -4,7 +4,7 @@ use leasehold_core::Fence;
 
 use super::Rules;
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
     /// Elsewhere.
@@ -19,7 +19,7 @@ pub enum Task {
     Holding(Fence),
 }
 
-/// The claim of a process that stands on the server.
+/// The claim of a process that is on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Contender {
     /// There is none.
@@ -33,15 +33,15 @@ pub enum Contender {
 /// A hold on its way to a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hand {
-    /// How often it was handed on before this time.
+    /// The number of times that it was handed on before this time.
     pub(super) passed: u32,
     /// It comes from the server.
     pub(super) fresh: bool,
-    /// Who was picked.
+    /// The task that was picked.
     pub(super) taker: Option<u8>,
 }
 
-/// What a process holds.
+/// The hold of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
     pub(super) seq: u64,
@@ -55,18 +55,18 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
     pub(super) tasks: Vec<Task>,
-    /// How often each task still wants the lock.
+    /// The number of times that each task still wants the lock.
     pub(super) wishes: Vec<u8>,
     pub(super) line: Vec<u8>,
     pub(super) contender: Contender,
     pub(super) held: Option<Held>,
     pub(super) hand: Option<Hand>,
-    /// How many tasks of others were served while its claim stood in line.
+    /// The number of tasks of others that were served while its claim was in line.
     pub(super) overtaken: u32,
 }
 
 impl Process {
-    /// Sends a contender, if nobody is there for this process and it could be granted.
+    /// Sends a contender, if this process has none and it could be granted.
     pub(super) fn advance(&mut self) {
         let waits = self.line.iter().any(|task| self.tasks[usize::from(*task)] == Task::Waiting);
         if waits && self.contender == Contender::None && self.held.is_none() {
@@ -88,7 +88,7 @@ impl Process {
         }
     }
 
-    /// The hold is given to whom it is meant for. What the task gets, if it is still there.
+    /// Gives the hold to the task that it is meant for. Returns what the task gets, if it still waits.
     pub(super) fn deliver(&mut self, rules: &Rules) -> Option<Delivery> {
         let hand = self.hand?;
         let taker = usize::from(hand.taker?);
@@ -121,7 +121,7 @@ impl Process {
     }
 }
 
-/// How a delivery went.
+/// The outcome of a delivery.
 pub(super) enum Delivery {
     Undeliverable,
     Done { fence: Fence, rises: bool },

@@ -2,7 +2,7 @@
 
 use super::Rules;
 
-/// What the server keeps.
+/// The state of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
     pub(super) holder: Option<Claim>,
@@ -10,7 +10,7 @@ pub struct Server {
     pub(super) token: u8,
 }
 
-/// A claim: whose, and which of his.
+/// A claim: its client, and its number among that client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     pub(super) client: u8,
@@ -64,7 +64,7 @@ impl Server {
 pub struct Register {
     pub(super) seen: u8,
     pub(super) value: u8,
-    /// How many writes were accepted.
+    /// The number of writes that were accepted.
     pub(super) accepted: u8,
 }
 

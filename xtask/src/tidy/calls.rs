@@ -6,8 +6,8 @@ use super::{Exception, Finding};
 
 const RULE: &str = "call";
 
-/// Where a banned call is right. `xtask` measures its steps with `Instant`, and needs no entry: it is
-/// outside the scope.
+/// The places where a banned call is right. `xtask` measures its steps with `Instant`, and needs no
+/// entry: it is outside the scope.
 pub(super) const ALLOWED: &[Exception] = &[
     Exception {
         path: "crates/leasehold/src/clock.rs",

@@ -1,7 +1,7 @@
 //! Rule `crate-edge`: which crate of the workspace may depend on which.
 //!
 //! The design's arrows: cli → leasehold → core, backends → core, conformance → core, and leasehold →
-//! backends only behind features. The test kit stands alone, so that users of other libraries can take
+//! backends only behind features. The test kit is separate, so that users of other libraries can take
 //! it without ours.
 
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(super) struct Member {
     /// Its folder, from the root.
     pub(super) folder: String,
     dependencies: Vec<Dependency>,
-    /// Whether it depends on tokio, and so may run on a shared executor.
+    /// `true` if it depends on tokio, and so may run on a shared executor.
     pub(super) uses_tokio: bool,
 }
 
@@ -42,7 +42,7 @@ enum Stage {
     Dev,
 }
 
-/// What a crate is, by its folder.
+/// The role of a crate, by its folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Core,
@@ -51,7 +51,7 @@ enum Role {
     Testkit,
     Cli,
     Backend,
-    /// What several backends share.
+    /// Code that several backends share.
     Support,
     /// Facts about the machine, without anything of ours below.
     Machine,
@@ -75,7 +75,7 @@ impl Role {
         }
     }
 
-    /// Why this crate may not depend on that one, or nothing when it may.
+    /// Returns why this crate may not depend on that one, or nothing when it may.
     fn refuses(self, to: Self, dependency: &Dependency) -> Option<&'static str> {
         match (self, to) {
             (Self::Free, _) => None,
@@ -111,7 +111,8 @@ impl Role {
     }
 }
 
-/// The crates of the workspace, as cargo sees them. Reads manifests only: no network, no lock file.
+/// Returns the crates of the workspace, as cargo sees them. Reads manifests only: no network, no lock
+/// file.
 pub(super) fn members(root: &Path) -> Result<Vec<Member>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -184,7 +185,7 @@ pub(super) fn check(members: &[Member], files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The line of a manifest on which a dependency is declared, or its first when it is not found.
+/// Finds the line of a manifest on which a dependency is declared, or its first when it is not found.
 fn line_of(manifest: &str, dependency: &Dependency) -> usize {
     let key = dependency.rename.as_ref().unwrap_or(&dependency.name);
     let table = match dependency.stage {
@@ -237,7 +238,7 @@ mod tests {
         ("xtask", "xtask"),
     ];
 
-    /// Whether the edge is let pass.
+    /// Returns `true` if the edge is allowed.
     fn passes(from: &str, to: &str, stage: Stage, optional: bool) -> bool {
         let mut members: Vec<Member> =
             FOLDERS.iter().map(|(name, folder)| Member::sample(name, folder, false)).collect();

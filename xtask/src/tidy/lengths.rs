@@ -12,7 +12,7 @@ const FILE: Limit = Limit { warn: 400, refuse: 500 };
 /// Lines of a function, from `fn` to its last brace.
 const FUNCTION: Limit = Limit { warn: 60, refuse: 80 };
 
-/// A test may tell a long story, but not an endless one.
+/// A test may be long, but not endless.
 const TEST: Limit = Limit { warn: 80, refuse: usize::MAX };
 
 struct Limit {

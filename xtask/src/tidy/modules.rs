@@ -20,7 +20,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("open", &["layer", "local"]),
     // Looks at a store through a client of it.
     ("examine", &["client"]),
-    // What a simulation of the engine sees of it.
+    // The part of the engine that a simulation sees.
     ("probe", &["client", "engine", "lock"]),
     // The same API for callers without a runtime: a shell around the client.
     ("blocking", &["client", "lock", "coord", "engine"]),
@@ -29,7 +29,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("layer", &[]),
     ("local", &[]),
-    // What checks fences knows nothing of those who hand them out.
+    // The checks of fences know nothing of the code that hands them out.
     ("fenced", &[]),
 ];
 
@@ -69,7 +69,7 @@ fn is_known(module: &str) -> bool {
     LEAVES.contains(&module) || MODULES.iter().any(|(name, _)| *name == module)
 }
 
-/// What to do about a use of `crate::to` in the module `from`, or nothing when it is allowed.
+/// Returns what to do about a use of `crate::to` in the module `from`, or nothing when it is allowed.
 fn refuse(from: &str, to: &str, exports: &HashMap<String, String>) -> Option<String> {
     if to == "*" {
         return Some("A glob import of the crate's root hides which module is used: name it.".to_owned());
@@ -92,7 +92,7 @@ fn refuse(from: &str, to: &str, exports: &HashMap<String, String>) -> Option<Str
     ))
 }
 
-/// All uses of a name directly below the crate's root: line and name.
+/// Finds all uses of a name directly below the crate's root: line and name.
 fn paths_into_root(source: &Source, module: &[&str]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     // Names of modules written out inside this file, with the token at which each ends.
@@ -160,7 +160,7 @@ fn use_tree(source: &Source, at: usize) -> Vec<Name> {
     vec![Name { first: first(), last, token: at }]
 }
 
-/// What the crate's root re-exports: each name with the module or crate that it comes from.
+/// Returns what the crate's root re-exports: each name with the module or crate that it comes from.
 fn exports(root: &Source) -> HashMap<String, String> {
     let uses = (0..root.tokens.len()).filter(|at| root.reads(*at, &["use"]) && root.tokens[*at].depth == 0);
     let names = uses.flat_map(|at| {

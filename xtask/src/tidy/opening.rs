@@ -17,7 +17,8 @@ fn finding(path: &str) -> Finding {
     Finding::error(path, 1, RULE, "Open the file with `//!` lines that say its job and its ground rules.")
 }
 
-/// Inner attributes may stand before the text; anything else may not.
+/// Checks that a file opens with its job. Inner attributes may come before the text; anything else may
+/// not.
 fn opens_with_its_job(text: &str) -> bool {
     let mut in_attribute = false;
     for line in text.lines().map(str::trim) {

@@ -25,7 +25,8 @@ pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) text: String,
     pub(super) line: usize,
-    /// How many brackets are open around it; an opening and its closing bracket have the same depth.
+    /// The number of brackets that are open around it; an opening and its closing bracket have the same
+    /// depth.
     pub(super) depth: usize,
 }
 
@@ -64,13 +65,13 @@ impl Source {
         Ok(source)
     }
 
-    /// Whether a line belongs to tests: it is in a test's folder, in a test function, or below
-    /// `#[cfg(test)]`.
+    /// Returns `true` if a line belongs to tests: it is in a test's folder, in a test function, or
+    /// below `#[cfg(test)]`.
     pub(super) fn is_test(&self, line: usize) -> bool {
         self.all_test || self.tests.iter().any(|lines| lines.contains(&line))
     }
 
-    /// Whether the tokens from `at` on are exactly these words and marks.
+    /// Returns `true` if the tokens from `at` on are exactly these words and marks.
     pub(super) fn reads(&self, at: usize, texts: &[&str]) -> bool {
         let tokens = self.tokens.get(at..at + texts.len()).unwrap_or_default();
         tokens.len() == texts.len()
@@ -80,7 +81,7 @@ impl Source {
                 .all(|(token, text)| token.kind != Kind::Literal && token.text == *text)
     }
 
-    /// The index of the bracket that closes the one at `open`.
+    /// Returns the index of the bracket that closes the one at `open`.
     pub(super) fn closing(&self, open: usize) -> usize {
         let depth = self.tokens[open].depth;
         let after = &self.tokens[open + 1..];
@@ -88,7 +89,7 @@ impl Source {
             + after.iter().position(|token| token.depth == depth).unwrap_or(after.len().saturating_sub(1))
     }
 
-    /// All functions with a body, also nested ones and those inside a macro call.
+    /// Returns all functions with a body, also nested ones and those inside a macro call.
     pub(super) fn functions(&self) -> Vec<Function> {
         let names = (0..self.tokens.len().saturating_sub(1))
             .filter(|at| self.reads(*at, &["fn"]) && self.tokens[at + 1].kind == Kind::Word);
@@ -112,7 +113,7 @@ impl Source {
             .collect()
     }
 
-    /// First and last token of each item that only tests compile.
+    /// Returns first and last token of each item that only tests compile.
     fn test_items(&self) -> impl Iterator<Item = (usize, usize)> {
         let attributes = (0..self.tokens.len()).filter(|at| self.reads(*at, &["#", "["]));
         attributes
@@ -131,8 +132,8 @@ impl Source {
         path.last().is_some_and(|token| token.kind == Kind::Word && token.text == "test")
     }
 
-    /// The last token of the item that begins at `from`: its closing brace, its semicolon, or the end
-    /// of what is around it.
+    /// Returns the last token of the item that begins at `from`: its closing brace, its semicolon, or
+    /// the end of what is around it.
     fn item_end(&self, from: usize) -> usize {
         let Some(first) = self.tokens.get(from) else { return self.tokens.len() - 1 };
         let mut at = from;
@@ -153,7 +154,7 @@ impl Source {
 /// Cargo compiles what is in these folders for tests, benchmarks and examples only.
 const TEST_FOLDERS: &[&str] = &["tests", "benches", "examples"];
 
-/// Marks files as tests whose `mod` line in another file stands below `#[cfg(test)]`.
+/// Marks files as tests whose `mod` line in another file is below `#[cfg(test)]`.
 pub(super) fn mark_test_modules(sources: &mut [Source]) {
     let mut marked: HashSet<String> = HashSet::new();
     for source in sources.iter() {
@@ -168,7 +169,7 @@ pub(super) fn mark_test_modules(sources: &mut [Source]) {
     }
 }
 
-/// The folder, with its slash, in which the modules live that a file declares.
+/// Returns the folder, with its slash, in which the modules live that a file declares.
 fn module_folder(path: &str) -> String {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };

@@ -1,11 +1,11 @@
-//! Rule `unsafe`: the word stands only in files that are listed here with their reason.
+//! Rule `unsafe`: the word is allowed only in files that are listed here with their reason.
 
 use super::source::Source;
 use super::{Exception, Finding};
 
 const RULE: &str = "unsafe";
 
-/// Where `unsafe` is right. Each of these files has tests that run the code in question.
+/// The files where `unsafe` is right. Each of these files has tests that run the code in question.
 pub(super) const ALLOWED: &[Exception] = &[];
 
 pub(super) fn check(sources: &[Source], allowed: &[Exception]) -> Vec<Finding> {

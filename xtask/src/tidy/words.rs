@@ -46,7 +46,8 @@ const BANS: &[Ban] = &[
     Ban { pattern: concat!("deb.", "debian.org"), boundary: Boundary::None, advice: REGISTRY },
 ];
 
-/// How cargo itself writes its own registry into `Cargo.lock`, whatever mirror was used.
+/// The form in which cargo itself writes its own registry into `Cargo.lock`, for any mirror that was
+/// used.
 const LOCKED: &str = concat!("source = \"registry", "+https://github.com/rust-lang/crates.io-index\"");
 
 pub(super) fn check(files: &[File]) -> Vec<Finding> {

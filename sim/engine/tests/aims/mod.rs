@@ -20,7 +20,7 @@ pub(crate) use slow::answers_take_longer_than_leases;
 use crate::dice::Dice;
 use crate::judge::Verdict;
 
-/// What a program found, if it found something.
+/// The finding of a program, if it found something.
 type Found = Option<String>;
 
 /// Runs one program on a runtime of its own.

@@ -1,4 +1,4 @@
-//! Who comes later does not pass who waits.
+//! Later claims do not pass waiters.
 
 use tokio::task::yield_now;
 use tokio::time::sleep;
@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use super::{aimed, client, store};
 use crate::judge::Verdict;
 
-/// A reader of another client comes after a writer that waits for the reader of its own client.
+/// Lets a reader of another client come after a writer that waits for the reader of its own client.
 pub(crate) fn readers_behind_a_writer(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let store = store();
@@ -28,7 +28,7 @@ pub(crate) fn readers_behind_a_writer(seed: u64, mutant: &'static str) -> Verdic
     })
 }
 
-/// A try comes after a waiter that waits for what its own client holds.
+/// Lets a try come after a waiter that waits for what its own client holds.
 pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let locks = client(store());
@@ -49,7 +49,7 @@ pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict 
     })
 }
 
-/// Somebody waits behind a waiter that gets its permits by hand-over, and there is room for both.
+/// Lets a claim wait behind a waiter that gets its permits by hand-over, with room for both.
 pub(crate) fn the_next_behind_a_hand_over(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let locks = client(store());

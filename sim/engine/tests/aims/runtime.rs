@@ -1,4 +1,4 @@
-//! The runtime of a client ends while others go on.
+//! The runtime of a client ends while others continue.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,8 @@ use crate::judge::Verdict;
 
 type Call = Pin<Box<dyn Future<Output = Result<(), simulated::Error>> + Send>>;
 
-/// Whatever waits for a client in another runtime comes back when that of the client has ended, and what is asked later is refused.
+/// Ends a client's runtime: each wait for the client in another runtime returns then, and later
+/// requests are refused.
 pub(crate) fn a_runtime_ends(seed: u64, mutant: &'static str) -> Verdict {
     simulated::probe::begin(seed, mutant);
     let dice = Dice::new(seed);
