@@ -3,8 +3,8 @@
 //!
 //! `watched_cycles nobody|idle|metrics CYCLES`, for example under `valgrind --tool=callgrind`. One
 //! thread, no timer that comes due, and a clock that only counts how often it is read, so two runs of a
-//! build differ by next to nothing. Run it with two numbers of cycles and divide the difference: what
-//! it takes to begin and to end is not in it then.
+//! build differ by next to nothing. Run it with two numbers of cycles and divide the difference: the
+//! cost of beginning and ending is not in it then.
 
 use std::error::Error;
 use std::sync::Arc;

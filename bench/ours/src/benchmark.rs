@@ -1,7 +1,7 @@
 //! The server's own benchmark, `redis-benchmark`, on the commands that leasehold sends.
 //!
 //! It repeats one command, so the two halves of a cycle are measured one after the other: acquires of
-//! locks that nobody has, each with another name, and releases of locks that are held. Its placeholder
+//! locks that are free, each with another name, and releases of locks that are held. Its placeholder
 //! draws another number for each key, so a lock's keys do not belong together here; the scripts do the
 //! same work all the same.
 

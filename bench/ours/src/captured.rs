@@ -1,8 +1,8 @@
-//! What leasehold really sends, overheard on the server, so that others can send the same.
+//! The commands that leasehold really sends, overheard on the server, so that others can send the same.
 //!
-//! Nothing of the backend's insides is known here: the server's own MONITOR tells the words of each
-//! command. What is measured as the server's limit therefore follows every change of the scripts and of
-//! their arguments.
+//! Nothing of the backend's insides is known here: the server's own MONITOR shows the words of each
+//! command. The measured limit of the server therefore follows every change of the scripts and of their
+//! arguments.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Template {
         Ok(Template { words, id })
     }
 
-    /// The words with another name and another id.
+    /// Returns the words with another name and another id.
     pub(crate) fn words(&self, name: &str, id: &str) -> Vec<String> {
         self.words.iter().map(|word| word.replace(NAME, name).replace(&self.id, id)).collect()
     }
@@ -103,7 +103,7 @@ impl Template {
         self.command(name, id).get_packed_command()
     }
 
-    /// The keys that it names.
+    /// Returns the keys that it names.
     pub(crate) fn keys(&self, name: &str) -> Outcome<Vec<String>> {
         let words = self.words(name, &self.id);
         let count: usize = words.get(2).ok_or("what was overheard is no script")?.parse()?;
@@ -113,11 +113,11 @@ impl Template {
 
 const NAME: &str = "overheard-lock";
 const CYCLES: u16 = 50;
-/// Ends what is listened to: whatever was sent before it was told before it.
+/// The message that ends the listening: each message that was sent before it arrives before it.
 const MARK: &str = "overheard-end";
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The commands that clients sent while `work` was done; what scripts called is left out.
+/// Returns the commands that clients sent while `work` was done; the calls of scripts are left out.
 async fn overhear(
     server: &RedisServer,
     work: impl Future<Output = Outcome<()>>,

@@ -20,7 +20,7 @@ use crate::report::{Measure, Report, Series, Target, Unit};
 use etcd::RawEtcd;
 use zookeeper::RawZooKeeper;
 
-/// One task on a lock that nobody else wants.
+/// Measures one task on a lock without other claims.
 pub(crate) async fn measure_uncontended(plan: &Plan, report: &mut Report) -> Outcome<()> {
     for system in System::all().await? {
         uncontended(&system, plan, report).await?;
@@ -56,7 +56,7 @@ impl System {
         }
     }
 
-    /// The heading of its rows.
+    /// Returns the heading of its rows.
     pub(crate) fn group(&self) -> &'static str {
         match self {
             System::Etcd(_) => "etcd: one server",
@@ -68,8 +68,8 @@ impl System {
         Measure { group: self.group(), what, unit }
     }
 
-    /// All messages that clients have sent to it so far, those on streams one by one, and pings of
-    /// sessions too.
+    /// Returns the number of all messages that clients have sent to it so far, those on streams one by
+    /// one, and pings of sessions too.
     pub(crate) async fn messages(&self) -> Outcome<f64> {
         Ok(match self {
             System::Etcd(server) => {
@@ -79,7 +79,7 @@ impl System {
         })
     }
 
-    /// The seconds of processor time that its server has used, where it tells.
+    /// Returns the seconds of processor time that its server has used, where the server reports it.
     pub(crate) async fn cpu(&self) -> Outcome<Option<f64>> {
         Ok(match self {
             System::Etcd(server) => server.metric(0, "process_cpu_seconds_total").await?,
@@ -87,7 +87,7 @@ impl System {
         })
     }
 
-    /// The least that the system can do for a lock.
+    /// Returns the name of the least that the system can do for a lock.
     fn raw(&self) -> &'static str {
         match self {
             System::Etcd(_) => "a put on a lease by transaction and a delete by transaction, tonic",

@@ -43,7 +43,7 @@ impl Ours {
         Ok(Ours(Arc::new((0..tasks).map(|task| locks.mutex(&name(task))).collect())))
     }
 
-    /// Every task locks and releases its mutex, again and again.
+    /// Runs the tasks: each locks and releases its mutex, again and again.
     pub(crate) async fn run(&self, length: Duration) -> Outcome<Load> {
         let locks = self.0.clone();
         let cycle = move |task: usize| {
@@ -87,7 +87,7 @@ async fn measure_tasks(
     ours.run(plan.round / 5).await?;
     many.rate(server, spoken, plan.round / 5).await?;
     deep.rate(server, spoken, plan.round / 5).await?;
-    // One task alone is told by its latency, many by their rate.
+    // One task alone is described by its latency, many by their rate.
     let value = |rate: f64| if tasks == 1 { 1e6 / rate } else { rate };
     let mut rounds = Rounds::default();
     for _ in 0..plan.rounds {

@@ -1,4 +1,4 @@
-//! What is read from the machine: the time, and the processor time of ours and of a server.
+//! Readings of the machine: the time, and the processor time of ours and of a server.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ pub(crate) fn now_nanos() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// The processor time that this process has used, all threads together.
+/// Returns the processor time that this process has used, all threads together.
 pub(crate) fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The memory of this process, in bytes.
+/// Returns the memory of this process, in bytes.
 pub(crate) fn resident() -> Outcome<usize> {
     let pages = std::fs::read_to_string("/proc/self/statm")?;
     let resident = pages.split(' ').nth(1).ok_or("the kernel does not tell the memory of a process")?;
     Ok(resident.parse::<usize>()? * rustix::param::page_size())
 }
 
-/// The processor time that a server has used.
+/// Returns the processor time that a server has used.
 pub(crate) async fn server_cpu(server: &RedisServer) -> Outcome<Duration> {
     let mut seconds = 0.0;
     for field in ["used_cpu_user", "used_cpu_sys"] {
@@ -36,8 +36,9 @@ pub(crate) async fn server_cpu(server: &RedisServer) -> Outcome<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// The commands that clients sent, out of all that the server ran: what scripts call is counted under
-/// its own name, beside the script, and leasehold sends none of these by itself.
+/// Returns the number of commands that clients sent, out of all that the server ran: the calls of
+/// scripts are counted under their own names, beside the script, and leasehold sends none of these by
+/// itself.
 pub(crate) fn sent(counts: &Counts) -> u64 {
     SENT.iter().map(|command| counts.of(command)).sum()
 }

@@ -69,7 +69,7 @@ struct Processes {
     pairs: usize,
 }
 
-/// How long each took, in microseconds.
+/// The time that each took, in microseconds.
 #[derive(Default)]
 struct Times {
     ours: Series,

@@ -38,7 +38,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
 }
 
 const WAITERS: usize = 8;
-/// All others stand in line again before the next release.
+/// Long enough for all others to be in line again before the next release.
 pub(crate) const HOLD: Duration = Duration::from_millis(2);
 /// Until then all processes are connected.
 const START: Duration = Duration::from_millis(300);
@@ -85,7 +85,7 @@ struct Line {
 }
 
 impl Line {
-    /// From each release to the next grant, in microseconds.
+    /// Returns the times from each release to the next grant, in microseconds.
     async fn run(&self, means: Means, at: &str) -> Outcome<Vec<f64>> {
         let from = now_nanos() + u64::try_from(START.as_nanos())?;
         let until = from + u64::try_from(self.length.as_nanos())?;
@@ -105,7 +105,7 @@ impl Line {
     }
 }
 
-/// How much longer than planned a line may take.
+/// The time by which a line may take longer than planned.
 const LATE: Duration = Duration::from_secs(20);
 
 fn spawn(means: Means, at: &str, from: u64, until: u64) -> Outcome<Child> {
@@ -125,7 +125,7 @@ fn spawn(means: Means, at: &str, from: u64, until: u64) -> Outcome<Child> {
         .spawn()?)
 }
 
-/// What lies between holds, for as long as nobody has left the line.
+/// Returns the times between holds, for as long as no waiter has left the line.
 pub(crate) fn latencies(holds: &[Hold], until: u64) -> Outcome<Vec<f64>> {
     let mut micros = Vec::with_capacity(holds.len());
     for pair in holds.windows(2) {

@@ -45,7 +45,7 @@ struct Case {
     client: &'static str,
 }
 
-/// What the waiters cost.
+/// The cost of the waiters.
 struct Watched {
     connections: f64,
     /// Commands per second of all waiters together.
@@ -96,7 +96,7 @@ async fn watch(locks: usize, options: &str, length: Duration) -> Outcome<Watched
     })
 }
 
-/// After this all of them stand in line, subscribed, and the first looks are over.
+/// The time after which all of them are in line, subscribed, and the first looks are over.
 const SETTLE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(600);
 

@@ -44,7 +44,7 @@ const GROUP: &str = "leases: Redis, 100,000 of them (quick: 10,000), renewed for
 /// Acquires, and renewals one by one, that are under way at the same time.
 const AT_ONCE: usize = 64;
 
-/// What some renewals took.
+/// The cost of some renewals.
 #[derive(Debug)]
 struct Watched {
     renewals: u64,
@@ -55,8 +55,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// What happens by itself for a while. One lease that is renewed is one change of one sorted set,
-    /// so the server's own count of these is the number of renewals.
+    /// Watches the server for a while. One lease that is renewed is one change of one sorted set, so
+    /// the server's own count of these is the number of renewals.
     async fn during(server: &RedisServer, length: Duration) -> Outcome<Watched> {
         Watched::of(server, async {
             tokio::time::sleep(length).await;

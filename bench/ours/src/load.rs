@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 use crate::effort::own_cpu;
 
-/// What a number of tasks did in one round.
+/// The work of a number of tasks in one round.
 #[derive(Debug)]
 pub(crate) struct Load {
     /// Cycles by task.
@@ -16,7 +16,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `tasks` tasks repeat `cycle`, which is told the number of its task, for `length`.
+    /// Lets `tasks` tasks repeat `cycle`, which gets the number of its task, for `length`.
     ///
     /// They are spawned even where it is only one: what blocks on a runtime from outside pays for a
     /// change of thread with every wake-up.
@@ -66,7 +66,7 @@ impl Load {
         self.cpu.as_secs_f64() * 1e6 / self.cycles().max(1) as f64
     }
 
-    /// The cycles of the luckiest task by those of the unluckiest.
+    /// Divides the cycles of the luckiest task by those of the unluckiest.
     pub(crate) fn unfairness(&self) -> f64 {
         let most = self.by_task.iter().max().copied().unwrap_or(0);
         let least = self.by_task.iter().min().copied().unwrap_or(0);

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: nothing here is a test, and no number passes or fails a build. Each measure and what
 //! it is compared with run in turn, in short rounds, and the ratio is taken round by round, because a
-//! machine that is shared is slower in one minute than in the next. What a row means stands in
+//! machine that is shared is slower in one minute than in the next. The meaning of each row is in
 //! `docs/bench.md`.
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ use clap::{Parser, Subcommand};
 use plan::{Group, Plan};
 use report::Report;
 
-/// Whatever goes wrong ends the run, with a text for a person.
+/// Every error ends the run, with a text for a person.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Ratios of leasehold against the server's own limit, flock and others, side by side in one run.
@@ -56,7 +56,7 @@ struct Args {
     role: Option<Role>,
 }
 
-/// What this program is when it starts itself as one of several processes.
+/// The part of this program when it starts itself as one of several processes.
 #[derive(Debug, Subcommand)]
 enum Role {
     #[command(hide = true)]

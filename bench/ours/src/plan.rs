@@ -1,4 +1,4 @@
-//! How long and how often is measured.
+//! The length and the number of measurements.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use clap::ValueEnum;
 #[derive(Debug)]
 pub(crate) struct Plan {
     groups: Vec<Group>,
-    /// How often each measure is taken, in turn with what it is compared with.
+    /// The number of times that each measure is taken, in turn with what it is compared with.
     pub(crate) rounds: usize,
-    /// How long one measure of throughput or latency takes.
+    /// The time that one measure of throughput or latency takes.
     pub(crate) round: Duration,
-    /// How many commands are started as processes, of each kind.
+    /// The number of commands that are started as processes, of each kind.
     pub(crate) processes: usize,
-    /// How long processes hand a lock to each other in one round, and how many such rounds there are.
+    /// The time for which processes hand a lock to each other in one round, and the number of such
+    /// rounds.
     pub(crate) handing: Duration,
     pub(crate) handing_rounds: usize,
-    /// How many leases are renewed, and their ttl; they are watched for two of it.
+    /// The number of leases that are renewed, and their ttl; they are watched for two of it.
     pub(crate) leases: usize,
     pub(crate) ttl: Duration,
-    /// How long those who wait idly are watched.
+    /// The time for which idle waiters are watched.
     pub(crate) idling: Duration,
 }
 
-/// What is measured together.
+/// The measures that are taken together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Group {
     /// Redis, uncontended: acquire and release
@@ -53,7 +54,7 @@ pub(crate) enum Group {
 }
 
 impl Plan {
-    /// All groups where none is named.
+    /// Plans all groups where none is named.
     pub(crate) fn new(quick: bool, only: Vec<Group>) -> Plan {
         let groups = if only.is_empty() { Group::value_variants().to_vec() } else { only };
         let millis = Duration::from_millis;
@@ -95,7 +96,7 @@ impl Group {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// The line that is shown while it runs.
+    /// Returns the line that is shown while it runs.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Group::Cycle => "cycle: Redis, uncontended acquire and release …",

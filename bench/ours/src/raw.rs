@@ -21,7 +21,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// The scripts of leasehold, a lock for each task.
+    /// Builds the scripts of leasehold, a lock for each task.
     pub(crate) async fn scripts(server: &RedisServer, spoken: &Spoken, tasks: usize) -> Outcome<Raw> {
         let pair = |task| {
             let (name, id) = (name(task), id(task));
@@ -30,8 +30,8 @@ impl Raw {
         Raw::of(server, (0..tasks).map(pair).collect()).await
     }
 
-    /// The lock that everybody knows: `SET NX PX`, and compare-and-delete. It has no fence, no line and
-    /// no word for those who wait, so it is a floor and not a rival.
+    /// Builds the well-known lock: `SET NX PX`, and compare-and-delete. It has no fence, no line and no
+    /// message for waiters, so it is a floor and not a rival.
     pub(crate) async fn classic(server: &RedisServer, tasks: usize) -> Outcome<Raw> {
         let script = redis::Script::new(COMPARE_AND_DELETE);
         script.prepare_invoke().load_async(&mut connect(server).await?).await?;
@@ -50,7 +50,7 @@ impl Raw {
         Ok(Raw { connection: connect(server).await?, pairs: Arc::new(pairs) })
     }
 
-    /// Every task repeats its pair.
+    /// Runs the tasks: each repeats its pair.
     pub(crate) async fn run(&self, length: Duration) -> Outcome<Load> {
         let raw = self.clone();
         let cycle = move |task: usize| {
@@ -66,7 +66,7 @@ impl Raw {
     }
 }
 
-/// A connection that waits as long as it takes: a busy machine is no error here.
+/// Opens a connection that waits as long as it takes: a busy machine is not an error here.
 pub(crate) async fn connect(server: &RedisServer) -> Outcome<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     Ok(redis::Client::open(server.url())?.get_multiplexed_async_connection_with_config(&config).await?)
@@ -101,12 +101,12 @@ pub(crate) async fn bare(
     tokio::task::spawn_blocking(pump).await?
 }
 
-/// The name of a task's lock.
+/// Returns the name of a task's lock.
 pub(crate) fn name(task: usize) -> String {
     format!("measured/{task}")
 }
 
-/// The id of a task's claim.
+/// Returns the id of a task's claim.
 pub(crate) fn id(task: usize) -> String {
     format!("{task:032x}")
 }
@@ -120,7 +120,7 @@ fn granted(answer: Value) -> Outcome<()> {
     }
 }
 
-/// Sends requests, and reads until `lines` lines are there.
+/// Sends requests, and reads until `lines` lines have come.
 fn ask(socket: &mut TcpStream, requests: &[u8], lines: usize) -> Outcome<()> {
     socket.write_all(requests)?;
     let mut left = lines;

@@ -10,7 +10,7 @@ use crate::Outcome;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     rows: Vec<Row>,
-    /// What could not be measured, and why.
+    /// The measures that could not be taken, and why.
     skipped: Vec<String>,
     /// Groups that ended with an error.
     failed: Vec<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Report {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series(Vec<f64>);
 
-/// What is measured, and in what.
+/// The quantity that is measured, and its unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measure {
     pub(crate) group: &'static str,
@@ -40,7 +40,7 @@ pub(crate) enum Unit {
     Count,
 }
 
-/// Where the ratio should lie.
+/// The range in which the ratio should lie.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
@@ -78,7 +78,7 @@ impl Series {
         self.0.is_empty()
     }
 
-    /// A value that needs no rounds, because it is counted and not timed.
+    /// Returns a value that needs no rounds, because it is counted and not timed.
     pub(crate) fn once(value: f64) -> Series {
         Series(vec![value])
     }
@@ -122,17 +122,17 @@ impl Report {
         self.failed.push(what.into());
     }
 
-    /// Whether no group failed.
+    /// Returns `true` if no group failed.
     pub(crate) fn is_whole(&self) -> bool {
         self.failed.is_empty()
     }
 
-    /// For programs.
+    /// Writes the report for programs.
     pub(crate) fn json(&self) -> Outcome<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// For people.
+    /// Writes the report for people.
     pub(crate) fn table(&self) -> String {
         let mut table = String::from(
             "ratio = ours / reference, median of the rounds (lowest to highest); ↑ more is better, ↓ less is better\n",
@@ -204,12 +204,12 @@ impl Unit {
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The value below which the part `part` of all values lies, with what lies between two of them.
+/// Returns the value below which the part `part` of all values lies, interpolated between two of them.
 pub(crate) fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

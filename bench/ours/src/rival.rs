@@ -1,4 +1,5 @@
-//! The rival: another library, in a program of its own, so that what it depends on weighs on nobody else.
+//! The rival: another library, in a program of its own, so that its dependencies weigh on no other
+//! program.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +16,7 @@ pub(crate) struct Rival {
     program: PathBuf,
 }
 
-/// What it prints: see `bench/rivals`.
+/// The output that it prints: see `bench/rivals`.
 #[derive(Debug, Deserialize)]
 struct Told {
     by_task: Vec<u64>,
@@ -26,12 +27,12 @@ impl Rival {
     pub(crate) const NAME: &str = "crate rslock, one server";
     pub(crate) const MISSING: &str = "the rival was not built: `cargo xtask bench --rivals` does";
 
-    /// The crate rslock, where it was built.
+    /// Finds the crate rslock, where it was built.
     pub(crate) fn find() -> Option<Rival> {
         Rival::beside_us("leasehold-bench-rivals")
     }
 
-    /// The crate distributed-lock on PostgreSQL, where it was built.
+    /// Finds the crate distributed-lock on PostgreSQL, where it was built.
     pub(crate) fn postgres() -> Option<Rival> {
         Rival::beside_us("leasehold-bench-rival-postgres")
     }
@@ -41,7 +42,7 @@ impl Rival {
         program.is_file().then_some(Rival { program })
     }
 
-    /// `tasks` tasks lock and unlock on `locks` locks for `length`.
+    /// Lets `tasks` tasks lock and unlock on `locks` locks for `length`.
     pub(crate) async fn run(&self, url: &str, tasks: usize, locks: usize, length: Duration) -> Outcome<Load> {
         let numbers = [tasks, locks, usize::try_from(length.as_millis())?];
         let mut command = Command::new(&self.program);

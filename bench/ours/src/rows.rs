@@ -47,7 +47,8 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// Rounds of ours and of all others in turn. One task is told by its latency, many by their rate.
+/// Runs rounds of ours and of all others in turn. One task is described by its latency, many by their
+/// rate.
 async fn in_turn(
     group: &'static str,
     ours: &Ours,

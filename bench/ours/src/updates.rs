@@ -17,7 +17,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     on(&postgres.url(), POSTGRES, plan, report).await
 }
 
-/// One client alone, so many with a value each, and as many on one value.
+/// Measures one client alone, so many with a value each, and as many on one value.
 async fn on(url: &str, rows: [Measure; 3], plan: &Plan, report: &mut Report) -> Outcome<()> {
     let [alone, apart, together] = rows;
     for (row, clients, name) in [
@@ -74,7 +74,7 @@ impl Writers {
     }
 }
 
-/// One more than the number that stood there.
+/// Returns one more than the number that was there.
 fn counted(old: Option<&[u8]>) -> Vec<u8> {
     let old = old.and_then(|old| Some(u64::from_le_bytes(old.try_into().ok()?))).unwrap_or_default();
     (old + 1).to_le_bytes().to_vec()

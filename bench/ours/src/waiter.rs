@@ -1,4 +1,4 @@
-//! One of several processes that hand a lock to each other: waits, holds for a moment, lets go, again
+//! One of several processes that hand a lock to each other: waits, holds for a moment, releases, again
 //! and again.
 //!
 //! It is this program, started by itself. When it ends it prints a line for each hold: when it was
@@ -68,7 +68,7 @@ impl Hold {
 }
 
 impl Waiter {
-    /// The whole life of such a process.
+    /// Runs the whole life of such a process.
     pub(crate) fn run(self) -> Outcome<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let holds = runtime.block_on(async {
@@ -114,7 +114,7 @@ impl Waiter {
         Ok(holds)
     }
 
-    /// The thread has nothing else to do, so it may block.
+    /// Repeats with `flock`. The thread has nothing else to do, so it may block.
     async fn by_flock(&self) -> Outcome<Vec<Hold>> {
         let mut holds = Vec::new();
         self.begin().await;
@@ -132,7 +132,7 @@ impl Waiter {
         tokio::time::sleep(Duration::from_nanos(left)).await;
     }
 
-    /// Holds for a while, so that all others stand in line again.
+    /// Holds for a while, so that all others are in line again.
     async fn hold(&self) -> Hold {
         let granted = now_nanos();
         tokio::time::sleep(Duration::from_micros(self.hold)).await;

@@ -1,4 +1,4 @@
-//! What it costs to be watched: the memory store, because nothing else hides it.
+//! The cost of being watched: the memory store, because nothing else hides it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What those who only hold, and those who only wait, ask of a server.
+//! The load that holders alone, and waiters alone, put on a server.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
     Ok(())
 }
 
-/// What it costs to hold many locks.
+/// The cost of holding many locks.
 struct Holding {
     /// Microseconds of time for each to be taken, with 64 tasks.
     taken: f64,
@@ -46,7 +46,7 @@ struct Holding {
 }
 
 impl Holding {
-    /// What grows with their number, and what does not.
+    /// Reports what grows with their number, and what does not.
     fn tell_beside(&self, few: &Holding, system: &System, report: &mut Report) {
         let rows = [
             ("client's processor time in a second, 100,000 held", Unit::Seconds, self.client, few.client),
@@ -134,7 +134,7 @@ async fn rate(system: &System, length: Duration) -> Outcome<f64> {
 const WAITERS: usize = 1_000;
 /// The one that is used where none is named.
 const TTL: Duration = Duration::from_secs(30);
-/// After this all of them stand in line, and the first looks are over.
+/// The time after which all of them are in line, and the first looks are over.
 const SETTLE: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(600);
 const CLOSING: Duration = Duration::from_secs(60);

@@ -49,11 +49,11 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
     Ok(())
 }
 
-/// What one line did.
+/// The work of one line.
 #[derive(Debug)]
 pub(crate) struct Handed {
     pub(crate) holds: Vec<Hold>,
-    /// When nobody began anew.
+    /// The moment after which no waiter began anew.
     pub(crate) until: u64,
     /// To the server, by all together.
     pub(crate) messages: f64,
@@ -80,7 +80,7 @@ async fn ours(system: &System, waiters: usize, length: Duration) -> Outcome<Hand
     for _ in 0..waiters {
         clients.push(Leasehold::open(&system.url()).await?);
     }
-    // What a client sends once is not part of a hand-over.
+    // Requests that a client sends once are not part of a hand-over.
     for (number, locks) in clients.iter().enumerate() {
         locks.mutex(&format!("first/{number}")).lock().await?.release().await?;
     }

@@ -1,9 +1,9 @@
 //! The lock recipes that come with etcd and ZooKeeper, in their own languages, under the same load.
 //!
 //! A peer program prints `ready` when all its clients are connected, reads `MILLISECONDS MICROSECONDS`
-//! (how long to go on, how long to hold), prints a line `GRANTED RELEASED` for each hold, in
-//! nanoseconds, and then `end`. `etcdctl lock` is a process for each acquisition: it prints a line when
-//! it holds, and unlocks when it is interrupted.
+//! (how long to run, how long to hold), prints a line `GRANTED RELEASED` for each hold, in nanoseconds,
+//! and then `end`. `etcdctl lock` is a process for each acquisition: it prints a line when it holds,
+//! and unlocks when it is interrupted.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// Those of a system, or why one cannot be run here.
+    /// Returns those of a system, or why one cannot be run here.
     pub(crate) fn of(system: &System) -> Vec<Result<Peer, Error>> {
         match system {
             System::Etcd(_) => vec![require::program("etcdctl", "etcd-client").map(|_| Peer::Etcdctl)],
@@ -83,7 +83,7 @@ pub(crate) async fn run(peer: &Peer, system: &System, waiters: usize, length: Du
     Ok(Handed { holds, until, messages: system.messages().await? - before })
 }
 
-/// All of them stand in line, then each is let go when it holds.
+/// Puts all of them in line, then ends each when it holds.
 async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Outcome<Handed> {
     let program = require::program("etcdctl", "etcd-client")?;
     let before = system.messages().await?;
@@ -99,7 +99,7 @@ async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Out
             let mut line = String::new();
             let read = BufReader::new(stdout).read_line(&mut line);
             if read.is_ok_and(|length| length > 0) {
-                // Nobody listens any more where the run has failed.
+                // If the run has failed, the receiver is gone.
                 let _ = sender.send((number, now_nanos()));
             }
         });

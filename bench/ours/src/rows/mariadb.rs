@@ -15,7 +15,7 @@ use crate::load::Load;
 use crate::plan::Plan;
 use crate::report::Report;
 
-/// Whether a commit waits for the disk.
+/// The choice whether a commit waits for the disk.
 #[derive(Clone, Copy)]
 pub(crate) enum Durability {
     Off,
@@ -98,7 +98,7 @@ impl AsyncRate for Raw {
         let cycle = move |task: usize| {
             let links = links.clone();
             async move {
-                // Nobody else wants this one.
+                // No other client wants this one.
                 let mut link = links[task].lock().await;
                 let name = format!("raw/{task}");
                 link.exec_drop(take, (&name,)).await?;

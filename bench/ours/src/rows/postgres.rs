@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::report::Report;
 use crate::rival::Rival;
 
-/// Whether a commit waits for the disk.
+/// The choice whether a commit waits for the disk.
 #[derive(Clone, Copy)]
 pub(crate) enum Durability {
     Off,
