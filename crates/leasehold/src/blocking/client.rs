@@ -27,7 +27,7 @@ impl Leasehold {
         Leasehold::open_with(crate::Leasehold::builder(), url)
     }
 
-    /// The same with settings.
+    /// Opens the store that `url` names, with settings.
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -37,73 +37,74 @@ impl Leasehold {
         Ok(Leasehold { client })
     }
 
-    /// What this connection promises.
+    /// Returns the promises of this connection.
     pub fn profile(&self) -> &Profile {
         self.client.profile()
     }
 
-    /// A lock for one holder at a time.
+    /// Returns a lock for one holder at a time.
     pub fn mutex(&self, name: &str) -> Mutex {
         Lock::new(self.client.mutex(name))
     }
 
-    /// A lock for many readers or one writer.
+    /// Returns a lock for many readers or one writer.
     pub fn rwlock(&self, name: &str) -> RwLock {
         Lock::new(self.client.rwlock(name))
     }
 
-    /// A lock for up to `permits` holders at a time.
+    /// Returns a lock for up to `permits` holders at a time.
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         Lock::new(self.client.semaphore(name, permits))
     }
 
-    /// Several mutexes as one. Locks of other kinds, and of other stores, are added by [`MultiLock::set`] and
-    /// [`and`](crate::MultiLock::and).
+    /// Combines several mutexes into one. [`MultiLock::set`] and [`and`](crate::MultiLock::and) add
+    /// locks of other kinds and of other stores.
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
         Word::new(self.client.lock_all(names))
     }
 
-    /// A lock cut into `count` segments.
+    /// Returns a lock that is divided into `count` segments.
     pub fn segmented(&self, name: &str, count: u32) -> Segmented {
         Word::new(self.client.segmented(name, count))
     }
 
-    /// An election: one of many leads, and all know who.
+    /// Returns an election: one of many candidates leads, and all can see which one.
     pub fn election(&self, name: &str) -> Election {
         Word::new(self.client.election(name))
     }
 
-    /// A value that whoever saw it last may change.
+    /// Returns a compare-and-set value.
     pub fn versioned(&self, name: &str) -> Versioned {
         Word::new(self.client.versioned(name))
     }
 
-    /// A place to wait under a lock until somebody notifies, for [`Guard::wait`](super::Guard::wait).
+    /// Returns a condition: threads wait for it under a lock until another one notifies, by
+    /// [`Guard::wait`](super::Guard::wait).
     pub fn condition(&self, name: &str) -> crate::Condition {
         self.client.condition(name)
     }
 
-    /// What opens, for all and for good, when it was counted down `count` times.
+    /// Returns a one-shot latch that opens for good after `count` count-downs.
     pub fn latch(&self, name: &str, count: u32) -> Latch {
         Word::new(self.client.latch(name, count))
     }
 
-    /// Where `parties` wait for each other, again and again.
+    /// Returns a reusable barrier for `parties` participants.
     pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
         Word::new(self.client.barrier(name, parties))
     }
 
-    /// Up to `count` permits in any `period`.
+    /// Returns a rate limit of up to `count` permits in any `period`.
     pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
         Word::new(self.client.rate_limit(name, count, period))
     }
 
-    /// A value that one loads for all who want it.
+    /// Returns a value that one caller loads for all callers that want it.
     pub fn single_flight(&self, key: &str) -> SingleFlight {
         Word::new(self.client.single_flight(key))
     }
 
-    /// Who holds a resource, and who waits for it.
+    /// Returns the holders of a resource and its waiters.
     ///
     /// # Errors
     /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
@@ -112,7 +113,8 @@ impl Leasehold {
         wait("inspect", async move { client.inspect(&name).await })?
     }
 
-    /// Asks all who hold a lock to let go, and tells who was asked, as [`Leasehold::revoke`](crate::Leasehold::revoke).
+    /// Asks all holders of a lock to release it, and returns the holders that were asked, as
+    /// [`Leasehold::revoke`](crate::Leasehold::revoke).
     ///
     /// # Errors
     /// As there.
@@ -121,7 +123,7 @@ impl Leasehold {
         wait("revoke", async move { client.revoke(&name, &reason).await })?
     }
 
-    /// Up to `limit` resources that are held or waited for.
+    /// Lists up to `limit` resources that are held or waited for.
     ///
     /// # Errors
     /// As [`Leasehold::list`](crate::Leasehold::list).
@@ -130,7 +132,7 @@ impl Leasehold {
         wait("list", async move { client.list(&prefix, after.as_ref(), limit).await })?
     }
 
-    /// Who waits for each other so that none of them can ever go on.
+    /// Finds the waiters that wait for each other in a circle, so that none of them can ever continue.
     ///
     /// # Errors
     /// As [`Leasehold::deadlocks`](crate::Leasehold::deadlocks).
@@ -139,7 +141,8 @@ impl Leasehold {
         wait("deadlocks", async move { client.deadlocks().await })?
     }
 
-    /// Ends every wait, gives everything back, and waits up to `limit` for the answers. `true` where all were answered.
+    /// Ends every wait, releases everything, and waits up to `limit` for the answers. Returns `true` if
+    /// all were answered.
     ///
     /// # Errors
     /// `Closed` in a forked process.
@@ -148,9 +151,9 @@ impl Leasehold {
         wait("close", async move { client.close(limit).await })
     }
 
-    /// Carries out anything else that the asynchronous client can do, and blocks until it is done.
+    /// Runs any other call of the asynchronous client, and blocks until it is done.
     ///
-    /// For what has no twin here, such as a reader that becomes a writer.
+    /// For calls that have no blocking twin, such as a reader that becomes a writer.
     ///
     /// ```
     /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
@@ -161,10 +164,11 @@ impl Leasehold {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     ///
-    /// `work` runs on a thread of leasehold. It may block, and may use this library: leases are renewed meanwhile.
+    /// `work` runs on a thread of leasehold. It may block, and may use this library: leases are renewed
+    /// meanwhile.
     ///
     /// # Panics
-    /// Where `work` panics, with the same.
+    /// Panics if `work` panics, with the same payload.
     ///
     /// # Errors
     /// Those of `work`, and `Closed` in a forked process.
@@ -177,7 +181,7 @@ impl Leasehold {
         wait("call", std::future::poll_fn(move |context| may_block(|| work.as_mut().poll(context))))?
     }
 
-    /// The asynchronous client behind it, which shares its leases and its lines.
+    /// Returns the asynchronous client behind it, which shares its leases and its queues.
     pub fn asynchronous(&self) -> &crate::Leasehold {
         &self.client
     }

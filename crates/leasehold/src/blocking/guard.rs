@@ -1,4 +1,4 @@
-//! What a thread holds.
+//! The guard of a thread that blocks.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Handover, Revocation};
 
-/// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it gives the lock back in the background.
+/// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it releases the lock in the
+/// background.
 ///
-/// It may be sent to another thread and given back there, also where the lock is [reentrant](super::Lock::reentrant): what
-/// counts is the owner in whose name it was asked for.
+/// It may be sent to another thread and released there, even if the lock is
+/// [reentrant](super::Lock::reentrant): it belongs to the owner for which it was acquired.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {
@@ -25,27 +26,27 @@ impl Guard {
         Guard { guard: std::sync::Arc::new(guard) }
     }
 
-    /// As [`Guard::fence`](crate::Guard::fence).
+    /// Returns the fence, as [`Guard::fence`](crate::Guard::fence).
     pub fn fence(&self) -> Option<Fence> {
         self.guard.fence()
     }
 
-    /// What is held.
+    /// Returns the resource that is held.
     pub fn resource(&self) -> &Resource {
         self.guard.resource()
     }
 
-    /// How much of it is held.
+    /// Returns the share that is held.
     pub fn share(&self) -> Share {
         self.guard.share()
     }
 
-    /// How sure one may be to hold it, by the clock, now.
+    /// Returns how certain it is, by the clock, that the lock is held now.
     pub fn state(&self) -> State {
         self.guard.state()
     }
 
-    /// Whether it is still held, by the clock, now. Call it between the steps of your work.
+    /// Checks, by the clock, that the lock is still held now. Call it between the steps of your work.
     ///
     /// # Errors
     /// `Lost`, with the cause.
@@ -53,12 +54,12 @@ impl Guard {
         self.guard.check()
     }
 
-    /// For how long it is held without another renewal.
+    /// Returns the time for which it is held without another renewal.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// Blocks until it is lost, for up to `limit`; `None` where it is still held then.
+    /// Blocks until the lock is lost, for up to `limit`; `None` if it is still held then.
     ///
     /// # Errors
     /// `Closed` in a forked process.
@@ -67,10 +68,11 @@ impl Guard {
         wait("lost", async move { tokio::time::timeout(limit, guard.lost()).await.ok() })
     }
 
-    /// Calls `act` once, on a thread of leasehold, when the lock is lost. Never where it is given back before.
+    /// Calls `act` once, on a thread of leasehold, when the lock is lost. It is never called if the
+    /// lock is released before.
     ///
-    /// For stopping what cannot ask by itself: closing a socket, setting a flag. It may block: leases are renewed meanwhile.
-    /// Of many such actions 128 are called at a time.
+    /// For stopping work that cannot check by itself: closing a socket, setting a flag. `act` may
+    /// block: leases are renewed meanwhile. At most 128 such actions run at a time.
     ///
     /// # Errors
     /// `Closed` in a forked process.
@@ -78,7 +80,7 @@ impl Guard {
         act_on("lost", self.guard.ending(), act)
     }
 
-    /// Gives the lock back, blocks until somebody notifies, and comes back with the lock, as
+    /// Releases the lock, blocks until a notification, and returns with the lock, as
     /// [`Guard::wait`](crate::Guard::wait).
     ///
     /// ```
@@ -106,7 +108,7 @@ impl Guard {
         wait("wait", async move { guard.wait(&condition).await })?.map(Guard::new)
     }
 
-    /// The same for up to `limit`, as [`Guard::wait_timeout`](crate::Guard::wait_timeout).
+    /// Waits likewise for up to `limit`, as [`Guard::wait_timeout`](crate::Guard::wait_timeout).
     ///
     /// # Errors
     /// As there.
@@ -116,7 +118,7 @@ impl Guard {
         wait("wait", waiting)?.map(|(guard, outcome)| (Guard::new(guard), outcome))
     }
 
-    /// Wakes the one who has waited for longest, as [`Guard::notify_one`](crate::Guard::notify_one).
+    /// Wakes the longest waiter, as [`Guard::notify_one`](crate::Guard::notify_one).
     ///
     /// # Errors
     /// As there.
@@ -125,7 +127,7 @@ impl Guard {
         wait("notify", async move { guard.notify_one(&condition).await })?
     }
 
-    /// Wakes all who wait now, as [`Guard::notify_all`](crate::Guard::notify_all).
+    /// Wakes all present waiters, as [`Guard::notify_all`](crate::Guard::notify_all).
     ///
     /// # Errors
     /// As there.
@@ -134,7 +136,7 @@ impl Guard {
         wait("notify", async move { guard.notify_all(&condition).await })?
     }
 
-    /// The guard, which no call on another thread uses any more.
+    /// Returns the guard, which no call on another thread uses any more.
     fn alone(self, op: &'static str) -> Result<crate::Guard> {
         std::sync::Arc::try_unwrap(self.guard).map_err(|guard| {
             let text = "another thread still asks this guard something; wait when it has its answer";
@@ -142,9 +144,11 @@ impl Guard {
         })
     }
 
-    /// Blocks until somebody asks for the lock back, for up to `limit`; `None` where nobody has by then. It stays held.
+    /// Blocks until another client requests the release of the lock, for up to `limit`; `None` if there
+    /// is no request by then. The lock stays held.
     ///
-    /// Whoever calls it between the steps of some work gives it the time of a round trip to the store at least.
+    /// Each call takes at least the time of a round trip to the store, also between the steps of some
+    /// work.
     ///
     /// # Errors
     /// As [`Guard::revoked`](crate::Guard::revoked), and `Closed` in a forked process.
@@ -156,32 +160,34 @@ impl Guard {
         }
     }
 
-    /// Calls `act` once, on a thread of leasehold, when somebody asks for the lock back, as
-    /// [`Guard::revoked`](crate::Guard::revoked). Never where it is lost or given back before. It may block: leases are
-    /// renewed meanwhile.
+    /// Calls `act` once, on a thread of leasehold, when another client requests the release of the
+    /// lock, as [`Guard::revoked`](crate::Guard::revoked). It is never called if the lock is lost or
+    /// released before. It may block: leases are renewed meanwhile.
     ///
     /// # Errors
-    /// `Closed` in a forked process. Where the store cannot tell, `act` is never called; [`Guard::revoked_within`] says why.
+    /// `Closed` in a forked process. If the store cannot report requests, `act` is never called;
+    /// [`Guard::revoked_within`] says why.
     pub fn on_revoked(&self, act: impl FnOnce(Revocation) + Send + 'static) -> Result<()> {
         let revoking = self.guard.revoking();
         act_on("revoked", async move { revoking.await.ok().flatten() }, act)
     }
 
-    /// Ends holding it here, as [`Guard::hand_off`](crate::Guard::hand_off).
+    /// Stops holding the lock here, and returns a token for another process, as
+    /// [`Guard::hand_off`](crate::Guard::hand_off).
     ///
     /// # Errors
-    /// As there; `Invalid` where another thread still waits for the loss of this guard.
+    /// As there; `Invalid` if another thread still waits for the loss of this guard.
     pub fn hand_off(self) -> Result<Handover> {
         let guard = self.alone("hand_off")?;
         wait("hand_off", guard.hand_off())?
     }
 
-    /// Gives the lock back and blocks until that is confirmed.
+    /// Releases the lock and blocks until that is confirmed.
     ///
     /// # Errors
     /// As [`Guard::release`](crate::Guard::release).
     pub fn release(self) -> Result<()> {
-        // Whoever waits for the loss on another thread keeps a handle; then that one gives it back.
+        // A thread that waits for the loss keeps a handle; then that thread releases the lock.
         match std::sync::Arc::into_inner(self.guard) {
             Some(guard) => wait("release", guard.release())?,
             None => Ok(()),

@@ -1,6 +1,7 @@
-//! What a thread holds of several locks, or by an election.
+//! Guards of several locks, or of an election, for a thread that blocks.
 //!
-//! Ground rules: what can be told without waiting is told by what is inside; only what waits has a twin here.
+//! Ground rules: calls that do not wait are those of the inner guard; only calls that wait have a twin
+//! here.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,9 +9,9 @@ use std::sync::Arc;
 use super::runtime::wait;
 use crate::error::Result;
 
-/// Something that is held, for threads that block. Dropping it gives it back in the background.
+/// A guard for threads that block. Dropping it releases what it holds in the background.
 ///
-/// It is used as what it holds: `check`, `remaining` and `fence` are those of the asynchronous guard.
+/// It dereferences to the asynchronous guard: `check`, `remaining` and `fence` are those of that guard.
 ///
 /// ```
 /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
@@ -31,7 +32,7 @@ pub struct Held<G> {
 
 /// Several locks that are held, as [`leasehold::MultiGuard`](crate::MultiGuard).
 pub type MultiGuard = Held<crate::MultiGuard>;
-/// To lead, as [`leasehold::Leadership`](crate::Leadership).
+/// Leadership that is held, as [`leasehold::Leadership`](crate::Leadership).
 pub type Leadership = Held<crate::Leadership>;
 
 impl<G> Held<G> {
@@ -39,7 +40,7 @@ impl<G> Held<G> {
         Held { held: Arc::new(held) }
     }
 
-    /// What is inside, where nobody else uses it.
+    /// Returns the inner guard, if no other call uses it.
     fn inner(self) -> Option<G> {
         // Invariant: a call of this module that keeps a handle has ended before it returns.
         debug_assert_eq!(Arc::strong_count(&self.held), 1, "something is held by a call that has ended");
@@ -56,7 +57,8 @@ impl<G> Deref for Held<G> {
 }
 
 impl Held<crate::MultiGuard> {
-    /// Gives all of them back and blocks until that is confirmed, as [`release`](crate::MultiGuard::release).
+    /// Releases all of them and blocks until that is confirmed, as
+    /// [`release`](crate::MultiGuard::release).
     ///
     /// # Errors
     /// As there.
@@ -69,17 +71,17 @@ impl Held<crate::MultiGuard> {
 }
 
 impl Held<crate::Leadership> {
-    /// Blocks until all who observe can see this value, as [`proclaim`](crate::Leadership::proclaim).
+    /// Blocks until all observers can see this value, as [`proclaim`](crate::Leadership::proclaim).
     ///
     /// # Errors
     /// As there.
     pub fn proclaim(&self, value: &str) -> Result<()> {
         let (held, value) = (self.held.clone(), value.to_owned());
-        // Its handle is gone when the answer is there.
+        // Its handle is dropped before the answer arrives.
         wait("proclaim", async move { held.proclaim(&value).await })?
     }
 
-    /// Leads no longer and blocks until that is confirmed, as [`resign`](crate::Leadership::resign).
+    /// Stops leading and blocks until that is confirmed, as [`resign`](crate::Leadership::resign).
     ///
     /// # Errors
     /// As there.

@@ -1,10 +1,11 @@
-//! A word to those who wait.
+//! An interrupt for waiting threads.
 
 use tokio_util::sync::CancellationToken;
 
-/// Ends the waits of other threads: the interruptible acquisition of `java.util.concurrent`, as a value.
+/// An interrupt that ends the waits of other threads: the interruptible acquisition of
+/// `java.util.concurrent`, as a value.
 ///
-/// Clones are the same interrupt. It stays interrupted: for new waits make a new one.
+/// Clones are the same interrupt. It stays triggered: make a new one for new waits.
 ///
 /// ```
 /// use leasehold::blocking::{Interrupt, Leasehold};
@@ -27,17 +28,17 @@ use tokio_util::sync::CancellationToken;
 pub struct Interrupt(CancellationToken);
 
 impl Interrupt {
-    /// One that nobody has used yet.
+    /// Creates an interrupt that has not been triggered.
     pub fn new() -> Interrupt {
         Interrupt::default()
     }
 
-    /// Ends all waits under it, those that are to come as well. Repeating it changes nothing.
+    /// Ends all waits under it, future ones as well. Repeating it changes nothing.
     pub fn interrupt(&self) {
         self.0.cancel();
     }
 
-    /// Whether it was used.
+    /// Returns `true` if the interrupt has been triggered.
     pub fn is_interrupted(&self) -> bool {
         self.0.is_cancelled()
     }

@@ -40,112 +40,115 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         Lock { lock: setting(self.lock), ..self }
     }
 
-    /// As [`Lock::ttl`](crate::Lock::ttl).
+    /// Sets the ttl, as [`Lock::ttl`](crate::Lock::ttl).
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.map(|lock| lock.ttl(ttl))
     }
 
-    /// As [`Lock::max_hold`](crate::Lock::max_hold).
+    /// Sets the maximum time to hold the lock, as [`Lock::max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub fn max_hold(self, limit: Duration) -> Self {
         self.map(|lock| lock.max_hold(limit))
     }
 
-    /// As [`Lock::at_least`](crate::Lock::at_least).
+    /// Sets the minimum time to hold the lock, as [`Lock::at_least`](crate::Lock::at_least).
     #[must_use]
     pub fn at_least(self, time: Duration) -> Self {
         self.map(|lock| lock.at_least(time))
     }
 
-    /// As [`Lock::quiet`](crate::Lock::quiet).
+    /// Sets the delay after a loss, as [`Lock::quiet`](crate::Lock::quiet).
     #[must_use]
     pub fn quiet(self, time: Duration) -> Self {
         self.map(|lock| lock.quiet(time))
     }
 
-    /// As [`Lock::priority`](crate::Lock::priority).
+    /// Sets the priority, as [`Lock::priority`](crate::Lock::priority).
     #[must_use]
     pub fn priority(self, priority: i32) -> Self {
         self.map(|lock| lock.priority(priority))
     }
 
-    /// As [`Lock::detect_deadlocks`](crate::Lock::detect_deadlocks), between threads where the lock is [`Lock::reentrant`].
+    /// Detects deadlocks as [`Lock::detect_deadlocks`](crate::Lock::detect_deadlocks), between threads
+    /// if the lock is [`Lock::reentrant`].
     #[must_use]
     pub fn detect_deadlocks(self, after: Duration) -> Self {
         self.map(|lock| lock.detect_deadlocks(after))
     }
 
-    /// As [`Lock::note`](crate::Lock::note).
+    /// Sets the note, as [`Lock::note`](crate::Lock::note).
     #[must_use]
     pub fn note(self, note: Note) -> Self {
         self.map(|lock| lock.note(note))
     }
 
-    /// As [`Lock::owner`](crate::Lock::owner): reentrant for whoever has this owner.
+    /// Acquires on behalf of `owner`, as [`Lock::owner`](crate::Lock::owner): the lock is reentrant for
+    /// every holder of this owner.
     #[must_use]
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.is_reentrant = false;
         self.map(|lock| lock.owner(owner))
     }
 
-    /// Reentrant for the thread that asks, as `java.util.concurrent`'s `ReentrantLock`: a thread that holds it is granted
-    /// it again at once, and the last guard gives it back. To ask for more than one holds, to write while one
-    /// reads, is refused as `Deadlock`.
+    /// Makes the lock reentrant for the calling thread, as `ReentrantLock` of `java.util.concurrent`: a
+    /// thread that holds it is granted it again at once, and the last guard releases it. Asking for
+    /// more than the thread holds, such as to write while it reads, is refused with `Deadlock`.
     #[must_use]
     pub fn reentrant(mut self) -> Self {
         self.is_reentrant = true;
         self
     }
 
-    /// Waits of this lock end with `Interrupted` when the interrupt is used.
+    /// Cancels waits on this lock with `Interrupted` when `interrupt` is triggered.
     #[must_use]
     pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
         self
     }
 
-    /// As [`Lock::fenced`](crate::Lock::fenced).
+    /// Requires fences, as [`Lock::fenced`](crate::Lock::fenced).
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it.
+    /// `Unsupported` if this connection cannot give it.
     pub fn fenced(self, grade: Grade) -> Result<Self> {
         Ok(Lock { lock: self.lock.fenced(grade)?, ..self })
     }
 
-    /// As [`Lock::require`](crate::Lock::require).
+    /// Requires an order of waiters, as [`Lock::require`](crate::Lock::require).
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it.
+    /// `Unsupported` if this connection cannot give it.
     pub fn require(self, order: Order) -> Result<Self> {
         Ok(Lock { lock: self.lock.require(order)?, ..self })
     }
 
-    /// As [`Lock::kept`](crate::Lock::kept).
+    /// Requires a durability of granted locks, as [`Lock::kept`](crate::Lock::kept).
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it.
+    /// `Unsupported` if this connection cannot give it.
     pub fn kept(self, safety: Safety) -> Result<Self> {
         Ok(Lock { lock: self.lock.kept(safety)?, ..self })
     }
 
-    /// As [`Lock::transferable`](crate::Lock::transferable).
+    /// Requires that the lock can be handed off, as [`Lock::transferable`](crate::Lock::transferable).
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it.
+    /// `Unsupported` if this connection cannot give it.
     pub fn transferable(self) -> Result<Self> {
         Ok(Lock { lock: self.lock.transferable()?, ..self })
     }
 
-    /// As [`Lock::revocable`](crate::Lock::revocable).
+    /// Requires that holders can be asked to release the lock, as
+    /// [`Lock::revocable`](crate::Lock::revocable).
     ///
     /// # Errors
-    /// `Unsupported` where this connection cannot give it.
+    /// `Unsupported` if this connection cannot give it.
     pub fn revocable(self) -> Result<Self> {
         Ok(Lock { lock: self.lock.revocable()?, ..self })
     }
 
-    /// Asks, in the name of this thread where the lock is reentrant, and blocks for the answer.
+    /// Runs a call, on behalf of this thread if the lock is reentrant, and blocks until it returns.
     fn ask<T, F>(&self, how: impl FnOnce(crate::lock::Lock<K>) -> F) -> Result<T>
     where
         T: Send + 'static,
@@ -166,7 +169,7 @@ impl Lock<Exclusive> {
         self.ask(|lock| async move { lock.lock().await }).map(Guard::new)
     }
 
-    /// Takes it if it is free now, as [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// Acquires it if it is free now, as [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Errors
     /// As there.
@@ -182,7 +185,8 @@ impl Lock<Exclusive> {
         self.ask(move |lock| async move { lock.lock_timeout(limit).await }).map(Guard::new)
     }
 
-    /// Goes on with what another process handed off, as [`Mutex::take_over`](crate::Mutex::take_over).
+    /// Continues the lock that another process handed off, as
+    /// [`Mutex::take_over`](crate::Mutex::take_over).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -201,7 +205,8 @@ impl Lock<Shared> {
         self.ask(|lock| async move { lock.read().await }).map(Guard::new)
     }
 
-    /// As [`RwLock::try_read`](crate::RwLock::try_read).
+    /// Acquires it for reading if that is possible now, as
+    /// [`RwLock::try_read`](crate::RwLock::try_read).
     ///
     /// # Errors
     /// As there.
@@ -209,7 +214,8 @@ impl Lock<Shared> {
         Ok(self.ask(|lock| async move { lock.try_read().await })?.map(Guard::new))
     }
 
-    /// As [`RwLock::read_timeout`](crate::RwLock::read_timeout).
+    /// Blocks for up to `limit` until it may read, as
+    /// [`RwLock::read_timeout`](crate::RwLock::read_timeout).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -225,7 +231,8 @@ impl Lock<Shared> {
         self.ask(|lock| async move { lock.write().await }).map(Guard::new)
     }
 
-    /// As [`RwLock::try_write`](crate::RwLock::try_write).
+    /// Acquires it for writing if that is possible now, as
+    /// [`RwLock::try_write`](crate::RwLock::try_write).
     ///
     /// # Errors
     /// As there.
@@ -233,7 +240,8 @@ impl Lock<Shared> {
         Ok(self.ask(|lock| async move { lock.try_write().await })?.map(Guard::new))
     }
 
-    /// As [`RwLock::write_timeout`](crate::RwLock::write_timeout).
+    /// Blocks for up to `limit` until it may write, as
+    /// [`RwLock::write_timeout`](crate::RwLock::write_timeout).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -241,7 +249,8 @@ impl Lock<Shared> {
         self.ask(move |lock| async move { lock.write_timeout(limit).await }).map(Guard::new)
     }
 
-    /// Goes on with what another process handed off, as [`RwLock::take_over`](crate::RwLock::take_over).
+    /// Continues the lock that another process handed off, as
+    /// [`RwLock::take_over`](crate::RwLock::take_over).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -260,7 +269,8 @@ impl Lock<Counted> {
         self.acquire_many(1)
     }
 
-    /// As [`Semaphore::try_acquire`](crate::Semaphore::try_acquire).
+    /// Acquires one permit if it is free now, as
+    /// [`Semaphore::try_acquire`](crate::Semaphore::try_acquire).
     ///
     /// # Errors
     /// As there.
@@ -268,7 +278,8 @@ impl Lock<Counted> {
         self.try_acquire_many(1)
     }
 
-    /// As [`Semaphore::acquire_timeout`](crate::Semaphore::acquire_timeout).
+    /// Blocks for up to `limit` for one permit, as
+    /// [`Semaphore::acquire_timeout`](crate::Semaphore::acquire_timeout).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -276,7 +287,8 @@ impl Lock<Counted> {
         self.acquire_many_timeout(1, limit)
     }
 
-    /// As [`Semaphore::acquire_many`](crate::Semaphore::acquire_many).
+    /// Blocks until it has several permits, as
+    /// [`Semaphore::acquire_many`](crate::Semaphore::acquire_many).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -284,7 +296,8 @@ impl Lock<Counted> {
         self.ask(move |lock| async move { lock.acquire_many(permits).await }).map(Guard::new)
     }
 
-    /// As [`Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many).
+    /// Acquires several permits if they are free now, as
+    /// [`Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many).
     ///
     /// # Errors
     /// As there.
@@ -292,7 +305,8 @@ impl Lock<Counted> {
         Ok(self.ask(move |lock| async move { lock.try_acquire_many(permits).await })?.map(Guard::new))
     }
 
-    /// As [`Semaphore::acquire_many_timeout`](crate::Semaphore::acquire_many_timeout).
+    /// Blocks for up to `limit` for several permits, as
+    /// [`Semaphore::acquire_many_timeout`](crate::Semaphore::acquire_many_timeout).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -300,7 +314,8 @@ impl Lock<Counted> {
         self.ask(move |lock| async move { lock.acquire_many_timeout(permits, limit).await }).map(Guard::new)
     }
 
-    /// Goes on with what another process handed off, as [`Semaphore::take_over`](crate::Semaphore::take_over).
+    /// Continues the permits that another process handed off, as
+    /// [`Semaphore::take_over`](crate::Semaphore::take_over).
     ///
     /// # Errors
     /// As there, and `Interrupted`.

@@ -1,4 +1,4 @@
-//! The same locks, and all that is built from them, for threads that block.
+//! The blocking API: the same locks and coordination types, for threads that block.
 //!
 //! ```
 //! use leasehold::blocking::Leasehold;
@@ -15,18 +15,20 @@
 //! # }
 //! ```
 //!
-//! There is no second engine: each call is carried out by the asynchronous client, on a runtime that all blocking clients
-//! of a process share and that lives as long as the process. Leases are therefore renewed while your threads compute.
+//! It uses the same engine: the asynchronous client carries out each call, on a runtime that all
+//! blocking clients of a process share and that lives as long as the process. Leases are therefore
+//! renewed while your threads compute.
 //!
 //! # Inside an asynchronous runtime
-//! It works there as well and does not panic, but it blocks the thread that calls it, and with it every other task
-//! of that thread. Use [`tokio::task::spawn_blocking`], or better [the asynchronous API](crate::Leasehold).
+//! Inside an asynchronous task it works as well and does not panic, but it blocks the calling thread,
+//! and with it every other task of that thread. Use [`tokio::task::spawn_blocking`], or better
+//! [the asynchronous API](crate::Leasehold).
 //!
 //! # After a fork
-//! A child process has none of the threads that carry out the calls: it is told so by `Closed`, and everything that its
-//! parent holds counts as lost in it.
+//! A child process has none of the threads that carry out the calls: calls fail there with `Closed`,
+//! and every lock that its parent holds counts as lost in the child.
 //!
-//! Promises, limits and errors are those of the asynchronous words of the same names.
+//! Promises, limits and errors are those of the asynchronous types of the same names.
 
 mod client;
 mod guard;

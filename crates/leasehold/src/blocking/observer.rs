@@ -1,10 +1,10 @@
-//! Who leads, for a thread that blocks until somebody else does.
+//! An observer of an election, for a thread that blocks until the leader changes.
 
 use super::runtime::wait;
 use crate::coord::Leader;
 use crate::error::{Error, Result};
 
-/// Tells who leads, each time somebody else does, as [`leasehold::Observer`](crate::Observer).
+/// A subscription to the leader of an election, as [`leasehold::Observer`](crate::Observer).
 ///
 /// ```
 /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct Observer {
-    /// There unless the process was forked while it was away.
+    /// The inner observer; absent if the process was forked during a call.
     observer: Option<crate::Observer>,
 }
 
@@ -27,7 +27,8 @@ impl Observer {
         Observer { observer: Some(observer) }
     }
 
-    /// Blocks until something else is true than what was told last: at once for the first time. `None` is that nobody leads.
+    /// Blocks until the leader or its value differs from the one returned before: the first call
+    /// returns at once. `None` means that there is no leader.
     ///
     /// # Errors
     /// As [`Observer::next`](crate::Observer::next), and `Closed` in a forked process.

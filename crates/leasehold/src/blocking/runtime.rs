@@ -1,10 +1,11 @@
-//! Where the calls of blocking threads are carried out.
+//! The runtime that carries out the calls of blocking threads.
 //!
-//! Ground rules: the runtime is made with the first call and never ends, so that dropping a guard always finds somebody who
-//! gives the lock back. A thread that waits for an answer waits on a plain channel, which no asynchronous runtime forbids. What a user
-//! passes in may block, and call this library: it runs under [`may_block`], so that leases are renewed meanwhile. Each that blocks
-//! has a thread, of which there are enough: as many as threads of the user's wait here, and [`ACTIONS_MAX`] for actions, of which
-//! there may be one for each lock.
+//! Ground rules: the runtime is made with the first call and never ends, so that a dropped guard is
+//! always released. A thread that waits for an answer waits on a plain channel, which no asynchronous
+//! runtime forbids. A closure of the user may block, and call this library: it runs under
+//! [`may_block`], so that leases are renewed meanwhile. Each closure that blocks has a thread, of which
+//! there are enough: as many as threads of the user wait here, and [`ACTIONS_MAX`] for actions, of
+//! which there may be one for each lock.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -17,21 +18,21 @@ use tokio::sync::Semaphore;
 use super::Interrupt;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Carries out a future and blocks until it is done. Where it panics, so does this.
+/// Runs a future and blocks until it is done. Panics if it panics.
 pub(super) fn wait<T: Send + 'static>(
     op: &'static str,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
     let (done, told) = mpsc::sync_channel(1);
     handle(op)?.spawn(async move {
-        // Nobody is left to be told only where the waiting thread was ended with its process.
+        // No receiver is left only if the waiting thread was ended with its process.
         drop(done.send(AssertUnwindSafe(work).catch_unwind().await));
     });
     let outcome = told.recv().map_err(|_| Error::closed(op))?;
     Ok(outcome.unwrap_or_else(|payload| resume_unwind(payload)))
 }
 
-/// The same, until the interrupt is used.
+/// Runs a future likewise, until the interrupt is triggered.
 pub(super) fn wait_unless<T: Send + 'static>(
     interrupt: Option<Interrupt>,
     op: &'static str,
@@ -49,14 +50,14 @@ pub(super) fn wait_unless<T: Send + 'static>(
     })?
 }
 
-/// Runs code of the user's on a thread of the runtime, whose other tasks go on elsewhere meanwhile.
+/// Runs code of the user on a thread of the runtime, whose other tasks continue elsewhere meanwhile.
 pub(super) fn may_block<T>(code: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(code)
 }
 
-/// Has an action of the user's called with what `awaited` brings, if that is anything.
+/// Calls an action of the user with the result of `awaited`, if there is one.
 ///
-/// So many may block at a time; the others wait for them, and hold up nobody else.
+/// A limited number may block at a time; the others wait for them, and block no other task.
 pub(super) fn act_on<T: Send + 'static>(
     op: &'static str,
     awaited: impl Future<Output = Option<T>> + Send + 'static,
@@ -65,7 +66,7 @@ pub(super) fn act_on<T: Send + 'static>(
     static ACTIONS: Semaphore = Semaphore::const_new(ACTIONS_MAX);
     drop(handle(op)?.spawn(async move {
         if let Some(news) = awaited.await {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let _permit = ACTIONS.acquire().await;
             may_block(|| act(news));
         }
@@ -99,5 +100,6 @@ fn handle(op: &'static str) -> Result<Handle> {
 
 /// The most actions that are called at a time.
 const ACTIONS_MAX: usize = 128;
-/// A thread that blocks in here has one of these at most. Without a free one the runtime would stand still.
+/// The maximum number of threads: each thread that blocks in here has at most one. Without a free one
+/// the runtime would stop.
 const THREADS_MAX: usize = 32_768;

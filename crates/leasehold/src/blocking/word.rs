@@ -1,7 +1,8 @@
-//! What several parties agree on, for threads that block: each word a twin of the asynchronous one.
+//! Coordination types for threads that block: each is a twin of the asynchronous type.
 //!
-//! Ground rules: nothing is decided here. A call clones the asynchronous word, has the runtime carry out the call of the same
-//! name, and waits for the answer; so there is one shape for all words, and a word's own part is the list of its calls.
+//! Ground rules: nothing is decided here. A call clones the asynchronous value, has the runtime carry
+//! out the call of the same name, and waits for the answer; so there is one shape for all types, and
+//! the part of each type is the list of its calls.
 
 use std::any::Any;
 use std::fmt;
@@ -16,7 +17,7 @@ use super::{Guard, Interrupt};
 use crate::coord::{Leader, LoadError, Loaded, Passage, Update, VersionedValue};
 use crate::error::Result;
 
-/// A word of the asynchronous API, for threads that block.
+/// A coordination type of the asynchronous API, for threads that block.
 ///
 /// ```
 /// use leasehold::blocking::Leasehold;
@@ -50,21 +51,22 @@ pub struct Word<T> {
     interrupt: Option<Interrupt>,
 }
 
-/// What opens when it was counted down, as [`leasehold::Latch`](crate::Latch).
+/// A one-shot latch, as [`leasehold::Latch`](crate::Latch).
 pub type Latch = Word<crate::Latch>;
-/// Where parties wait for each other, as [`leasehold::Barrier`](crate::Barrier). A party that is interrupted breaks it for the others.
+/// A reusable barrier, as [`leasehold::Barrier`](crate::Barrier). A party that is interrupted breaks it
+/// for the others.
 pub type Barrier = Word<crate::Barrier>;
-/// So many in any period, as [`leasehold::RateLimit`](crate::RateLimit).
+/// A rate limit, as [`leasehold::RateLimit`](crate::RateLimit).
 pub type RateLimit = Word<crate::RateLimit>;
-/// A value that whoever saw it last may change, as [`leasehold::Versioned`](crate::Versioned).
+/// A compare-and-set value, as [`leasehold::Versioned`](crate::Versioned).
 pub type Versioned = Word<crate::Versioned>;
-/// A value that one loads for all, as [`leasehold::SingleFlight`](crate::SingleFlight).
+/// A value that one caller loads for all, as [`leasehold::SingleFlight`](crate::SingleFlight).
 pub type SingleFlight = Word<crate::SingleFlight>;
-/// One of many leads, as [`leasehold::Election`](crate::Election).
+/// An election, as [`leasehold::Election`](crate::Election).
 pub type Election = Word<crate::Election>;
 /// Several locks as one, as [`leasehold::MultiLock`](crate::MultiLock).
 pub type MultiLock = Word<crate::MultiLock>;
-/// A lock cut into segments, as [`leasehold::Segmented`](crate::Segmented).
+/// A lock divided into segments, as [`leasehold::Segmented`](crate::Segmented).
 pub type Segmented = Word<crate::Segmented>;
 /// One segment of a lock, as [`leasehold::Segment`](crate::Segment).
 pub type Segment = Word<crate::Segment>;
@@ -74,25 +76,26 @@ impl<T: Clone + Send + 'static> Word<T> {
         Word { word, interrupt: None }
     }
 
-    /// Changes its settings, which are those of the asynchronous word: `locks.barrier("b", 3).set(|barrier| barrier.ttl(ttl))`.
+    /// Changes its settings, which are those of the asynchronous type:
+    /// `locks.barrier("b", 3).set(|barrier| barrier.ttl(ttl))`.
     #[must_use]
     pub fn set(self, setting: impl FnOnce(T) -> T) -> Word<T> {
         Word { word: setting(self.word), ..self }
     }
 
-    /// Waits of this word end with `Interrupted` when the interrupt is used.
+    /// Cancels waits of this value with `Interrupted` when `interrupt` is triggered.
     #[must_use]
     pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Word<T> {
         self.interrupt = Some(interrupt.clone());
         self
     }
 
-    /// The asynchronous word, for all that it tells without waiting.
+    /// Returns the asynchronous value, for calls that do not wait.
     pub fn asynchronous(&self) -> &T {
         &self.word
     }
 
-    /// Another one, under the same interrupt.
+    /// Returns another one, under the same interrupt.
     fn another<U>(&self, word: U) -> Word<U> {
         Word { word, interrupt: self.interrupt.clone() }
     }
@@ -162,7 +165,7 @@ twins! { Election:
 }
 
 impl Word<crate::Latch> {
-    /// Blocks for what [`count_down_as`](crate::Latch::count_down_as) does.
+    /// Blocks for the result of [`count_down_as`](crate::Latch::count_down_as).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -173,11 +176,11 @@ impl Word<crate::Latch> {
 }
 
 impl Word<crate::Versioned> {
-    /// Blocks for what [`update`](crate::Versioned::update) does. `new` may block, and may use this library: leases are renewed
-    /// meanwhile.
+    /// Blocks for the result of [`update`](crate::Versioned::update). `new` may block, and may use this
+    /// library: leases are renewed meanwhile.
     ///
     /// # Panics
-    /// Where `new` panics, with the same; nothing is written then.
+    /// Panics if `new` panics, with the same payload; nothing is written then.
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -188,7 +191,7 @@ impl Word<crate::Versioned> {
         self.ask("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
     }
 
-    /// Blocks for what [`changed`](crate::Versioned::changed) does.
+    /// Blocks for the result of [`changed`](crate::Versioned::changed).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -210,12 +213,12 @@ impl Word<crate::Election> {
         campaigning.map(Leadership::new)
     }
 
-    /// Who leads, again and again, as [`observe`](crate::Election::observe).
+    /// Follows the changes of leadership, as [`observe`](crate::Election::observe).
     pub fn observe(&self) -> Observer {
         Observer::new(self.word.observe())
     }
 
-    /// Leads if nobody does, as [`try_campaign`](crate::Election::try_campaign).
+    /// Leads if there is no leader, as [`try_campaign`](crate::Election::try_campaign).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -247,7 +250,7 @@ impl Word<crate::MultiLock> {
         self.ask("lock", |all| async move { all.lock().await }).map(MultiGuard::new)
     }
 
-    /// Takes all if they are free now, as [`try_lock`](crate::MultiLock::try_lock).
+    /// Acquires all if they are free now, as [`try_lock`](crate::MultiLock::try_lock).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -265,12 +268,12 @@ impl Word<crate::MultiLock> {
 }
 
 impl Word<crate::Segmented> {
-    /// The segment of a key, as [`of`](crate::Segmented::of).
+    /// Returns the segment of a key, as [`of`](crate::Segmented::of).
     pub fn of(&self, key: impl AsRef<[u8]>) -> Segment {
         self.another(self.word.of(key))
     }
 
-    /// All segments as one, as [`all`](crate::Segmented::all).
+    /// Returns all segments as one lock, as [`all`](crate::Segmented::all).
     pub fn all(&self) -> MultiLock {
         self.another(self.word.all())
     }
@@ -283,7 +286,7 @@ impl Word<crate::Segmented> {
         self.ask("lock", |lock| async move { lock.any().await }).map(Guard::new)
     }
 
-    /// Takes any segment that is free now, as [`try_any`](crate::Segmented::try_any).
+    /// Acquires any segment that is free now, as [`try_any`](crate::Segmented::try_any).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -309,7 +312,7 @@ impl Word<crate::Segment> {
         self.ask("lock", |segment| async move { segment.lock().await }).map(Guard::new)
     }
 
-    /// Takes it if it is free now, as [`try_lock`](crate::Segment::try_lock).
+    /// Acquires it if it is free now, as [`try_lock`](crate::Segment::try_lock).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -327,12 +330,14 @@ impl Word<crate::Segment> {
 }
 
 impl Word<crate::SingleFlight> {
-    /// Blocks for the value, as [`get_or_load`](crate::SingleFlight::get_or_load). `load` may block: it runs on a thread of its own.
+    /// Blocks for the value, as [`get_or_load`](crate::SingleFlight::get_or_load). `load` may block: it
+    /// runs on a thread of its own.
     ///
-    /// An interrupt ends the wait and the turn to load; what `load` is doing then goes on to its end, for nobody.
+    /// An interrupt ends the wait and the turn to load; `load` then continues to its end, and its
+    /// result is not used.
     ///
     /// # Panics
-    /// Where `load` panics, with the same.
+    /// Panics if `load` panics, with the same payload.
     ///
     /// # Errors
     /// As there, and [`LoadError::Interrupted`].
@@ -367,7 +372,7 @@ impl Word<crate::SingleFlight> {
     }
 }
 
-/// How a loader failed on its thread.
+/// The failure of a loader on its thread.
 enum Failed<E> {
     Told(E),
     Panicked(Box<dyn Any + Send>),
