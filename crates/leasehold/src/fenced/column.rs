@@ -1,7 +1,8 @@
-//! The SQL of a fence that stands in a column: checked text for statements, and what their answers mean.
+//! SQL for a fence that is stored in a column: checked text for statements, and the meaning of their
+//! answers.
 //!
-//! Pure: it knows no client of any database. The statements go through whatever client the program has, which binds
-//! the parameters.
+//! Pure: it knows no client of any database. Any database client can run the statements and bind the
+//! parameters.
 
 use std::fmt;
 
@@ -9,11 +10,11 @@ use leasehold_core::Fence;
 
 use super::{NoFence, Stale, compare, shown};
 
-/// Which SQL is spoken.
+/// The SQL dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SqlDialect {
-    /// PostgreSQL, and what speaks like it.
+    /// PostgreSQL, and compatible databases.
     Postgres,
     /// MySQL and MariaDB.
     MySql,
@@ -21,18 +22,19 @@ pub enum SqlDialect {
     Sqlite,
 }
 
-/// A fence that stands in a column: of the rows that it protects, or of a table that has nothing else.
+/// A fence that is stored in a column: of the rows that it protects, or of a table that has no other
+/// columns.
 ///
-/// The fence is stored as its text, compared byte by byte, so that it can be read in any console and bound by any client,
-/// a shell script with `LEASEHOLD_FENCE` included.
+/// The fence is stored as its text, compared byte by byte, so that it can be read in any console and
+/// bound by any client, a shell script with `LEASEHOLD_FENCE` included.
 ///
 /// 1. [`raise`](FenceColumn::raise), or [`raise_or_insert`](FenceColumn::raise_or_insert), and then
-///    [`look`](FenceColumn::look), whose row [`judge`](FenceColumn::judge) reads: that is `open`. Do it before the first
-///    read, in a transaction of its own.
-/// 2. Then read and write. A statement about the row itself carries the [`condition`](FenceColumn::condition); where it
-///    touches no row, a newer holder was here. (MySQL counts rows that it leaves as they are only for clients that ask for
-///    found rows.) A transaction that touches other rows begins with
-///    [`hold`](FenceColumn::hold), judged like `look`: newer holders wait for its end.
+///    [`look`](FenceColumn::look), whose row [`judge`](FenceColumn::judge) reads: together they are
+///    `open`. Do it before the first read, in a transaction of its own.
+/// 2. Then read and write. A statement about the row itself carries the
+///    [`condition`](FenceColumn::condition); if it touches no row, a newer holder was here. (MySQL
+///    counts unchanged rows only for clients that ask for found rows.) A transaction that touches other
+///    rows begins with [`hold`](FenceColumn::hold), judged like `look`: newer holders wait for its end.
 ///
 /// ```
 /// use leasehold::{Fence, fenced::{FenceColumn, SqlDialect}};
@@ -50,12 +52,12 @@ pub enum SqlDialect {
 /// ```
 ///
 /// # Promises
-/// Once a fence was raised, no statement that carries the condition of an older one changes the row, at every isolation
-/// level; nor reads it, unless in a transaction that had begun to read before.
+/// After a fence was raised, no statement that carries the condition of an older one changes the row,
+/// at every isolation level; nor reads it, unless in a transaction that had begun to read before.
 ///
 /// # Does not promise
-/// Anything against statements without the condition. That rows are read as of after `open`, where `open` ran inside a
-/// transaction that had read something before.
+/// Anything against statements without the condition. That rows are read as of after `open`, if `open`
+/// ran inside a transaction that had read something before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceColumn {
     dialect: SqlDialect,
@@ -64,25 +66,25 @@ pub struct FenceColumn {
     column: String,
 }
 
-/// A statement, and which value belongs at each of its places, in order.
+/// A statement, with the value for each of its parameters, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The text.
     pub text: String,
-    /// What is bound.
+    /// The values to bind.
     pub parameters: Vec<Parameter>,
 }
 
-/// A value that is bound.
+/// A value to bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// [`FenceColumn::value`] of the holder's fence: a text.
     Fence,
-    /// The key of the row, of whatever type its column has.
+    /// The key of the row, in the type of its column.
     Key,
 }
 
-/// A name that is no plain identifier of SQL.
+/// A name that is not a plain SQL identifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} cannot be a name in SQL here: use letters, digits and underscores, up to 63 of them and no digit first, and a \
@@ -92,17 +94,17 @@ pub struct InvalidColumn {
     name: String,
 }
 
-/// Why the holder of a fence may not use the row.
+/// The reason why the holder of a fence may not use the row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowRefusal {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is nothing to compare.
+    /// There is no fence to compare.
     #[error(transparent)]
     NoFence(#[from] NoFence),
-    /// There is no such row.
+    /// There is no row with this key.
     #[error(
         "there is no row with this key: create it first, or use `raise_or_insert` where the table holds fences only"
     )]
@@ -112,21 +114,23 @@ pub enum RowRefusal {
         "the row's fence {seen} is older than yours, {yours}: open it first; if you did, somebody has set it back"
     )]
     NotOpened {
-        /// The fence that was shown.
+        /// The fence that was presented.
         yours: Fence,
-        /// What stands in the row.
+        /// The fence in the row.
         seen: Fence,
     },
-    /// What stands in the column is no fence. It is left as it is: starting again at nothing would let old holders in.
+    /// The value in the column is not a fence. It is left as it is: starting again at nothing would let
+    /// old holders in.
     #[error("{found:?} in the row is no fence; restore it, or set it to '' once no holder uses the row")]
     Damaged {
-        /// What stands there.
+        /// The value in the column.
         found: String,
     },
 }
 
 impl FenceColumn {
-    /// The column `fence` of `table`, which may be written `schema.table`, where `key` tells rows apart.
+    /// Describes the column `fence` of `table`, which may be written `schema.table`, where `key` is the
+    /// column that identifies a row.
     ///
     /// Names are quoted as they are written, so case counts in PostgreSQL.
     ///
@@ -140,7 +144,7 @@ impl FenceColumn {
         Ok(FenceColumn { dialect, table, key, column })
     }
 
-    /// Another name for the column.
+    /// Sets another name for the column.
     ///
     /// # Errors
     /// As [`FenceColumn::new`].
@@ -149,7 +153,7 @@ impl FenceColumn {
         Ok(self)
     }
 
-    /// What is bound for the fence.
+    /// Returns the value to bind for the fence.
     ///
     /// # Errors
     /// [`NoFence`].
@@ -157,12 +161,14 @@ impl FenceColumn {
         shown(fence).map(|fence| fence.to_string())
     }
 
-    /// Adds the column to a table that exists. Rows begin with a fence older than any.
+    /// Returns the statement that adds the column to an existing table. Rows begin with a fence older
+    /// than any.
     pub fn add_column(&self) -> Statement {
         self.plain(format!("alter table {} add column {} {}", self.table, self.column, self.kind()))
     }
 
-    /// A table that holds nothing but fences, by keys of text up to 255 bytes: for what is not one row.
+    /// Returns the statement that creates a table of fences only, by keys of text up to 255 bytes: for
+    /// resources that are not one row.
     pub fn create_table(&self) -> Statement {
         let key = match self.dialect {
             SqlDialect::MySql => "varchar(255) character set utf8mb4 collate utf8mb4_bin",
@@ -176,7 +182,8 @@ impl FenceColumn {
         ))
     }
 
-    /// Raises the fence of a row that exists. A newer one stays; [`FenceColumn::look`] tells.
+    /// Returns the statement that raises the fence of an existing row. A newer one stays;
+    /// [`FenceColumn::look`] shows it.
     pub fn raise(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let (bound, older) = (self.place(1), self.older(1));
@@ -187,7 +194,8 @@ impl FenceColumn {
         )
     }
 
-    /// Raises the fence of a row, or inserts the row, where the table holds fences only.
+    /// Returns the statement that raises the fence of a row, or inserts the row, if the table holds
+    /// fences only.
     pub fn raise_or_insert(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let insert =
@@ -206,14 +214,15 @@ impl FenceColumn {
         self.bound(format!("{insert} {or_raise}"), &[Parameter::Fence, Parameter::Key])
     }
 
-    /// Reads the fence of a row, for [`FenceColumn::judge`].
+    /// Returns the statement that reads the fence of a row, for [`FenceColumn::judge`].
     pub fn look(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let text = format!("select {column} from {table} where {key} = {}", self.place(1));
         self.bound(text, &[Parameter::Key])
     }
 
-    /// Reads the fence of a row, for [`FenceColumn::judge`], and keeps newer holders waiting until the transaction ends.
+    /// Returns the statement that reads the fence of a row, for [`FenceColumn::judge`], and keeps newer
+    /// holders waiting until the transaction ends.
     ///
     /// SQLite has one writer at a time: begin the transaction there with `begin immediate`.
     pub fn hold(&self) -> Statement {
@@ -224,16 +233,17 @@ impl FenceColumn {
         statement
     }
 
-    /// The condition for a statement of your own about the row, where its parameter `place` is the fence. MySQL counts
-    /// its places itself.
+    /// Returns the condition for a custom statement about the row, where its parameter `place` is the
+    /// fence. MySQL counts its parameters itself.
     ///
-    /// It asks for the very fence, not for an older one or the same: whoever has not opened the row changes nothing.
+    /// It compares with the very fence, not with an older one or the same: a holder that has not opened
+    /// the row changes nothing.
     pub fn condition(&self, place: u16) -> String {
         format!("{} = {}", self.column, self.place(place))
     }
 
-    /// What the answer of [`FenceColumn::look`] or [`FenceColumn::hold`] means: `seen` is its column, `None` where it
-    /// has no row.
+    /// Judges the answer of [`FenceColumn::look`] or [`FenceColumn::hold`]: `seen` is its column,
+    /// `None` if it has no row.
     ///
     /// # Errors
     /// [`RowRefusal`].
@@ -248,7 +258,7 @@ impl FenceColumn {
     }
 
     fn kind(&self) -> &'static str {
-        // The text of a fence sorts as the fence only where bytes are compared.
+        // The text of a fence sorts as the fence only if bytes are compared.
         match self.dialect {
             SqlDialect::Postgres => "varchar(53) collate \"C\" not null default ''",
             SqlDialect::MySql => "varchar(53) character set ascii collate ascii_bin not null default ''",
@@ -273,7 +283,8 @@ impl FenceColumn {
         Statement { text, parameters: Vec::new() }
     }
 
-    /// `all` is what MySQL binds; the others name a place twice and bind it once.
+    /// Builds a statement. `all` are the parameters that MySQL binds; the others name a place twice and
+    /// bind it once.
     fn bound(&self, text: String, all: &[Parameter]) -> Statement {
         let mut parameters: Vec<Parameter> = Vec::with_capacity(all.len());
         for parameter in all {
@@ -291,11 +302,11 @@ impl fmt::Display for Statement {
     }
 }
 
-/// What the column is called unless it is named.
+/// The default name of the column.
 const COLUMN: &str = "fence";
 /// The longest name of PostgreSQL, in bytes; MySQL's is one longer.
 const LONGEST_NAME: usize = 63;
-/// So much of a damaged fence is shown.
+/// The part of a damaged fence that is shown, in characters.
 const SHOWN: usize = 64;
 
 fn quoted(dialect: SqlDialect, name: &str) -> Option<String> {

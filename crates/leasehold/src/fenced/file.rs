@@ -1,7 +1,7 @@
-//! A file that the processes of one machine share, behind a fence.
+//! A file that the processes of one machine share, protected by a fence.
 //!
-//! Beside `data` stands `data.fence`: the newest fence as text, locked while it is compared and while the data is
-//! read or replaced. The data is replaced as a whole, by renaming a new file over it.
+//! Beside `data` is `data.fence`: the newest fence as text, locked while it is compared and while the
+//! data is read or replaced. The data is replaced as a whole, by renaming a new file over it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,11 +14,13 @@ use super::{NoFence, Stale, compare, shown};
 /// A file that only the newest holder may read or replace.
 ///
 /// # Promises
-/// Once it was opened with a fence, no process with an older one reads or writes it through this type. What was written
-/// is on the disk when [`FencedFile::write`] returns; a crash leaves the old content or the new, never a mixture.
+/// After it was opened with a fence, no process with an older one reads or writes it through this type.
+/// Written data is on the disk when [`FencedFile::write`] returns; a crash leaves the old content or
+/// the new, never a mixture.
 ///
 /// # Does not promise
-/// Anything against those who go around it. Network file systems, whose locks can be held twice, are not detected here.
+/// Anything against processes that do not use this type. Network file systems, whose locks can be held
+/// twice, are not detected here.
 ///
 /// Calls block for the length of a few system calls and a sync to disk.
 ///
@@ -48,39 +50,40 @@ pub struct FencedFile {
     fence: Fence,
 }
 
-/// Why a fenced file was not read or written.
+/// The reason why a fenced file was not read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FencedFileError {
     /// A newer holder was here; nothing was read or written.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is nothing to compare; nothing was read or written.
+    /// There is no fence to compare; nothing was read or written.
     #[error(transparent)]
     NoFence(#[from] NoFence),
     /// The operating system refused.
     #[error("{path}: {source}")]
     Io {
-        /// Where.
+        /// The path of the failed operation.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The stored fence cannot be read. It is left as it is: starting again at nothing would let old holders in.
+    /// The stored fence cannot be read. It is left as it is: starting again at nothing would let old
+    /// holders in.
     #[error("{path} does not hold a fence; restore it, or remove it once no process uses the file")]
     Damaged {
-        /// Where.
+        /// The path of the fence.
         path: PathBuf,
     },
 }
 
 impl FencedFile {
-    /// Opens the file at `path` in the name of `fence`, and shuts out every older one.
+    /// Opens the file at `path` on behalf of `fence`, and excludes every older one.
     ///
-    /// The file need not exist yet; its directory must.
+    /// The file need not exist yet; its directory must exist.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here; `NoFence`; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here; `NoFence`; `Io`; `Damaged`.
     pub fn open(
         path: impl AsRef<Path>,
         fence: impl Into<Option<Fence>>,
@@ -95,10 +98,10 @@ impl FencedFile {
         Ok(file)
     }
 
-    /// The content; empty where nothing was written yet.
+    /// Returns the content; empty if nothing was written yet.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here since; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here since; `Io`; `Damaged`.
     pub fn read(&self) -> Result<Vec<u8>, FencedFileError> {
         let _guard = self.admit()?;
         match std::fs::read(&self.data) {
@@ -110,7 +113,7 @@ impl FencedFile {
     /// Replaces the content.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here since, and nothing was written; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here since, and nothing was written; `Io`; `Damaged`.
     pub fn write(&self, content: &[u8]) -> Result<(), FencedFileError> {
         let _guard = self.admit()?;
         self.replace(content).map_err(|source| self.failed(&self.data, source))

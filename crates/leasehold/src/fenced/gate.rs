@@ -6,7 +6,7 @@ use leasehold_core::Fence;
 
 use super::{Refused, Stale, compare, shown};
 
-/// Lets in only the newest holder that it has seen.
+/// A gate that lets in only the newest holder that it has seen.
 ///
 /// ```
 /// use leasehold::{Fence, fenced::FenceGate};
@@ -28,7 +28,7 @@ struct Inside<T> {
     value: T,
 }
 
-/// The right of one fence to what is behind the gate, until a newer one comes.
+/// The access of one fence to the value behind the gate, until a newer one comes.
 #[derive(Debug)]
 pub struct Pass<T> {
     inside: Arc<Mutex<Inside<T>>>,
@@ -36,15 +36,15 @@ pub struct Pass<T> {
 }
 
 impl<T> FenceGate<T> {
-    /// Puts `value` behind a gate that has seen nobody.
+    /// Puts `value` behind a gate that has not seen a fence.
     pub fn new(value: T) -> Self {
         FenceGate { inside: Arc::new(Mutex::new(Inside { seen: Fence::default(), value })) }
     }
 
-    /// Shows a fence, and raises the gate's own to it.
+    /// Presents a fence, and raises the fence of the gate to it.
     ///
     /// # Errors
-    /// [`Stale`] where a newer one was shown before; [`NoFence`](super::NoFence).
+    /// [`Stale`] if a newer one was presented before; [`NoFence`](super::NoFence).
     pub fn open(&self, fence: impl Into<Option<Fence>>) -> Result<Pass<T>, Refused> {
         let fence = shown(fence)?;
         let mut inside = lock(&self.inside);
@@ -55,10 +55,10 @@ impl<T> FenceGate<T> {
 }
 
 impl<T> Pass<T> {
-    /// Reads or changes what is behind the gate; nobody else is inside meanwhile.
+    /// Reads or changes the value behind the gate; there is no other access meanwhile.
     ///
     /// # Errors
-    /// [`Stale`] where a newer fence was shown since; `work` has not run then.
+    /// [`Stale`] if a newer fence was presented since; `work` has not run then.
     pub fn access<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
         let mut inside = lock(&self.inside);
         compare(self.fence, inside.seen)?;

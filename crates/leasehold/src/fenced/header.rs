@@ -1,8 +1,9 @@
-//! A fence in the header of an HTTP request: how it is written, read, and answered.
+//! A fence in the header of an HTTP request: its format, and the answers to it.
 //!
-//! The client sends its fence with *every* request, reads included. The service keeps a [`FenceGate`] per
-//! resource (or a fence beside its data, where it must survive a restart), opens it with the fence of each request, and
-//! answers a refusal with [`HeaderRefusal::status`]. It knows no HTTP library: names and values are texts.
+//! The client sends its fence with *every* request, reads included. The service keeps a [`FenceGate`]
+//! per resource (or a fence beside its data, if it must survive a restart), opens it with the fence of
+//! each request, and answers a refusal with [`HeaderRefusal::status`]. It knows no HTTP library: names
+//! and values are texts.
 //!
 //! ```
 //! use leasehold::{Fence, fenced::{FenceGate, header}};
@@ -23,10 +24,10 @@ use leasehold_core::Fence;
 
 use super::{FenceGate, NoFence, Pass, Refused, Stale, shown};
 
-/// The header's name. Names of headers are compared without regard to case.
+/// The name of the header. Header names are compared without regard to case.
 pub const NAME: &str = "Leasehold-Fence";
 
-/// The header's value.
+/// Returns the value of the header.
 ///
 /// # Errors
 /// [`NoFence`].
@@ -34,7 +35,7 @@ pub fn value(fence: impl Into<Option<Fence>>) -> Result<String, NoFence> {
     shown(fence).map(|fence| fence.to_string())
 }
 
-/// Reads the header's value; `None` is a request without the header.
+/// Parses the value of the header; `None` is a request without the header.
 ///
 /// # Errors
 /// `Missing`, `Malformed`. A service has to refuse a request that has the header twice.
@@ -44,7 +45,7 @@ pub fn parse(value: Option<&[u8]>) -> Result<Fence, HeaderRefusal> {
     text.trim_matches([' ', '\t']).parse().map_err(|_| HeaderRefusal::Malformed)
 }
 
-/// Reads the header's value, and opens the gate with it.
+/// Parses the value of the header, and opens the gate with it.
 ///
 /// # Errors
 /// `Missing`, `Malformed`, `Stale`.
@@ -55,11 +56,11 @@ pub fn open<T>(gate: &FenceGate<T>, value: Option<&[u8]>) -> Result<Pass<T>, Hea
     })
 }
 
-/// Why a service refuses a request.
+/// The reason why a service refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderRefusal {
-    /// There is no fence. To let such requests through would be to let everybody through.
+    /// There is no fence. Accepting such requests would be accepting every request.
     #[error("this resource is fenced: send the header {NAME} with the fence of your lock")]
     Missing,
     /// The header does not hold a fence.
@@ -71,8 +72,8 @@ pub enum HeaderRefusal {
 }
 
 impl HeaderRefusal {
-    /// The status code that says so: 428 where the header is missing, 400 where it cannot be read, 412 where a newer
-    /// holder was here.
+    /// Returns the status code: 428 if the header is missing, 400 if it cannot be parsed, 412 if a
+    /// newer holder was here.
     pub fn status(&self) -> u16 {
         match self {
             HeaderRefusal::Missing => 428,

@@ -1,9 +1,10 @@
-//! Resources that refuse the holder of yesterday.
+//! Resources that refuse a holder whose lock is lost.
 //!
-//! A fence is worth something only where it is checked. Checking it at the write alone still loses updates: an old
-//! holder reads, is paused, a new one reads, the old one writes (nobody newer has written yet), the new one writes
-//! over it. So a fenced resource is *opened* with the fence, which raises the resource's own before the first
-//! read; from then on every older holder is refused, for reads and writes alike.
+//! A fence is useful only if it is checked. Checking it only on writes still loses updates: an old
+//! holder reads, is paused, a new one reads, the old one writes (no newer holder has written yet), the
+//! new one writes over it. So a fenced resource is *opened* with the fence, which raises the fence of
+//! the resource before the first read; from then on every older holder is refused, for reads and writes
+//! alike.
 //!
 //! | what is protected | checked by |
 //! |---|---|
@@ -16,8 +17,8 @@
 //! | keys of the etcd that also keeps the lock | `EtcdProof`, a condition for your own transaction |
 //! | nodes of the ZooKeeper that also keeps the lock | `ZooKeeperProof`, a `check` for your own multi |
 //!
-//! All of them take a guard's fence as it is, `guard.fence()`; where the store of the lock has none, opening is
-//! refused with [`NoFence`].
+//! All of them take the fence of a guard as it is, `guard.fence()`; if the store of the lock has none,
+//! opening is refused with [`NoFence`].
 
 mod column;
 mod file;
@@ -34,19 +35,19 @@ pub use gate::{FenceGate, Pass};
 pub use object::{FencedObject, Look, ObjectPut, ObjectRefusal, Tag};
 pub use redis::{FencedRedis, FencedRedisError, RedisEval};
 
-/// Somebody with a newer fence was here.
+/// A refusal because a holder with a newer fence was here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "refused: a later holder (fence {seen}) has opened it after yours ({yours}); start again with a new lock"
 )]
 pub struct Stale {
-    /// The fence that was shown.
+    /// The fence that was presented.
     pub yours: Fence,
-    /// The newest that the resource has seen.
+    /// The newest fence that the resource has seen.
     pub seen: Fence,
 }
 
-/// The lock gave no fence, so that nobody could ever be told from an older holder.
+/// A refusal because the lock has no fence, so that an older holder could not be recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the lock has no fence, so an older holder could not be refused: keep it in a store that has fences, and ask for them \
@@ -54,24 +55,24 @@ pub struct Stale {
 )]
 pub struct NoFence;
 
-/// Why a fence was not let in.
+/// The reason why a fence was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is nothing to compare.
+    /// There is no fence to compare.
     #[error(transparent)]
     NoFence(#[from] NoFence),
 }
 
-/// The fence that was shown, if any was.
+/// Returns the fence that was presented, if there was one.
 fn shown(fence: impl Into<Option<Fence>>) -> Result<Fence, NoFence> {
     fence.into().ok_or(NoFence)
 }
 
-/// Whether `yours` may go on where `seen` stands.
+/// Checks that `yours` may continue if the newest fence is `seen`.
 fn compare(yours: Fence, seen: Fence) -> Result<(), Stale> {
     if yours < seen { Err(Stale { yours, seen }) } else { Ok(()) }
 }

@@ -1,10 +1,11 @@
-//! An object in a store with conditional writes, behind a fence.
+//! An object in a store with conditional writes, protected by a fence.
 //!
-//! Pure: it knows no client of any store. It says what to put under which condition, and reads what was got.
+//! Pure: it knows no client of any store. It returns the object to put with its condition, and reads
+//! the answers.
 //!
-//! The fence is the first line of the object itself, not metadata beside it: where an entity tag is made from the content
-//! alone, as S3's is, raising a fence in the metadata would leave the tag as it was, and with it the condition of every
-//! older holder true.
+//! The fence is the first line of the object itself, not metadata beside it: if an entity tag is made
+//! from the content alone, as in S3, raising a fence in the metadata would leave the tag unchanged, and
+//! with it the condition of every older holder true.
 
 use leasehold_core::Fence;
 
@@ -35,12 +36,14 @@ use super::{NoFence, Stale, compare, shown};
 /// ```
 ///
 /// # Promises
-/// Once it was opened with a fence, no write of an older holder is accepted: each of them names a state of the object that
-/// is gone. A put of unknown outcome may be repeated; where its condition then fails, open it again and look.
+/// After it was opened with a fence, no write of an older holder is accepted: each of them names a
+/// state of the object that is gone. A put of unknown outcome may be repeated; if its condition then
+/// fails, open the object again and look.
 ///
 /// # Does not promise
-/// Anything of a store that does not keep conditional writes, or whose entity tags are weak. That whoever reads the object
-/// without this type finds the bare content: it stands behind a line with the fence, see [`FencedObject::strip`].
+/// Anything of a store that does not keep conditional writes, or whose entity tags are weak. That a
+/// reader without this type finds the bare content: it follows a line with the fence, see
+/// [`FencedObject::strip`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedObject {
     fence: Fence,
@@ -48,26 +51,26 @@ pub struct FencedObject {
     content: Vec<u8>,
 }
 
-/// Which state of an object a store has.
+/// The state of an object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tag {
     /// The entity tag, quotes included, as in the header `ETag` of S3, Azure and most others.
     Entity(String),
-    /// The generation of Google's store, 0 where there is no object.
+    /// The generation in Google's store, 0 if there is no object.
     Generation(u64),
-    /// There is no object, in a store of entity tags.
+    /// No object, in a store of entity tags.
     Absent,
 }
 
-/// What a store has answered to a read.
+/// The answer of a store to a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     tag: Tag,
     body: Option<Vec<u8>>,
 }
 
-/// What is to be put, and under which condition.
+/// An object to put, with its condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPut {
     fence: Fence,
@@ -76,14 +79,14 @@ pub struct ObjectPut {
     condition: (&'static str, String),
 }
 
-/// Why a fenced object was not opened or replaced.
+/// The reason why a fenced object was not opened or replaced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectRefusal {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is nothing to compare.
+    /// There is no fence to compare.
     #[error(transparent)]
     NoFence(#[from] NoFence),
     /// The object has no line with a fence.
@@ -91,24 +94,25 @@ pub enum ObjectRefusal {
         "the object does not begin with a fence: put it there once by FencedObject::unheld, while nobody uses it"
     )]
     Foreign,
-    /// No condition can be made of this tag.
+    /// This tag cannot be used as a condition.
     #[error(
         "{0:?} is no strong entity tag, so the store cannot compare it: use a store that has conditional writes"
     )]
     WeakTag(String),
-    /// The state that was to be replaced is gone, and yet no newer holder was here.
+    /// The state that was to be replaced is gone, although no newer holder was here.
     #[error("the object was changed by your own fence since it was read, or without any: open it again")]
     Changed,
 }
 
 impl FencedObject {
-    /// The first step of opening: what to put so that every older holder is shut out. It leaves the content as it is.
+    /// Returns the first step of opening: an object to put so that every older holder is excluded. It
+    /// leaves the content as it is.
     ///
-    /// Where the store answers that the condition does not hold (412), somebody was quicker: read again and open again, a
-    /// limited number of times.
+    /// If the store answers that the condition does not hold (412), another client was quicker: read
+    /// again and open again, a limited number of times.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here; `NoFence`; `Foreign`; `WeakTag`.
+    /// `Stale` if a newer fence was here; `NoFence`; `Foreign`; `WeakTag`.
     pub fn open(fence: impl Into<Option<Fence>>, look: &Look) -> Result<ObjectPut, ObjectRefusal> {
         let fence = shown(fence)?;
         let content = match &look.body {
@@ -122,21 +126,22 @@ impl FencedObject {
         ObjectPut::of(fence, content, &look.tag)
     }
 
-    /// The content as it was when the object was opened or written; empty where nothing was written yet.
+    /// Returns the content as it was when the object was opened or written; empty if nothing was
+    /// written yet.
     pub fn content(&self) -> &[u8] {
         &self.content
     }
 
-    /// What to put to replace the content. Where the store answers that the condition does not hold, nothing was written:
-    /// [`FencedObject::refused`] says why.
+    /// Returns the object to put to replace the content. If the store answers that the condition does
+    /// not hold, nothing was written: [`FencedObject::refused`] says why.
     ///
     /// # Errors
-    /// `WeakTag`, where the store named one when it accepted the last put.
+    /// `WeakTag`, if the store named one when it accepted the last put.
     pub fn write(&self, content: &[u8]) -> Result<ObjectPut, ObjectRefusal> {
         ObjectPut::of(self.fence, content, &self.tag)
     }
 
-    /// Why a write was refused, by what stands there now.
+    /// Returns why a write was refused, from the present state of the object.
     pub fn refused(&self, look: &Look) -> ObjectRefusal {
         match FencedObject::open(self.fence, look) {
             Err(refusal) => refusal,
@@ -144,12 +149,13 @@ impl FencedObject {
         }
     }
 
-    /// The body of an object with this content that nobody has held yet, for objects that were there before.
+    /// Returns the body of an object with this content that has not been held yet, for existing
+    /// objects.
     pub fn unheld(content: &[u8]) -> Vec<u8> {
         framed(Fence::default(), content)
     }
 
-    /// The content of a body, for those who only read and need not be the newest.
+    /// Returns the content of a body, for callers that only read and need not be the newest.
     ///
     /// # Errors
     /// `Foreign`.
@@ -159,17 +165,17 @@ impl FencedObject {
 }
 
 impl Look {
-    /// There is an object, in this state and with this body.
+    /// Describes an existing object, with its state and its body.
     pub fn at(tag: Tag, body: impl Into<Vec<u8>>) -> Look {
         Look { tag, body: Some(body.into()) }
     }
 
-    /// There is no object, in a store of entity tags.
+    /// Describes a missing object, in a store of entity tags.
     pub fn absent() -> Look {
         Look { tag: Tag::Absent, body: None }
     }
 
-    /// There is no object, in a store of generations.
+    /// Describes a missing object, in a store of generations.
     pub fn no_generation() -> Look {
         Look { tag: Tag::Generation(0), body: None }
     }
@@ -186,28 +192,28 @@ impl ObjectPut {
         Ok(ObjectPut { fence, body: framed(fence, content), content: content.to_vec(), condition })
     }
 
-    /// What to put.
+    /// Returns the body to put.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// The header that makes the write conditional: its name and its value.
+    /// Returns the header that makes the write conditional: its name and its value.
     pub fn condition(&self) -> (&'static str, &str) {
         (self.condition.0, &self.condition.1)
     }
 
-    /// The object after the store has accepted it, in the state that it names in its answer.
+    /// Returns the object after the store has accepted it, in the state that the answer names.
     pub fn done(self, tag: Tag) -> FencedObject {
         FencedObject { fence: self.fence, tag, content: self.content }
     }
 }
 
-/// How an object begins; the fence and the end of the line follow.
+/// The beginning of an object; the fence and the end of the line follow.
 const BEGIN: &[u8] = b"leasehold-fence: ";
 const IF_MATCH: &str = "If-Match";
 const IF_NONE_MATCH: &str = "If-None-Match";
 const IF_GENERATION: &str = "x-goog-if-generation-match";
-/// So much of a bad tag is shown.
+/// The part of a bad tag that is shown, in characters.
 const SHOWN: usize = 64;
 
 fn framed(fence: Fence, content: &[u8]) -> Vec<u8> {
@@ -224,7 +230,7 @@ fn split(body: &[u8]) -> Result<(Fence, &[u8]), ObjectRefusal> {
     read().ok_or(ObjectRefusal::Foreign)
 }
 
-/// A quoted text without anything that could end a header.
+/// Returns `true` for a quoted text without anything that could end a header.
 fn is_strong(tag: &str) -> bool {
     let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
     inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))

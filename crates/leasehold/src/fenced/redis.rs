@@ -1,38 +1,40 @@
-//! A key of Redis behind a fence: the check and the work are one script, so nothing comes between them.
+//! A key of Redis protected by a fence: the check and the work are one script, so nothing comes between
+//! them.
 //!
-//! Beside the key stands `{key}:fenced`, in the same slot of a cluster, with the newest fence as text. The texts are compared
-//! byte by byte, because Lua's own comparison follows the server's locale.
+//! Beside the key is `{key}:fenced`, in the same slot of a cluster, with the newest fence as text. The
+//! texts are compared byte by byte, because Lua's own comparison follows the server's locale.
 
 use async_trait::async_trait;
 use leasehold_core::Fence;
 
 use super::{NoFence, Stale, compare, shown};
 
-/// A connection that runs scripts: whatever client of Redis the program has.
+/// A connection that runs scripts, of any client of Redis.
 ///
-/// With the crate `redis`, for instance, it is `cmd("EVAL")` with the script, the number of keys, the keys and the
-/// arguments, read as a list of byte strings: see the example of [`FencedRedis`].
+/// With the crate `redis`, for instance, it is `cmd("EVAL")` with the script, the number of keys, the
+/// keys and the arguments, read as a list of byte strings: see the example of [`FencedRedis`].
 #[async_trait]
 pub trait RedisEval: Send + Sync {
-    /// Why a script was not run, or failed.
+    /// The error of a script that was not run, or failed.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Runs `EVAL script keys… args…` and answers its list of strings.
+    /// Runs `EVAL script keys… args…` and returns its list of strings.
     async fn eval(&self, script: &str, keys: &[&[u8]], args: &[&[u8]]) -> Result<Vec<Vec<u8>>, Self::Error>;
 }
 
 /// A key of Redis that only the newest holder may read or change.
 ///
 /// # Promises
-/// Once it was opened with a fence, nobody with an older one reads or changes it through this type. A fence that is gone,
-/// evicted or flushed, lets nobody in but those who open anew.
+/// After it was opened with a fence, no process with an older one reads or changes it through this
+/// type. If the fence is gone, evicted or flushed, only holders that open the key anew are accepted.
 ///
 /// # Does not promise
-/// Anything against those who go around it. More than the server keeps: a failover to a replica that had not heard of the
-/// raised fence lets the older holder in again, as it brings back the older value.
+/// Anything against clients that do not use this type. More than the server keeps: a failover to a
+/// replica that had not received the raised fence lets the older holder in again, as it brings back the
+/// older value.
 ///
 /// # Cancel safety
-/// Of a dropped future the work may be done or not.
+/// If the future is dropped, the work may or may not be done.
 ///
 /// ```no_run
 /// use async_trait::async_trait;
@@ -72,14 +74,14 @@ pub struct FencedRedis<C> {
     fence: Fence,
 }
 
-/// Why a fenced key was not read or changed.
+/// The reason why a fenced key was not read or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FencedRedisError<E> {
     /// A newer holder was here; nothing was read or changed.
     #[error(transparent)]
     Stale(Stale),
-    /// There is nothing to compare; nothing was sent.
+    /// There is no fence to compare; nothing was sent.
     #[error(transparent)]
     NoFence(NoFence),
     /// The server has forgotten the fence with which it was opened. It may have forgotten the value as well.
@@ -87,19 +89,20 @@ pub enum FencedRedisError<E> {
         "the server no longer has the fence {yours}: open it again, and look whether its value is still there"
     )]
     Forgotten {
-        /// The fence that was shown.
+        /// The fence that was presented.
         yours: Fence,
     },
-    /// What stands beside the key is no fence. It is left as it is: starting again at nothing would let old holders in.
+    /// The value beside the key is not a fence. It is left as it is: starting again at nothing would
+    /// let old holders in.
     #[error("{found:?} beside the key is no fence; restore it, or delete it once nobody uses the key")]
     Damaged {
-        /// What stands there.
+        /// The value beside the key.
         found: String,
     },
     /// The key cannot have a fence in its own slot; nothing was sent.
     #[error("a key with «}}» in it needs a hash tag, «{{tag}}», so that its fence lies in the same slot")]
     NoSlot,
-    /// The script's answer is none that it gives.
+    /// The answer of the script is not one that it gives.
     #[error("the server's answer is not that of the script: {0}")]
     Answer(String),
     /// The connection failed, or the script did; it may have been run.
@@ -108,10 +111,10 @@ pub enum FencedRedisError<E> {
 }
 
 impl<C: RedisEval> FencedRedis<C> {
-    /// Opens `key` in the name of `fence`, and shuts out every older one.
+    /// Opens `key` on behalf of `fence`, and excludes every older one.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here; `NoFence`; `NoSlot`; `Damaged`; `Connection`.
+    /// `Stale` if a newer fence was here; `NoFence`; `NoSlot`; `Damaged`; `Connection`.
     pub async fn open(
         connection: C,
         key: impl Into<Vec<u8>>,
@@ -125,10 +128,10 @@ impl<C: RedisEval> FencedRedis<C> {
         Ok(opened)
     }
 
-    /// The value; `None` where there is none.
+    /// Returns the value; `None` if there is none.
     ///
     /// # Errors
-    /// `Stale` where a newer fence was here since; `Forgotten`; `Damaged`; `Connection`.
+    /// `Stale` if a newer fence was here since; `Forgotten`; `Damaged`; `Connection`.
     pub async fn get(&self) -> Result<Option<Vec<u8>>, FencedRedisError<C::Error>> {
         Ok(self.eval("local v = redis.call('get', KEYS[1]) return v and { v } or {}", &[]).await?.pop())
     }
@@ -136,15 +139,15 @@ impl<C: RedisEval> FencedRedis<C> {
     /// Replaces the value.
     ///
     /// # Errors
-    /// As [`FencedRedis::get`]; nothing was written where it says `Stale`.
+    /// As [`FencedRedis::get`]; nothing was written if it is `Stale`.
     pub async fn set(&self, value: &[u8]) -> Result<(), FencedRedisError<C::Error>> {
         self.eval("redis.call('set', KEYS[1], ARGV[1]) return {}", &[value]).await.map(drop)
     }
 
-    /// Runs a script of your own behind the fence: `KEYS[1]` is the key, of whatever type, `ARGV` what is given here, and
-    /// what it returns a list of strings.
+    /// Runs a custom script behind the fence: `KEYS[1]` is the key, of any type, `ARGV` are the given
+    /// arguments, and the script returns a list of strings.
     ///
-    /// `script` is part of the program: never make it of what somebody sends, pass that as arguments.
+    /// `script` is part of the program: never build it from received data, pass that as arguments.
     ///
     /// # Errors
     /// As [`FencedRedis::get`].
@@ -172,7 +175,8 @@ impl<C: RedisEval> FencedRedis<C> {
             Some(b"stale") => {
                 let found = found(&mut answer);
                 let seen = found.parse().map_err(|_| FencedRedisError::Damaged { found })?;
-                // Invariant: the script says so of newer fences only; a server that says it of others is not believed.
+                // Invariant: the script reports newer fences only; a server that reports others is not
+                // believed.
                 Err(compare(self.fence, seen).err().map_or_else(
                     || FencedRedisError::Answer(format!("{seen} is called newer than {}", self.fence)),
                     FencedRedisError::Stale,
@@ -188,7 +192,7 @@ impl<C: RedisEval> FencedRedis<C> {
     }
 }
 
-/// Where the fence of a key stands: in the slot of the key, whichever way that is found.
+/// Returns the key of the fence: in the slot of the key, however that slot is determined.
 fn beside(key: &[u8]) -> Option<Vec<u8>> {
     let open = key.iter().position(|byte| *byte == b'{');
     let tag = open.and_then(|open| key[open + 1..].iter().position(|byte| *byte == b'}'));
@@ -200,7 +204,7 @@ fn beside(key: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Ends the script where a newer fence stands there. `KEYS[1]` is the fence, `ARGV[1]` the holder's.
+/// Ends the script if the stored fence is newer. `KEYS[1]` is the fence, `ARGV[1]` the holder's.
 const CHECK: &str = "\
 local mine, seen = ARGV[1], redis.call('get', KEYS[1]) or ''
 if seen ~= '' and not string.match(seen, '^[e%d][%d.]+$') then return { 'damaged', seen } end
@@ -210,9 +214,9 @@ for i = 1, math.max(#mine, #seen) do
   if a < b then return { 'stale', seen } end
 end
 ";
-/// Raises it.
+/// Raises the fence.
 const RAISE: &str = "if mine ~= seen then redis.call('set', KEYS[1], mine) end return { 'ok' }\n";
-/// Ends the script where it was not raised to the holder's.
+/// Ends the script if the fence was not raised to the holder's.
 const OPENED: &str = "if mine ~= seen then return { 'forgotten' } end\n";
 /// Calls the holder's own script with the holder's own key and arguments.
 const WORK: &str = "\
