@@ -1,25 +1,26 @@
-//! Which locks are waited for most, in bounded memory.
+//! Statistics of the most contended locks, in bounded memory.
 //!
-//! Ground rules: pure, no clock. The weight of a lock is the time that was spent waiting for it. Of more locks than there
-//! are rows the lightest gives its row and its weight to the newcomer (*space saving*, Metwally et al.): no weight is told
-//! too low, and each row says by how much it may be too high.
+//! Ground rules: pure, no clock. The weight of a lock is the time that was spent waiting for it. If
+//! there are more locks than rows, the lightest gives its row and its weight to the newcomer (*space
+//! saving*, Metwally et al.): no weight is reported too low, and each row says by how much it may be
+//! too high.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_core::Resource;
 
-/// One row of [`Metrics::contended`](super::Metrics::contended).
+/// A row of [`Metrics::contended`](super::Metrics::contended).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contended {
     /// The lock.
     pub resource: Resource,
-    /// How often it was asked for since it has a row.
+    /// The number of requests since it has a row.
     pub asked: u64,
-    /// How long was waited for it, at most: of all who asked, together.
+    /// The time that all requests together waited for it, at most.
     pub waited: Duration,
-    /// By how much `waited` may be too high.
+    /// The amount by which `waited` may be too high.
     pub error: Duration,
 }
 
@@ -28,7 +29,8 @@ pub struct Contended {
 pub(super) struct Table {
     rows: HashMap<Resource, Row>,
     most: usize,
-    /// Locks that are told by name; never taken back, because who collects numbers never forgets a name.
+    /// The number of locks that are reported by name; never reduced, because collectors of metrics
+    /// never forget a name.
     named: usize,
     names: usize,
 }
@@ -42,12 +44,12 @@ struct Row {
 }
 
 impl Table {
-    /// Up to `names` locks are told by name, of four times as many that are followed.
+    /// Creates a table that reports up to `names` locks by name, and tracks four times as many.
     pub(super) fn new(names: usize) -> Table {
         Table { rows: HashMap::new(), most: names.saturating_mul(4), named: 0, names }
     }
 
-    /// Counts one who waited; whether the lock is one of those that are told by name.
+    /// Counts a wait. Returns `true` if the lock is one of those that are reported by name.
     pub(super) fn count(&mut self, resource: &Resource, waited: Duration) -> bool {
         if self.most == 0 {
             return false;
@@ -75,7 +77,7 @@ impl Table {
         lightest.and_then(|resource| self.rows.remove(&resource)).map_or(Duration::ZERO, |row| row.waited)
     }
 
-    /// All rows, the heaviest first.
+    /// Returns all rows, the heaviest first.
     pub(super) fn heaviest(&self) -> Vec<Contended> {
         let mut rows: Vec<_> = self
             .rows
@@ -92,7 +94,7 @@ impl Table {
     }
 }
 
-/// So much waiting, of all who asked together, is worth a name of its own.
+/// The wait of all requests together from which a lock is reported by name.
 const WORTH_A_NAME: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

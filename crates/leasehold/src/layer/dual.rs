@@ -1,8 +1,8 @@
 //! Two locks held as one, so that a fleet can move from one to the other without a gap.
 //!
-//! Ground rules: always the new lock first, then the old one, so that two who move never wait for each other; whoever
-//! waits for the old one keeps the new one meanwhile, and nobody else asks for the old. A claim holds only while both
-//! hold: the loss of one is the loss of both.
+//! Ground rules: always the new lock first, then the old one, so that two movers never wait for each
+//! other. A mover that waits for the old one keeps the new one meanwhile, and no other mover requests
+//! the old. A claim holds only while both hold: the loss of one is the loss of both.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,16 @@ use crate::clock::SystemClock;
 
 /// A backend of which every lock is two: one in the new store, and one in the old.
 ///
-/// While a fleet moves, some of its processes take the old lock, some take both, and at last some take the new one. Each
-/// of them excludes every other, as long as nobody takes the old one alone while another takes the new one alone.
+/// While a fleet moves, some of its processes take the old lock, some take both, and at last some take
+/// the new one. Each of them excludes every other, as long as no process takes the old one alone while
+/// another takes the new one alone.
 ///
 /// # Promises
-/// What both stores promise; fences and the way of waiting are those of the new one. Both locks carry the same claim.
+/// The common promises of both stores; fences and the way of waiting are those of the new one. Both
+/// locks carry the same claim.
 ///
 /// # Does not promise
-/// - Order: whoever takes the old lock alone stands in no line.
+/// - Order: a client that takes the old lock alone has no place in the queue.
 /// - A fence for a holder of the old lock alone.
 ///
 /// ```
@@ -56,15 +58,17 @@ impl Dual {
     /// Takes the locks of `new`, and those of `old` with them.
     ///
     /// # Errors
-    /// `Unsupported` where one of them keeps its claims by sessions: both must be leases, so that one ttl is right for both.
+    /// `Unsupported` if one of them keeps its claims alive by sessions: both must be leases, so that
+    /// one ttl is right for both.
     pub fn of(old: Arc<dyn Backend>, new: Arc<dyn Backend>) -> Result<Dual, Failure> {
         let profile = weaker(old.profile(), new.profile())?;
         Ok(Dual { old, new, profile })
     }
 
-    /// The old lock, asked for by one who has the new one.
+    /// Takes the old lock for a claim that has the new one.
     async fn take_old(&self, claim: &Claim, grant: Grant, patience: &Patience) -> Result<Got, Failure> {
-        // Without patience it leaves no place behind: nobody but the one who has the new lock waits for the old.
+        // Without patience it leaves no place behind: only the holder of the new lock waits for the
+        // old.
         let once = Patience::none(patience.clock().clone());
         match self.old.contend(claim, &once).await? {
             Step::Busy(_) => Ok(Got::Nothing),
@@ -78,7 +82,7 @@ impl Dual {
         }
     }
 
-    /// Gives the new lock up because the old one did not come in time.
+    /// Releases the new lock because the old one did not come in time.
     async fn give_up(&self, claim: &Claim) -> Result<Step, Failure> {
         match self.new.release(&[claim]).await.pop() {
             Some(Release::Unknown(failure)) => Err(uncertain(failure)),
@@ -132,7 +136,7 @@ impl Backend for Dual {
             if self.profile.waiting == leasehold_core::Waiting::Polls {
                 return Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(1) }));
             }
-            // Asked for again after that, the new lock's lease is kept while the old one is waited for.
+            // Repeated after that, the lease of the new lock is kept while the old one is waited for.
             tokio::select! {
                 () = tokio::time::sleep(pause.min(patience.left())) => {}
                 () = patience.ended() => {}
@@ -153,7 +157,7 @@ impl Backend for Dual {
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        // The old one first: whoever is next for the new one then finds the old one free.
+        // The old one first: the next holder of the new one then finds the old one free.
         let old = self.old.release(batch).await;
         let new = self.new.release(batch).await;
         new.into_iter().zip(old).map(|(new, old)| both_released(new, old)).collect()
@@ -179,7 +183,7 @@ impl Backend for Dual {
         let either: BTreeSet<Resource> = new.into_iter().chain(old).map(|summary| summary.resource).collect();
         let mut summaries = Vec::new();
         for resource in either.into_iter().take(limit) {
-            // Whoever has the new lock alone waits for the old one, which neither list can say.
+            // A holder of the new lock alone waits for the old one, which neither list can say.
             let seen = self.look(&resource, &Patience::none(Arc::new(SystemClock))).await?;
             let count = |standings: usize| u32::try_from(standings).unwrap_or(u32::MAX);
             let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
@@ -197,22 +201,23 @@ impl Backend for Dual {
     }
 }
 
-/// What came of asking for the old lock.
+/// The result of requesting the old lock.
 enum Got {
     Both(Grant),
     Nothing,
 }
 
-/// What both stores keep with a grant.
+/// The proofs of both stores.
 struct Proofs {
     old: Proof,
     new: Proof,
 }
 
-/// How often whoever has the new lock asks for the old one. It is the only one who does.
+/// The pause between two requests of a holder of the new lock for the old one. It is the only one that
+/// polls.
 const OLD_POLL: Duration = Duration::from_millis(100);
 
-/// What both promise.
+/// Returns the promises that both keep.
 fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
     let (Liveness::Lease { min: a, max: b }, Liveness::Lease { min: c, max: d }) =
         (old.liveness, new.liveness)
@@ -240,7 +245,8 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
     })
 }
 
-/// The new lock may be held, whatever the failure says of the last request.
+/// Marks the effect as unknown: the new lock may be held, whatever the failure says of the last
+/// request.
 fn uncertain(mut failure: Failure) -> Failure {
     failure.effect = Effect::Unknown;
     failure
@@ -262,7 +268,8 @@ fn both_released(new: Release, old: Release) -> Release {
     }
 }
 
-/// Who holds: those who have both, and those who have the old lock alone. Whoever has only the new one waits.
+/// Joins the two snapshots: holders have both locks, or the old one alone. A claim that has only the
+/// new one waits.
 fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
     let (mut holders, mut waiting) = (Vec::new(), Vec::new());
     let version = Version(format!("{}|{}", new.version.0, old.version.0));

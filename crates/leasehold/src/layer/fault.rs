@@ -1,4 +1,4 @@
-//! Faults on the way to a backend, for tests: ours, and yours.
+//! Faults on the way to a backend, for the tests of this library and of its users.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use leasehold_core::{
 };
 use tokio::sync::watch;
 
-/// A backend whose requests and answers can be lost, delayed and refused at will.
+/// A backend whose requests and answers can be lost, delayed and refused on demand.
 ///
-/// It shows what your critical section does when the lock service misbehaves, without a server:
+/// It shows how your critical section behaves when the lock service fails, without a server:
 ///
 /// ```
 /// use leasehold::layer::{Fault, Mode, Verb};
@@ -32,15 +32,16 @@ use tokio::sync::watch;
 /// # }
 /// ```
 ///
-/// It works under a paused time, too: there an hour passes at once, and a lease that is not renewed is lost when its time is
-/// over by the clock of the runtime. See [`TokioClock`](crate::TokioClock) for what the store needs for that.
+/// It also works under a paused time: an hour passes at once there, and a lease that is not renewed is
+/// lost when its time is over by the clock of the runtime. See [`TokioClock`](crate::TokioClock) for
+/// the clock that the store needs for that.
 #[derive(Debug)]
 pub struct Fault {
     inner: Arc<dyn Backend>,
     verbs: [Wire; Verb::ALL.len()],
 }
 
-/// What is asked of a backend.
+/// A kind of request to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verb {
@@ -50,7 +51,7 @@ pub enum Verb {
     Renew,
     /// Ending claims.
     Release,
-    /// Looking, and listing.
+    /// Inspecting, and listing.
     Inspect,
     /// Reading a register, and waiting for its change.
     Read,
@@ -64,21 +65,21 @@ impl Verb {
         [Verb::Contend, Verb::Renew, Verb::Release, Verb::Inspect, Verb::Read, Verb::Swap];
 }
 
-/// What happens to the requests of one verb.
+/// The fate of the requests of one verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// They pass.
+    /// Requests pass.
     Pass,
-    /// They do not leave: nothing happens, and that is known.
+    /// Requests are not sent: nothing happens, and that is known.
     Refuse,
-    /// They are lost on the way: nothing happens, and that is not known.
+    /// Requests are lost on the way: nothing happens, and that is not known.
     LoseRequest,
-    /// They arrive and take effect, and the answer is lost.
+    /// Requests arrive and take effect, and the answers are lost.
     LoseReply,
-    /// They arrive and take effect, and the answer comes so much later.
+    /// Requests arrive and take effect, and the answers are delayed by this time.
     LateReply(Duration),
-    /// They wait until the mode is another one, and then go the way of that mode.
+    /// Requests wait until the mode changes, and then follow the new mode.
     Hang,
 }
 
@@ -89,25 +90,25 @@ struct Wire {
 }
 
 impl Fault {
-    /// Around `inner`, with no fault yet.
+    /// Wraps `inner`, with no fault yet.
     pub fn over(inner: Arc<dyn Backend>) -> Self {
         let wire = || Wire { mode: watch::Sender::new(Mode::Pass), calls: AtomicU64::new(0) };
         Fault { inner, verbs: Verb::ALL.map(|_| wire()) }
     }
 
-    /// What happens to requests of this verb from now on, also to those that hang.
+    /// Sets the mode of requests of this verb from now on, also of those that hang.
     pub fn set(&self, verb: Verb, mode: Mode) {
         self.wire(verb).mode.send_replace(mode);
     }
 
-    /// The same for all verbs.
+    /// Sets the mode of all verbs.
     pub fn set_all(&self, mode: Mode) {
         for verb in Verb::ALL {
             self.set(verb, mode);
         }
     }
 
-    /// How many requests of this verb there were so far; a batch counts as one.
+    /// Returns the number of requests of this verb so far; a batch counts as one.
     pub fn calls(&self, verb: Verb) -> u64 {
         self.wire(verb).calls.load(Ordering::SeqCst)
     }
@@ -116,7 +117,8 @@ impl Fault {
         &self.verbs[verb as usize]
     }
 
-    /// What becomes of the answer; or the failure of a request that does not arrive.
+    /// Applies the mode: returns the fate of the answer, or the failure of a request that does not
+    /// arrive.
     async fn pass(&self, verb: Verb, patience: Option<&Patience>) -> Result<Answer, Failure> {
         let wire = self.wire(verb);
         wire.calls.fetch_add(1, Ordering::SeqCst);
@@ -140,7 +142,7 @@ impl Fault {
     }
 }
 
-/// What becomes of the answer to a request that took effect.
+/// The fate of the answer to a request that took effect.
 enum Answer {
     Prompt,
     Late(Duration),
@@ -241,7 +243,7 @@ impl Backend for Fault {
     }
 }
 
-/// Registers of a backend that has none: they are never handed out.
+/// The registers of a backend that has none: they are never handed out.
 const NONE: RegisterPromise =
     RegisterPromise { max_bytes: 0, waiting: Waiting::Polls, safety: Safety::Evictable, forgets: false };
 

@@ -1,7 +1,7 @@
-//! The facade of the `metrics` crate as a witness: names and labels of what is told.
+//! A witness for the facade of the `metrics` crate: names and labels.
 //!
-//! Ground rules: the names are an interface, listed in `docs/observability.md`. No label takes more than a bounded number
-//! of values.
+//! Ground rules: the names are an interface, listed in `docs/observability.md`. No label takes more
+//! than a bounded number of values.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use leasehold_core::{LossCause, Resource};
 use super::contention::{Contended, Table};
 use crate::witness::{Event, Witness};
 
-/// A witness that tells the recorder of the `metrics` crate (feature `metrics`).
+/// A witness that reports to the recorder of the `metrics` crate (feature `metrics`).
 ///
 /// ```
 /// use leasehold::layer::Metrics;
@@ -30,11 +30,11 @@ use crate::witness::{Event, Witness};
 /// ```
 ///
 /// # Promises
-/// Of however many locks, [`Metrics::resources`] at most are ever told by name; all others are `(other)` together. Where
-/// no recorder is installed, numbers are thrown away.
+/// At most [`Metrics::resources`] locks are ever reported by name; all others are `(other)` together.
+/// If no recorder is installed, numbers are discarded.
 ///
 /// # Does not promise
-/// That the same locks have names in all processes: each gives them to those that it waits for longest.
+/// That the same locks have names in all processes: each process names those that it waits for longest.
 #[derive(Debug)]
 pub struct Metrics {
     contention: Mutex<Table>,
@@ -47,18 +47,19 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Tells up to 50 locks by name.
+    /// Creates a witness that reports up to 50 locks by name.
     pub fn new() -> Metrics {
         Metrics::resources(NAMES)
     }
 
-    /// Tells up to so many locks by name: those for which the first tenth of a second was waited first. Four times as
-    /// many are followed for [`Metrics::contended`]; with zero none is.
+    /// Creates a witness that reports up to `names` locks by name: the first ones for which requests
+    /// waited a tenth of a second. Four times as many are tracked for [`Metrics::contended`]; with zero
+    /// none is.
     pub fn resources(names: usize) -> Metrics {
         Metrics { contention: Mutex::new(Table::new(names)) }
     }
 
-    /// The locks that were waited for longest, the heaviest first.
+    /// Returns the locks that were waited for longest, the heaviest first.
     pub fn contended(&self) -> Vec<Contended> {
         self.contention.lock().unwrap_or_else(PoisonError::into_inner).heaviest()
     }

@@ -1,4 +1,4 @@
-//! Backends around a backend: what is added to every store alike.
+//! Layers: backends around a backend, which add the same to every store.
 
 #[cfg(feature = "metrics")]
 mod contention;

@@ -1,12 +1,13 @@
 //! Several independent servers as one backend: a majority of them decides (Redlock), with a fence.
 //!
-//! An acquisition has two rounds. In the first, all members are asked for their locks at once; a majority of armed ones
-//! makes the claim the only candidate, and their records say which fence is the next. In the second, that fence is
-//! written to the members that were heard before the decision; a majority of these makes the grant. What each
-//! rule is for, and what breaks without it, is searched state by state in the model `quorum` of the `sim` crate.
+//! An acquisition has two rounds. In the first, all members are asked for their locks at once; a
+//! majority of armed ones makes the claim the only candidate, and their records say which fence is the
+//! next. In the second, that fence is written to the members that answered before the decision; a
+//! majority of these makes the grant. The model `quorum` of the `sim` crate searches, state by state,
+//! the purpose of each rule and what breaks without it.
 //!
-//! Ground rules: nothing here knows what a member is. Every call to a member runs in a task of its own, so a slow one
-//! delays nobody; what comes too late is ended where it should not stay.
+//! Ground rules: nothing here knows the kind of a member. Every call to a member runs in a task of its
+//! own, so a slow one delays no other; a lock that comes too late is ended if it should not stay.
 
 mod arming;
 mod attempt;
@@ -36,18 +37,21 @@ pub use arming::Rearmed;
 /// A majority of independent members as a backend of one holder at a time.
 ///
 /// # Promises
-/// - Two claims are never valid at once, and fences rise strictly, while the assumptions of the members' kind hold;
-///   for Redis they are in the documentation of `leasehold-redis` and in `docs/safety.md`.
+/// - Two claims are never valid at once, and fences rise strictly, while the assumptions of the
+///   members' kind hold; for Redis they are in the documentation of `leasehold-redis` and in
+///   `docs/safety.md`.
 /// - A minority that fails or is slow delays no grant, no renewal and no release.
-/// - A member that has lost its memory is not counted, neither for locks nor for fences, before it is armed again.
-///   A minority is armed again by itself; a majority by an operator, see [`Quorum::rearm`].
-/// - Every grant has a fence. Where none can be had, nothing is granted, whether a fence was demanded or not.
+/// - A member that has lost its memory is not counted, neither for locks nor for fences, before it is
+///   armed again. A minority is armed again by itself; a majority by an operator, see
+///   [`Quorum::rearm`].
+/// - Every grant has a fence. If no fence can be issued, nothing is granted, whether a fence was
+///   required or not.
 ///
 /// # Does not promise
 /// - Counted permits and readers: see [`Backend::why_not`].
-/// - Any order among those who wait.
+/// - Any order among waiters.
 ///
-/// It is what `redlock://` opens; what only it can do is reached through the client:
+/// `redlock://` opens it; its special calls are reached through the client:
 ///
 /// ```no_run
 /// use leasehold::{Leasehold, layer::Quorum};
@@ -77,16 +81,18 @@ pub struct Quorum {
 pub struct Terms {
     /// The shortest lease.
     pub min_ttl: Duration,
-    /// The longest lease. A member that has lost its memory is not armed before so much time has passed since that was seen.
+    /// The longest lease. A member that has lost its memory is not armed until this time has passed
+    /// since the loss was seen.
     pub max_ttl: Duration,
 }
 
 impl Quorum {
-    /// Asks all members what they remember of themselves, and needs the answers of a majority.
+    /// Reads the state of all members, and needs the answers of a majority.
     ///
     /// # Errors
-    /// `Invalid` where two names lead to one server, or a majority has nothing to say for another reason that does
-    /// not pass; `Unavailable` where a majority does not answer. The text says which member said what.
+    /// `Invalid` if two names lead to one server, or a majority cannot vote for another reason that
+    /// does not pass; `Unavailable` if a majority does not answer. The text names the answer of each
+    /// member.
     pub async fn over(
         name: &'static str,
         members: Vec<Arc<dyn Member>>,
@@ -112,19 +118,23 @@ impl Quorum {
         Ok(Quorum { seats, arming, crowd: Crowd::default(), profile })
     }
 
-    /// Arms the members anew, in an epoch above all that were ever used, so that fences go on rising.
+    /// Arms the members anew, in an epoch above all that were ever used, so that fences continue to
+    /// rise.
     ///
-    /// For an operator, where fewer than a majority are armed, or to put new servers to use at once.
+    /// For an operator, if fewer than a majority are armed, or to put new servers to use at once.
     ///
     /// # Promises
-    /// Fences go on above all that were granted, as long as the members' wall clocks were not set back since.
+    /// Fences continue above all that were granted, as long as the wall clocks of the members were not
+    /// set back since.
     ///
     /// # Does not promise
-    /// That nobody holds. A lock that was granted before the members lost their memory may be valid for as long as the
-    /// longest lease: whoever calls this earlier may let a second holder in, whom only the fence tells apart.
+    /// That no client holds a lock. A lock that was granted before the members lost their memory may be
+    /// valid for as long as the longest lease: an operator that calls this earlier may let a second
+    /// holder in, and only the fence distinguishes the two.
     ///
     /// # Errors
-    /// Fewer than a majority could be reached, or let themselves be armed. Nothing is harmed; call it again.
+    /// An error means that fewer than a majority could be reached, or accepted it. Nothing is harmed;
+    /// call it again.
     pub async fn rearm(&self) -> Result<Rearmed, Failure> {
         self.arming.rearm().await
     }
@@ -198,5 +208,5 @@ impl Backend for Quorum {
     }
 }
 
-/// How long the rest is waited for once a majority has answered and nothing is decided yet.
+/// The time to wait for the rest after a majority has answered and nothing is decided yet.
 const LATE: Duration = Duration::from_millis(50);

@@ -1,18 +1,21 @@
-//! Members that have lost their memory, and how they come to be counted again.
+//! Re-arming members that have lost their memory.
 //!
-//! A member is armed by a mark of its present run. Nobody but itself could know what it has forgotten, so it comes back in an
-//! **epoch that is new to it**, in which there is nothing to be forgotten yet:
+//! A member is armed by a mark of its present run. Only the member itself could know what it has
+//! forgotten, so it comes back in an **epoch that is new to it**, in which there is nothing to be
+//! forgotten yet:
 //!
-//! - *A majority is armed.* Whoever notices raises it to the next epoch, each member only from what was heard of it. If a
-//!   majority took the step, nobody else did, and whoever decided in an older epoch is refused by a majority from
-//!   now on. Then those that had been heard without memory, before that, are marked in the new epoch.
-//! - *None was ever marked, and all answer.* They are new; or all have lost everything, which nobody can tell apart.
-//!   Therefore the first epoch is the latest of their wall clocks.
+//! - *A majority is armed.* Any client that notices raises it to the next epoch, each member only from
+//!   the state that it answered. If a majority took the step, no other client did, and a client that
+//!   decided in an older epoch is refused by a majority from now on. Then those that had answered
+//!   without memory, before that, are marked in the new epoch.
+//! - *None was ever marked, and all answer.* They are new; or all have lost everything, which cannot be
+//!   distinguished. Therefore the first epoch is the latest of their wall clocks.
 //! - *Anything else* is for an operator: [`rearm`](super::Quorum::rearm).
 //!
-//! By itself a member is armed only after it has been known for longer than any lease that it is not: by then what it had
-//! locked before has ended, or was locked on it again by a renewal. When it was first seen without a mark is written on the
-//! member itself, and is lost with its next loss of memory. How long it has run would not do: `FLUSHALL` forgets and runs on.
+//! By itself a member is armed only after it has been known to be unarmed for longer than any lease: by
+//! then its earlier locks have ended, or were locked on it again by a renewal. The time when it was
+//! first seen without a mark is written on the member itself, and is lost with its next loss of memory.
+//! The time since its start would not do: `FLUSHALL` forgets and runs on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +27,7 @@ use leasehold_machine::Unforked;
 
 use super::seats::{Outcomes, Seats, some_of};
 
-/// Arms members.
+/// The task that arms members.
 #[derive(Debug)]
 pub(super) struct Arming {
     seats: Seats,
@@ -32,10 +35,10 @@ pub(super) struct Arming {
     busy: AtomicBool,
 }
 
-/// What came of arming all members by an operator.
+/// The report of an operator's call to arm all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rearmed {
-    /// The epoch in which fences go on.
+    /// The epoch in which fences continue.
     pub epoch: u64,
     /// The servers that are armed now.
     pub armed: Vec<String>,
@@ -50,7 +53,7 @@ impl Arming {
         Arming { seats, quarantine, busy: AtomicBool::new(false) }
     }
 
-    /// Meets all members for the first time.
+    /// Reads all members for the first time.
     pub(super) async fn greet(self: &Arc<Self>) -> Result<(), Failure> {
         let majority = self.seats.majority();
         let outcomes = self.recall_all().await;
@@ -73,7 +76,7 @@ impl Arming {
         Ok(())
     }
 
-    /// A member was heard that is not armed. Looks after it in the background, one at a time.
+    /// Handles an unarmed member. Arms it in the background, one at a time.
     pub(super) fn notice(self: &Arc<Self>) {
         if self.busy.swap(true, Ordering::SeqCst) {
             return;
@@ -88,7 +91,7 @@ impl Arming {
         });
     }
 
-    /// Arms whom it may.
+    /// Arms the members that may be armed.
     async fn arm(&self, outcomes: &Outcomes<Memory>) {
         let armed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
         let unarmed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
@@ -97,7 +100,7 @@ impl Arming {
         if armed.len() >= self.seats.majority() && !ready.is_empty() {
             let Some(epoch) = armed.iter().filter_map(|(_, memory)| memory.armed()).max() else { return };
             let raised = self.mark_all(&armed, epoch + 1).await;
-            // Invariant: only whoever raised a majority to an epoch brings anybody back in it.
+            // Invariant: only a client that raised a majority to an epoch brings members back in it.
             if raised.iter().filter(|(_, marked)| matches!(marked, Ok(true))).count() >= self.seats.majority()
             {
                 self.mark_all(&ready, epoch + 1).await;
@@ -122,7 +125,7 @@ impl Arming {
         }
     }
 
-    /// Arms all that can be reached.
+    /// Arms all members that can be reached.
     pub(super) async fn rearm(&self) -> Result<Rearmed, Failure> {
         let first = self.recall_all().await;
         let outcomes = self.recall_unchanged(&first).await;
@@ -133,8 +136,8 @@ impl Arming {
         }
         let marked = all.iter().filter_map(|(_, memory)| memory.mark.as_ref()).map(|mark| mark.epoch + 1);
         let clocks = all.iter().map(|(_, memory)| memory.unix_us);
-        // Those who are not heard may have been in a greater epoch than any that is left. Epochs begin at the wall
-        // clock and rise by one, so it is ahead of all of them.
+        // Members that do not answer may have been in a greater epoch than any that is left. Epochs
+        // begin at the wall clock and rise by one, so it is ahead of all of them.
         let epoch = marked.chain(clocks).max().unwrap_or(1);
         let names = self.seats.names();
         let outcomes = self.mark_all(&all, epoch).await;
@@ -159,14 +162,15 @@ impl Arming {
         Ok(rearmed)
     }
 
-    /// All that answer before the rest is late.
+    /// Returns the states of all members that answer before the rest is late.
     pub(super) async fn recall_all(&self) -> Outcomes<Memory> {
         let enough = |outcomes: &Outcomes<Memory>| outcomes.iter().all(Option::is_some);
         self.seats.gather(|member: Arc<dyn Member>| async move { member.recall().await }, enough).await
     }
 
-    /// Hears all once more, and keeps those that are as they were. One that was heard before the others may have served
-    /// with them and forgotten it; so nobody is marked that has lost its memory after another was heard.
+    /// Reads all members once more, and keeps those that are unchanged. A member that answered before
+    /// the others may have served with them and forgotten it; so no member is marked that has lost its
+    /// memory after another one answered.
     async fn recall_unchanged(&self, first: &Outcomes<Memory>) -> Outcomes<Memory> {
         let mut again = self.recall_all().await;
         for (number, outcome) in again.iter_mut().enumerate() {
@@ -180,7 +184,7 @@ impl Arming {
         again
     }
 
-    /// Marks each of these, as it was heard.
+    /// Marks each of these members, from the state that it answered.
     async fn mark_all(&self, whom: &[(usize, &Memory)], epoch: u64) -> Vec<(usize, Result<bool, Failure>)> {
         let mut marking = tokio::task::JoinSet::new();
         for (number, memory) in whom {
@@ -198,7 +202,7 @@ impl Arming {
     }
 }
 
-/// The members that were heard.
+/// Returns the members that answered.
 fn heard(outcomes: &Outcomes<Memory>) -> impl Iterator<Item = (usize, &Memory)> {
     outcomes
         .iter()
@@ -206,12 +210,12 @@ fn heard(outcomes: &Outcomes<Memory>) -> impl Iterator<Item = (usize, &Memory)> 
         .filter_map(|(number, outcome)| Some((number, outcome.as_ref()?.as_ref().ok()?)))
 }
 
-/// Whether a member is another than it was, or has forgotten once more. Who asks it for a lock may have written down that it
-/// is not armed; that changes nothing.
+/// Returns `true` if a member is another than it was, or has forgotten once more. A client that asks it
+/// for a lock may have written down that it is not armed; that changes nothing.
 fn has_changed(before: &Memory, now: &Memory) -> bool {
     let forgot = before.unarmed_since.is_some() && before.unarmed_since != now.unarmed_since;
     before.run != now.run || before.mark != now.mark || forgot
 }
 
-/// About how long a client leaves members alone that it could not arm.
+/// The approximate pause before members that could not be armed are tried again.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! One acquisition: ask everybody, decide, write to those who were heard.
+//! One acquisition: ask all members, decide, and write to those that answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,32 +12,34 @@ use super::seats::at;
 use super::timer::after;
 use super::{LATE, Quorum};
 
-/// What came of one acquisition.
+/// The result of one acquisition.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It holds.
+    /// The claim holds.
     Granted(Grant),
-    /// Another holds; nothing of this attempt is left.
+    /// Another claim holds; nothing of this attempt is left.
     Busy {
-        /// When a majority is free at the earliest, unless somebody releases.
+        /// The time after which a majority is free at the earliest, unless a holder releases.
         free_in: Duration,
-        /// How many connections listen.
+        /// The number of connections that listen.
         listeners: u32,
     },
-    /// Nobody has a majority; nothing of this attempt is left.
+    /// No claim has a majority; nothing of this attempt is left.
     Split,
-    /// It cannot be decided.
+    /// The outcome cannot be decided.
     Failed(Failure),
 }
 
-/// The fence of a grant, kept with it: a renewal may tell it to members that locked without hearing of it.
+/// The fence of a grant, kept with it: a renewal may write it to members that locked without receiving
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Granted(pub(super) Fence);
 
 impl Quorum {
-    /// Asks until the outcome is clear. A second round that a member lost is not the end: the claim has its locks and asks again.
+    /// Repeats the rounds until the outcome is clear. A second round that a member lost is not the end:
+    /// the claim has its locks and asks again.
     pub(super) async fn attempt(&self, claim: &Arc<Claim>, patience: &Patience) -> Outcome {
-        // One for all rounds: what a late answer of any of them leaves on a member is given back.
+        // One for all rounds: a lock that a late answer of any of them leaves on a member is released.
         let dropped = Arc::new(AtomicBool::new(false));
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
@@ -63,7 +65,7 @@ impl Quorum {
                     return Outcome::Busy { free_in, listeners };
                 }
                 Verdict::Failed(mut failure) => {
-                    // Where it may hold from before, its locks stay: it asks again, or is released.
+                    // If it may hold from before, its locks stay: it asks again, or is released.
                     if !round.met_a_grant && self.withdraw(claim, &dropped).await {
                         failure.effect = Effect::None;
                     }
@@ -79,9 +81,9 @@ impl Quorum {
         Outcome::Split
     }
 
-    /// The first round: until the answers decide, or what is missing comes too late.
+    /// Runs the first round: until the answers decide, or the rest comes too late.
     ///
-    /// Once `dropped` is set, a lock that is given late is given back.
+    /// Once `dropped` is set, a lock that is granted late is released.
     async fn ask(&self, claim: &Arc<Claim>, dropped: &Arc<AtomicBool>) -> Result<Round, Failure> {
         let count = self.seats.count();
         let stamps = (0..count).map(|_| draw()).collect::<Result<Vec<Stamp>, Failure>>()?;
@@ -95,7 +97,8 @@ impl Quorum {
                     Err(failure) => Err(failure),
                 };
                 seats.note(number, &outcome);
-                // What is late changes no decision. The lock that it may have given stays with a claim that holds.
+                // A late answer changes no decision. The lock that it may have granted stays with a
+                // claim that holds.
                 if sender.send((number, outcome)).await.is_err() && dropped.load(Ordering::SeqCst) {
                     member.release(&[&claim]).await;
                 }
@@ -130,7 +133,7 @@ impl Quorum {
         Ok(Round { verdict, stamps, met_a_grant: ballot.met_a_grant() })
     }
 
-    /// The second round: whether a majority has the fence now.
+    /// Runs the second round. Returns `true` if a majority has the fence now.
     async fn write(&self, claim: &Arc<Claim>, fence: Fence, to: Vec<(usize, Stamp, String)>) -> bool {
         let majority = self.seats.majority();
         let (sender, mut inbox) = mpsc::channel(to.len().max(1));
@@ -142,7 +145,7 @@ impl Quorum {
                     Ok(_leave) => member.write(&claim, stamp, &run, fence).await,
                     Err(failure) => Err(failure),
                 };
-                // Whoever asked may have heard enough.
+                // The receiver may have enough answers.
                 let _ = sender.send(matches!(taken, Ok(true))).await;
             });
         }
@@ -164,7 +167,8 @@ impl Quorum {
         taken >= majority
     }
 
-    /// Ends what the attempt has left on any member, and waits for those that answer soon. Whether all of them did.
+    /// Ends the locks of the attempt on every member, and waits for those that answer soon. Returns
+    /// `true` if all of them did.
     async fn withdraw(&self, claim: &Arc<Claim>, dropped: &AtomicBool) -> bool {
         dropped.store(true, Ordering::SeqCst);
         let enough = |outcomes: &Vec<_>| outcomes.iter().all(Option::is_some);
@@ -177,12 +181,12 @@ impl Quorum {
     }
 }
 
-/// What came of a first round.
+/// The result of a first round.
 struct Round {
     verdict: Verdict,
-    /// What each member was asked with.
+    /// The stamp of the request to each member.
     stamps: Vec<Stamp>,
-    /// Whether the claim has a fence from before somewhere.
+    /// `true` if the claim has a fence from before on some member.
     met_a_grant: bool,
 }
 
@@ -193,5 +197,6 @@ fn draw() -> Result<Stamp, Failure> {
     Ok(Stamp::from_bytes(bytes))
 }
 
-/// How often a claim that has its locks and no fence tries to get one before it lets others try.
+/// The number of times that a claim with its locks and without a fence tries to get one before it lets
+/// others try.
 const ROUNDS_MAX: u32 = 3;

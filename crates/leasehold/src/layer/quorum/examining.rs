@@ -1,4 +1,4 @@
-//! What of the members helps or hurts locks: how many of them have a vote, and why the others have none.
+//! Findings about the members: how many of them have a vote, and why the others have none.
 
 use leasehold_core::quorum::Memory;
 use leasehold_core::{Failure, Finding, Severity};
@@ -6,7 +6,7 @@ use leasehold_core::{Failure, Finding, Severity};
 use super::Quorum;
 
 impl Quorum {
-    /// One finding about all members.
+    /// Returns one finding about all members.
     pub(super) async fn findings(&self) -> Vec<Finding> {
         let outcomes = self.arming.recall_all().await;
         let names = self.seats.names();
@@ -39,7 +39,7 @@ impl Quorum {
     }
 }
 
-/// Why a member has no vote; `None` where it has one.
+/// Returns why a member has no vote; `None` if it has one.
 fn trouble(name: &str, outcome: Option<&Result<Memory, Failure>>) -> Option<String> {
     match outcome {
         None => Some(format!("{name} is silent")),

@@ -1,4 +1,4 @@
-//! Keeping and ending what is held: by a majority, in batches.
+//! Renewing and releasing claims: by a majority, in batches.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::Quorum;
 use super::attempt::Granted;
 use super::seats::Outcomes;
 
-/// A claim, and its fence where that is known.
+/// A claim, and its fence if that is known.
 type Staying = (Arc<Claim>, Option<Fence>);
 
 impl Quorum {
-    /// Extends each claim on a majority, and locks it anew where a member has forgotten it.
+    /// Extends each claim on a majority, and locks it anew on a member that has forgotten it.
     pub(super) async fn renew_all(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(batch.len());
         for some in batch.chunks(RENEW_BATCH_MAX) {
@@ -62,7 +62,7 @@ impl Quorum {
         renewals
     }
 
-    /// Locks what is free on a member for claims that are known to hold by now, never before.
+    /// Locks free members for claims that are known to hold by now, never before.
     async fn seed(&self, stays: &Arc<Vec<Staying>>, outcomes: &Outcomes<Vec<Kept>>, renewals: &[Renewal]) {
         let mut seeding = tokio::task::JoinSet::new();
         for (number, outcome) in outcomes.iter().enumerate() {
@@ -87,11 +87,12 @@ impl Quorum {
                 }
             }));
         }
-        // Waited for, so that no release overtakes it. A member answered just now, and has a limit of its own.
+        // Waited for, so that no release overtakes it. A member answered just now, and has a limit of
+        // its own.
         while seeding.join_next().await.is_some() {}
     }
 
-    /// Ends each claim on all members; the word of a majority is enough.
+    /// Ends each claim on all members; the answer of a majority is enough.
     pub(super) async fn release_all(&self, batch: &[&Claim]) -> Vec<Release> {
         let claims: Arc<Vec<Claim>> = Arc::new(batch.iter().map(|claim| (*claim).clone()).collect());
         let call = |member: Arc<dyn Member>| {
@@ -112,7 +113,8 @@ impl Quorum {
         told.iter().map(|outcomes| self.released(outcomes)).collect()
     }
 
-    /// A claim that a majority does not have any more does not hold, wherever else it may still be locked.
+    /// Judges a release: a claim that a majority does not have any more does not hold, wherever else it
+    /// may still be locked.
     fn released(&self, outcomes: &Outcomes<bool>) -> Release {
         let answers = || outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok());
         if answers().count() < self.seats.majority() {
@@ -120,15 +122,15 @@ impl Quorum {
             failure.effect = Effect::Unknown;
             return Release::Unknown(failure);
         }
-        // What a few members still have is left of an ask that came late: it never held, or holds no more. Those that did not
-        // answer may have been the others of its majority.
+        // Locks that a few members still have are left of a request that came late: it never held, or
+        // does not hold any more. Those that did not answer may have been the others of its majority.
         let freed = answers().filter(|freed| **freed).count();
         let silent = outcomes.len() - answers().count();
         if freed > 0 && freed + silent >= self.seats.majority() { Release::Freed } else { Release::Gone }
     }
 }
 
-/// How many members said what of one claim.
+/// The number of members for each answer about one claim.
 struct Tally {
     extended: usize,
     gone: usize,

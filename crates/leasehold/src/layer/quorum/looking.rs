@@ -1,4 +1,4 @@
-//! Looking without touching: what a majority shows.
+//! Inspecting without changing: the state that a majority shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Quorum {
         })
     }
 
-    /// Who has the locks of a majority, and was granted.
+    /// Returns the claim that has the locks of a majority, and was granted.
     fn holder(&self, sights: &[&Sight]) -> Option<Standing> {
         let seen = || sights.iter().filter_map(|sight| sight.holder.as_ref());
         let of = |id: ClaimId| seen().filter(move |seen| seen.id == id);
@@ -56,7 +56,7 @@ impl Quorum {
         })
     }
 
-    /// Resources that one claim has on a majority, in the order of their names.
+    /// Lists the resources that one claim has on a majority, in the order of their names.
     pub(super) async fn summarize(
         &self,
         prefix: &str,

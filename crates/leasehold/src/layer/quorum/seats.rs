@@ -1,7 +1,7 @@
 //! The members, each asked in a task of its own.
 //!
-//! Ground rules: nobody waits for a member that is slow once the others have decided; its task goes on alone. A
-//! member that does not answer is asked no more than so many things at a time.
+//! Ground rules: no task waits for a slow member after the others have decided; the task of that member
+//! continues alone. A member that does not answer has a limited number of open requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,16 +22,16 @@ pub(super) struct Seats {
     names: Arc<[String]>,
 }
 
-/// One member, and how much may still be asked of it.
+/// One member, with its limit of open requests.
 #[derive(Debug)]
 struct Seat {
     member: Arc<dyn Member>,
     room: Arc<Semaphore>,
-    /// Whether the last that was asked of it came to nothing: it is asked again, but not waited for.
+    /// `true` if the last request to it had no answer: it is asked again, but not waited for.
     silent: AtomicBool,
 }
 
-/// What came from each member; `None` where nothing came in time.
+/// The answer of each member; `None` if it did not come in time.
 pub(super) type Outcomes<T> = Vec<Option<Result<T, Failure>>>;
 
 impl Seats {
@@ -50,12 +50,12 @@ impl Seats {
         majority(self.count())
     }
 
-    /// One member, to be asked alone.
+    /// Returns one member, to be called alone.
     pub(super) fn member(&self, number: usize) -> Option<Arc<dyn Member>> {
         self.seats.get(number).map(|seat| seat.member.clone())
     }
 
-    /// Where the members are, for a person.
+    /// Returns the addresses of the members, for people.
     pub(super) fn names(&self) -> Arc<[String]> {
         self.names.clone()
     }
@@ -67,7 +67,7 @@ impl Seats {
         }
     }
 
-    /// Whether a member that has not answered yet is worth a moment's wait.
+    /// Returns `true` if a member that has not answered yet is worth a short wait.
     pub(super) fn is_expected(&self, number: usize) -> bool {
         self.seats.get(number).is_some_and(|seat| !seat.silent.load(Ordering::Relaxed))
     }
@@ -82,7 +82,7 @@ impl Seats {
         }
     }
 
-    /// Leave to ask a member something; a failure where too much is unanswered.
+    /// Returns a permit to send a request to a member; a failure if too many are unanswered.
     pub(super) fn leave(&self, number: usize) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
         let seat = self.seats.get(number).ok_or_else(|| Failure::unavailable("there is no such member"))?;
         seat.room.clone().try_acquire_owned().map_err(|_| {
@@ -93,7 +93,8 @@ impl Seats {
         })
     }
 
-    /// Asks all members at once, until what came is `enough`, or a majority has come and the rest is late.
+    /// Calls all members at once, until the answers are `enough`, or a majority has answered and the
+    /// rest is late.
     pub(super) async fn gather<T, F>(
         &self,
         call: impl Fn(Arc<dyn Member>) -> F,
@@ -114,7 +115,7 @@ impl Seats {
                     (Ok(_), None) => return,
                 };
                 seats.note(number, &outcome);
-                // Whoever asked may have heard enough.
+                // The receiver may have enough answers.
                 let _ = sender.send((number, outcome)).await;
             });
         }
@@ -140,7 +141,7 @@ impl Seats {
         outcomes
     }
 
-    /// What to tell where too few have answered: which member said what.
+    /// Returns the failure for too few answers: it names the answer of each member.
     pub(super) fn failure<T>(&self, outcomes: &Outcomes<T>) -> Failure {
         let failures = || outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().err());
         let answered = outcomes.iter().filter(|outcome| matches!(outcome, Some(Ok(_)))).count();
@@ -166,7 +167,7 @@ impl Seats {
     }
 }
 
-/// Sleeps until then; for ever where there is no then.
+/// Sleeps until `then`; for ever if it is `None`.
 pub(super) async fn at(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,
@@ -174,7 +175,7 @@ pub(super) async fn at(then: Option<Instant>) {
     }
 }
 
-/// A part of `ceiling`, by chance.
+/// Returns a random part of `ceiling`.
 pub(super) fn some_of(ceiling: Duration) -> Duration {
     let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
     ceiling.mul_f64(f64::from(chance) / f64::from(u32::MAX))

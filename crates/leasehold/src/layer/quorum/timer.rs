@@ -1,13 +1,13 @@
-//! The clock of the timers in here: until when the rest is waited for, and when to try again.
+//! The clock of the timers of the quorum: until when the rest is waited for, and when to try again.
 //!
-//! It stands still while the machine is suspended, as the timers themselves do. Nothing that decides whether a lock is
-//! held is measured by it: that is counted from [`Patience::now`](leasehold_core::Patience::now).
+//! It stops while the machine is suspended, as the timers themselves do. It never decides whether a
+//! lock is held: that is measured by [`Patience::now`](leasehold_core::Patience::now).
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The moment that a pause from now ends.
+/// Returns the moment at which a pause from now ends.
 pub(super) fn after(pause: Duration) -> Instant {
     Instant::now() + pause
 }

@@ -1,8 +1,9 @@
-//! How a claim comes to be held: try, and wait for news, or try again later.
+//! Acquiring a claim: try, then wait for news, or try again later.
 //!
-//! Waiters have no common line. When a holder leaves, all hear of it, and each waits a part of a moment by chance, the
-//! longer the more they are; whoever asks first is granted, and that is heard by the others, who need not
-//! ask. Where two ask at once, each takes all of its locks back and tries again after another part of a moment.
+//! Waiters have no common queue. When a holder leaves, all waiters are notified, and each waits for a
+//! short random time, the longer the more waiters there are; the first to ask is granted, and the
+//! others hear of that and need not ask. If two ask at once, each releases all of its locks and tries
+//! again after another random time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +22,11 @@ use super::attempt::Outcome;
 use super::seats::{at, some_of};
 use super::timer::after;
 
-/// How many of this client wait for each resource, and how long a try takes.
+/// The number of waiters of this client for each resource, and the time that a try takes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crowd(Arc<Mutex<HashMap<Resource, u32>>>, Arc<AtomicU64>);
 
-/// One of them.
+/// One of the waiters.
 struct Present {
     crowd: Crowd,
     resource: Resource,
@@ -37,15 +38,16 @@ impl Crowd {
         Present { crowd: self.clone(), resource: resource.clone() }
     }
 
-    /// Learns how long a try has taken.
+    /// Records how long a try has taken.
     fn took(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 8);
         let before = self.1.load(Ordering::Relaxed);
-        // Whatever is lost where two learn at once is learned from the next.
+        // A lost update of two at once is made up by the next one.
         self.1.store(before - before / 8 + micros.min(SPREAD_MAX.as_micros() as u64) / 8, Ordering::Relaxed);
     }
 
-    /// How far apart those who wait are to try: about as long as a try takes, so that the others hear of the one who was first.
+    /// Returns the distance between the tries of two waiters: about as long as a try takes, so that the
+    /// others hear of the one that was first.
     fn slot(&self) -> Duration {
         Duration::from_micros(self.1.load(Ordering::Relaxed)).max(SLOT)
     }
@@ -71,14 +73,14 @@ impl Drop for Present {
 }
 
 impl Quorum {
-    /// One step towards holding: it waits until the claim is granted or patience ends.
+    /// Takes one step towards holding: waits until the claim is granted or patience ends.
     pub(super) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let claim = Arc::new(claim.clone());
         let present = self.crowd.enter(&claim.resource);
         let mut ears: Option<Ears> = None;
         let mut splits = 0;
         loop {
-            // A release that is heard of during the attempt is one that it may have missed.
+            // The attempt may have missed a release that is reported while it runs.
             let began = patience.now();
             let outcome = self.attempt(&claim, patience).await;
             self.crowd.took(patience.now().since(began));
@@ -100,7 +102,7 @@ impl Quorum {
                     splits = 0;
                     let crowd = listeners.max(1).saturating_mul(present.count());
                     let Some(ears) = &mut ears else {
-                        // What is released between the attempt and the listening would go unheard: try again.
+                        // A release between the attempt and the listening would be missed: try again.
                         ears = tokio::select! {
                             listening = self.listen(&claim.resource) => Some(listening),
                             () = over(patience) => None,
@@ -121,7 +123,7 @@ impl Quorum {
         }
     }
 
-    /// Listens to all members, and comes back when a majority is heard or the rest is late.
+    /// Listens to all members, and returns when a majority is heard or the rest is late.
     async fn listen(&self, resource: &Resource) -> Ears {
         let (sender, inbox) = mpsc::channel(BACKLOG);
         let (ready, mut readies) = mpsc::channel(self.seats.count().max(1));
@@ -143,12 +145,12 @@ impl Quorum {
                 () = at(Some(end)) => break,
             }
         }
-        // A minority that comes later is heard as well; what it might have told meanwhile, the majority told.
+        // A minority that comes later is heard as well; news that it missed, the majority reported.
         Ears { inbox, hearing, majority: self.seats.majority(), _tasks: tasks }
     }
 }
 
-/// Hears all members on one resource. Dropping it ends the listening.
+/// Listens to all members about one resource. Dropping it ends the listening.
 struct Ears {
     inbox: mpsc::Receiver<(usize, News, bool)>,
     /// The members that can be heard at present.
@@ -158,12 +160,12 @@ struct Ears {
 }
 
 impl Ears {
-    /// Comes back when something may have changed for whoever waits.
+    /// Returns when something may have changed for a waiter.
     ///
     /// # Cancel safety
     /// Dropping the future may lose news: the caller is about to leave.
     async fn until_worth_a_try(&mut self, free_in: Duration, spread: Duration) {
-        // The lease ahead is looked after now and then also where it is long: word may have been lost.
+        // Even a long lease ahead is looked at now and then: news may have been lost.
         let mut look_at = after((free_in + TICK).min(REFRESH) + some_of(spread));
         if self.hearing.len() < self.majority {
             look_at = look_at.min(after(DEAF_PAUSE / 2 + some_of(DEAF_PAUSE)));
@@ -185,12 +187,12 @@ impl Ears {
             match news {
                 News::Freed => {
                     freed.insert(number);
-                    // A try before a majority has let go would find it held.
+                    // A try before a majority is released would find it held.
                     let settled = freed.len() >= self.majority;
                     let then = after(some_of(spread) + if settled { Duration::ZERO } else { SETTLE });
                     soon = Some(soon.map_or(then, |soon| if settled { soon.min(then) } else { soon }));
                 }
-                // Another was faster. Its end will be told as well.
+                // Another waiter was faster. Its end will be reported as well.
                 News::Taken => {
                     freed.clear();
                     soon = None;
@@ -204,7 +206,7 @@ impl Ears {
     }
 }
 
-/// Passes the news of one member on, for as long as somebody wants them.
+/// Passes the news of one member on, for as long as there is a receiver.
 async fn listen_to(
     number: usize,
     member: Arc<dyn Member>,
@@ -222,7 +224,7 @@ async fn listen_to(
         }
     };
     if ear.is_hearing() {
-        // Whoever listens may have enough already.
+        // The listener may have enough members already.
         let _ = ready.send(number).await;
     }
     drop(ready);
@@ -234,12 +236,12 @@ async fn listen_to(
     }
 }
 
-/// By how much so many waiters are to be spread.
+/// Returns the time over which a number of waiters is spread.
 fn spread(crowd: u32, slot: Duration) -> Duration {
     slot.saturating_mul(crowd.saturating_sub(1)).min(SPREAD_MAX)
 }
 
-/// Comes back when patience has ended, by word or by the clock.
+/// Returns when patience has ended, by a signal or by the clock.
 pub(super) async fn over(patience: &Patience) {
     let left = patience.left();
     if left == Duration::MAX {
@@ -251,21 +253,21 @@ pub(super) async fn over(patience: &Patience) {
     }
 }
 
-/// How often one that may only look tries again where nobody has a majority.
+/// The number of tries of a claim that may only look, if no claim has a majority.
 const LOOKS: u32 = 3;
 /// The longest pause after an attempt of several at once.
 const LAST_PAUSE: Duration = Duration::from_millis(250);
-/// How far apart waiters are to try at least.
+/// The least distance between the tries of two waiters.
 const SLOT: Duration = Duration::from_millis(2);
 const SPREAD_MAX: Duration = Duration::from_millis(400);
-/// How long after the first word of a release the majority is waited for.
+/// The time after the first news of a release for which the majority is waited for.
 const SETTLE: Duration = Duration::from_millis(5);
 /// The server counts in milliseconds; a try in the very millisecond of an end is one too early.
 const TICK: Duration = Duration::from_millis(2);
 /// The longest time between two tries, and between two attempts to listen to a member.
 const REFRESH: Duration = Duration::from_secs(20);
-/// About how often one tries that cannot hear a majority.
+/// The approximate pause between tries of a waiter that cannot hear a majority.
 const DEAF_PAUSE: Duration = Duration::from_millis(500);
 const LISTEN_LIMIT: Duration = Duration::from_millis(500);
-/// News that may be unread; those who send wait.
+/// The number of unread news; senders wait beyond that.
 const BACKLOG: usize = 64;
