@@ -76,7 +76,7 @@ pub enum Answer {
     Ended,
 }
 
-/// Somebody else's claim.
+/// The claim of another client.
 const OTHER: u8 = u8::MAX;
 
 /// A server with one line, the holder first.
@@ -131,7 +131,7 @@ impl Server {
 pub enum Phase {
     /// It attempts.
     Contending,
-    /// It was granted, and somebody has it.
+    /// It was granted, and its caller has it.
     Holding,
     /// It ends the claim.
     Releasing,
@@ -179,7 +179,7 @@ pub enum Step {
     Yield,
 }
 
-/// The model: one claim, and somebody else who may hold.
+/// The model: one claim, and another client that may hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Cancel {
     /// The rules of the parties.

@@ -2,10 +2,10 @@
 //!
 //! # The protocol
 //!
-//! Somebody else elects: each failover has an epoch of its own, greater than all before, and one node
-//! that is master in it. A client learns `(address, epoch)` from **one** answer, and runs a script at
-//! that address with that epoch. Beside the counter the node keeps under whom it was written: the
-//! epoch, the node's run id and its replication id. The script:
+//! The election is made elsewhere: each failover has an epoch of its own, greater than all before, and
+//! one node that is master in it. A client learns `(address, epoch)` from **one** answer, and runs a
+//! script at that address with that epoch. Beside the counter the node keeps under which identity it
+//! was written: the epoch, the node's run id and its replication id. The script:
 //!
 //! 1. `epoch < record.epoch`: refuse, the client's view is stale.
 //! 2. Same epoch, same run id, same replication id: `seq = record.seq + 1`.
@@ -84,7 +84,8 @@ impl Rules {
         Rules { epoch: true, view: View::Together, ids: Ids::RunAndReplication, seed: Seed::Time };
 }
 
-/// Under whom a record was written. Both ids are drawn from one sequence that never repeats.
+/// The identity under which a record was written. Both ids are drawn from one sequence that never
+/// repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     run: u8,

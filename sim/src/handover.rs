@@ -46,7 +46,7 @@ pub struct Rules {
     pub goes_on_after_recall: bool,
     /// When a release is confirmed, the line continues.
     pub goes_on_after_release: bool,
-    /// The last who leaves calls the contender back.
+    /// The last task that leaves calls the contender back.
     pub recalls: bool,
 }
 
@@ -94,7 +94,7 @@ pub enum Step {
     Join(u8),
     /// The server grants the first claim.
     Grant(u8),
-    /// The grant arrives, and somebody is picked for it.
+    /// The grant arrives, and a task is picked for it.
     HearGrant(u8),
     /// A contender that was called back ends.
     End(u8),
@@ -145,7 +145,7 @@ impl Handover {
         for (number, task) in process.tasks.iter().enumerate() {
             let number = number as u8;
             match task {
-                // One that was picked while it left comes back only when that is settled: its old end
+                // A task that was picked while it left returns only when that is settled: its old end
                 // is another one.
                 Task::Away if process.hand.is_some_and(|hand| hand.taker == Some(number)) => {}
                 Task::Away if process.wishes[usize::from(number)] > 0 => {

@@ -10,8 +10,8 @@
 //! 3. A process that reads notes when it first saw the claim in this state. A claim is dead for an
 //!    observer that has seen it in one state for `ttl` ticks of its own clock, and then the observer
 //!    puts its own claim in its place.
-//! 4. Who is granted or renewed believes in it for `ttl` ticks, counted from before it asked, once it
-//!    hears that the write was carried out.
+//! 4. A process that is granted or renewed believes in it for `ttl` ticks, counted from before it
+//!    asked, once it hears that the write was carried out.
 //!
 //! # The adversary
 //!
@@ -188,7 +188,8 @@ impl<const P: usize> Observer<P> {
         let first = Entry { claim, fence: 0, beats: 0 };
         match cell.entry.filter(|_| is_alive) {
             Some(entry) if entry.claim == claim => {
-                // Uncounted, the state is the end of the claim, which moves for those who knew of it before.
+                // Uncounted, the state is the end of the claim, which moves for processes that knew of
+                // it before.
                 let is_visible = self.rules.counts_signs || age.is_some_and(|age| age > 0);
                 let entry = Entry { beats: entry.beats + u8::from(is_visible), ..entry };
                 Some(Write { seen, entry, grants: false })

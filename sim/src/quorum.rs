@@ -45,7 +45,7 @@ pub struct Rules {
     pub epoch: bool,
     /// Nodes come back in the next epoch, not in the present one.
     pub raises: bool,
-    /// Nodes come back only once a majority was raised by the one who brings them back.
+    /// Nodes come back only once a majority was raised by the armer that brings them back.
     pub majority_first: bool,
     /// A node is raised only from the epoch that was heard of it.
     pub from_heard: bool,
@@ -208,7 +208,7 @@ pub enum Arm {
     Over,
 }
 
-/// A node, and how far everybody has come there.
+/// A node, and the progress of all others there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Column<const K: usize, const J: usize> {
     node: Node,
@@ -221,7 +221,7 @@ pub struct Column<const K: usize, const J: usize> {
 pub enum Phase {
     /// It has not begun.
     Idle,
-    /// It asks, and began when `floor` was the greatest token of those who had finished.
+    /// It asks, and began when `floor` was the greatest token of those that had finished.
     Asking {
         /// The greatest token then.
         floor: Token,
@@ -260,7 +260,7 @@ pub struct State<const N: usize, const K: usize, const J: usize> {
     fault: Option<Fault>,
 }
 
-/// One step of the adversary's choice: who, and which node.
+/// One step of the adversary's choice: which party, and which node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Asks a node, and hears the answer.
@@ -329,7 +329,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
     }
 
     fn arm(&self, state: &State<N, K, J>, who: usize, actions: &mut Vec<Step>) {
-        // Those who join are alike as well.
+        // Armers that join are alike as well.
         let touched = |who: usize| state.columns.iter().any(|column| column.arms[who] != Arm::Nothing);
         if self.arming == Arming::Join && who > 0 && !touched(who - 1) {
             return;

@@ -18,7 +18,7 @@
 //!    if their run id is still the same, and arms them: `counter = max(counter, token)`.
 //!
 //! A value is drawn per message, not per acquisition: a repeated question that is carried out late
-//! would otherwise lock anew for an asker who has long decided.
+//! would otherwise lock anew for an asker that has long decided.
 //!
 //! Where fewer than a majority are armed, nothing is granted until an operator arms nodes again with a
 //! counter that is not less than any token that was ever decided on.
@@ -27,8 +27,8 @@
 //!
 //! Every lock may expire at any time, so every question may take it. Messages are lost or carried out
 //! at any later time, in any order, also after the acquisition has ended; questions may be repeated. A
-//! node that crashes comes back with another run id, its counter at zero, and its lock with anybody's
-//! value.
+//! node that crashes comes back with another run id, its counter at zero, and its lock with any
+//! acquisition's value.
 //!
 //! Choices that can only hide a fault are left out. An acquisition is counted as granted the moment a
 //! majority has its token: had the news been lost, later acquisitions would have less to be greater
@@ -190,7 +190,7 @@ pub struct Column<const K: usize> {
 pub enum Phase {
     /// It has not begun.
     Idle,
-    /// It asks, and began when `floor` was the greatest token of those who had finished.
+    /// It asks, and began when `floor` was the greatest token of those that had finished.
     Asking {
         /// The greatest token then.
         floor: u8,
@@ -251,9 +251,9 @@ pub enum Step {
 pub enum Rearm {
     /// There is none.
     Never,
-    /// The greatest token that anybody was granted.
+    /// The greatest token that was ever granted.
     Granted,
-    /// The greatest token that anybody has decided on.
+    /// The greatest token that was ever decided on.
     Decided,
 }
 

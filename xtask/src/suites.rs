@@ -137,8 +137,8 @@ impl Suite {
     fn run(&self, prepare: &impl Fn(&mut Command)) -> Result<(), String> {
         let broken = |error: std::io::Error| error.to_string();
         let begin = Instant::now();
-        // A file takes any amount of output without anybody reading meanwhile, and shows both streams
-        // in their order.
+        // A file takes any amount of output without a reader meanwhile, and shows both streams in their
+        // order.
         let mut output = tempfile()?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).current_dir(&self.folder).envs(self.variables.iter().cloned());

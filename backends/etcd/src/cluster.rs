@@ -1,9 +1,9 @@
-//! The cluster as one: which server is asked, for how long, and who is asked next.
+//! The cluster as one: which server is asked, for how long, and which one next.
 //!
 //! Ground rules: every request of this backend may be repeated, so it is, until the time for it is
 //! over. A server that does not answer in its part of that time is left for the next one, and gets a
 //! new connection. When no server answers, all requests wait for what one of them learns. Whether an
-//! earlier try may have been carried out is never forgotten: it comes back as `Effect::Unknown`, or
+//! earlier try may have been carried out is never forgotten: it is returned as `Effect::Unknown`, or
 //! with the answer as `doubt`.
 
 use std::future::Future;
@@ -252,7 +252,7 @@ impl Cluster {
         Ok(chosen.member.line(token.clone()))
     }
 
-    /// Asks another server first from now on, unless somebody else has seen to that.
+    /// Asks another server first from now on, unless another request has done that already.
     pub(crate) fn leave(&self, chosen: &Chosen<'_>) {
         let next = (chosen.number + 1) % self.members.len();
         let _ = self.preferred.compare_exchange(chosen.number, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -264,7 +264,7 @@ impl Cluster {
         self.leave(chosen);
     }
 
-    /// Makes the next request log in anew, unless somebody else has seen to that.
+    /// Makes the next request log in anew, unless another request has done that already.
     pub(crate) fn forget_login(&self, old: &Arc<Login>) {
         let mut login = self.login.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&login, old) {

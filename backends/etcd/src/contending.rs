@@ -2,7 +2,7 @@
 //! those that block.
 //!
 //! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter
-//! whose key or lease went away never believes that it holds. One that had to wait is granted by a
+//! whose key or lease went away never takes itself for the holder. One that had to wait is granted by a
 //! transaction that moves its key to the lease of its ttl (see `moving.rs`). A claim without patience
 //! takes no place at all: its key is put only under the condition that it is admitted. One transaction
 //! takes what is free.
@@ -132,7 +132,7 @@ impl Call<'_> {
         Ok(busy(0))
     }
 
-    /// Waits for a change, and meanwhile has the claim's key moved to the lease for waiting. Answers
+    /// Waits for a change, and meanwhile has the claim's key moved to the lease for waiting. Returns
     /// when the key was changed last.
     async fn rest(&self, entry: &Entry, watch: &Watch, doubt: &mut Doubt) -> Result<i64, Failure> {
         let (mut parked, mut changed) = (false, entry.changed);
@@ -249,8 +249,8 @@ impl Call<'_> {
         self.leave(seen.own.unwrap_or_default()).await
     }
 
-    /// Waits until this client has few enough requests under way, for as long as patience lasts. Who
-    /// has none may wait as long as for an answer.
+    /// Waits until this client has few enough requests under way, for as long as patience lasts. A
+    /// request without patience may wait as long as for an answer.
     async fn turn(&self) -> Result<Pass<'_>, Failure> {
         let glances = self.patience.is_ended();
         let late = async {

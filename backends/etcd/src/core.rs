@@ -158,7 +158,7 @@ impl Core {
     /// Runs one transaction of one claim on its lease, which is kept alive beside it where it would not
     /// cover the claim.
     ///
-    /// Answers when it was asked, too.
+    /// Returns when it was asked, too.
     pub(crate) async fn step(
         &self,
         claim: &Claim,
@@ -226,7 +226,7 @@ impl Core {
         }
     }
 
-    /// Notes what a keep-alive did. Answers whether it counts.
+    /// Notes what a keep-alive did. Returns whether it counts.
     fn take_in(&self, kept: &Kept, term: u64, asked_at: Moment) -> bool {
         let confirmed = kept.term == term && term != 0;
         if !confirmed {
@@ -310,7 +310,7 @@ impl Core {
         Ok(())
     }
 
-    /// Deletes keys. Answers in order whether each was there, and whether that may be the work of an
+    /// Deletes keys. Returns in order whether each was there, and whether that may be the work of an
     /// earlier try.
     pub(crate) async fn delete(&self, keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
         let most = self.operations_max();
@@ -467,7 +467,7 @@ const OPERATIONS_MAX: usize = 128;
 /// may. A hundred thousand claims of 30 s are 79 of them in a second, and where each has to wait for a
 /// disk that takes its time, that second has to be enough for most.
 const RENEWALS_AT_ONCE: usize = 64;
-/// The most requests of those who want a lock that are under way together.
+/// The most requests of claims that want a lock that are under way together.
 const ENTRIES_AT_ONCE: usize = 256;
 /// The most transactions of releases that are under way together.
 const EXITS_AT_ONCE: usize = 32;

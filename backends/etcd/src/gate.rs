@@ -84,7 +84,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// Somebody in line.
+/// A request in line.
 struct Place<'a> {
     gate: &'a Gate,
     number: (Moment, u64),

@@ -1,4 +1,4 @@
-//! Looking on: who holds a resource, who waits for it, and which resources have claims.
+//! Looking on: which claims hold a resource, which wait for it, and which resources have claims.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value: Vec::new(), lease, ignore_value: true }))
 }
 
-/// Moves the key of a claim whose turn has come to the lease of its ttl. Answers which one that is, and
+/// Moves the key of a claim whose turn has come to the lease of its ttl. Returns which one that is, and
 /// when it was asked for; `None` where the key was changed since it was seen, or the lease ended: then
 /// it has to be looked at again.
 pub(crate) async fn hold(

@@ -3,8 +3,8 @@
 //!
 //! Ground rules: `Renewed` says that the claim's own key was there, created when it was granted, and
 //! that the lease it is attached to runs for another ttl from before the question. The look at the keys
-//! is also the quorum that makes the keep-alive count, so it costs nothing extra, and a claim that
-//! somebody broke is found out by its next renewal.
+//! is also the quorum that makes the keep-alive count, so it costs nothing extra, and a claim that was
+//! broken is found out by its next renewal.
 //!
 //! However many claims are renewed at once, each transaction has a time limit of its own, its answer
 //! counts independent of the others, and few are under way together: a server that is slow renews fewer

@@ -106,7 +106,7 @@ impl Watch {
     /// Waits for the first change, or for anything that makes it necessary to look again.
     ///
     /// # Errors
-    /// What makes watching impossible.
+    /// The failure that makes watching impossible.
     pub(crate) async fn rung(&self) -> Result<(), Failure> {
         self.bell.notify.notified().await;
         match self.bell.refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -304,7 +304,7 @@ impl Watchman {
         }
     }
 
-    /// Wakes whom a message concerns.
+    /// Wakes the waiters that a message concerns.
     fn take_in(&mut self, message: WatchResponse) -> Result<Option<WatchRequest>, Advice> {
         let number = message.watch_id;
         if message.canceled {

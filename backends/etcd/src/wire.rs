@@ -497,7 +497,7 @@ mod tests {
             (line[0].id, line[0].share)
         };
         assert_eq!(id(&value), (claim.id, claim.share));
-        // Without values, and for those who know of no slots, it is a claim of the same weight.
+        // Without values, and for clients that know of no slots, it is a claim of the same weight.
         assert_eq!(id(b""), (slot, claim.share));
         for plain in ["30000 abababababababababababababababab", "30000 ", &"a".repeat(40)] {
             assert_eq!(id(plain.as_bytes()), (slot, claim.share), "{plain}");

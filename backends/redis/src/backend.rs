@@ -35,7 +35,7 @@ use crate::wire::{Request, Wire};
 ///
 /// Promises what its [`Profile`] says, which depends on how the server is set up; this module's
 /// documentation explains each promise. All clones of an `Arc` of it share two connections at most to
-/// each server: one for commands, and one for subscriptions while anybody waits.
+/// each server: one for commands, and one for subscriptions while any claim waits.
 ///
 /// # Cancel safety
 /// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself:

@@ -1,4 +1,4 @@
-//! The servers of a cluster, and who of them serves which slot, as far as is known.
+//! The servers of a cluster, and which of them serves which slot, as far as is known.
 //!
 //! What is known is one server's answer, and is asked for anew when a server says that it does not
 //! decide, when one cannot be reached, and when one keeps silent. Nothing depends on how old it is: a
@@ -45,7 +45,7 @@ pub(crate) struct Member {
     pub(crate) wire: Arc<Wire>,
     /// Listens on channels of the slots that this server serves.
     pub(crate) subscriber: Subscriber,
-    /// Its epoch, for those who wait until it changes.
+    /// Its epoch, for requests that wait until it changes.
     changes: watch::Sender<u64>,
 }
 
@@ -186,7 +186,7 @@ const GONE: u64 = u64::MAX;
 
 type Question = Shared<BoxFuture<'static, Result<(), Failure>>>;
 
-/// The question who serves what, which all share.
+/// The question which server serves what, which all requests share.
 #[derive(Debug)]
 struct Asking {
     question: Option<Question>,
@@ -250,7 +250,7 @@ impl Known {
     }
 
     fn endpoint(&self, node: &Node) -> Endpoint {
-        // Certificates are made for names; addresses do without anybody who knows the name.
+        // Certificates are made for names; an address needs no name.
         let name = node.name.as_ref().filter(|_| self.config.is_secured());
         self.config.endpoint_at(&Host { name: name.unwrap_or(&node.host).clone(), port: node.port })
     }
@@ -267,7 +267,7 @@ impl Known {
             return question.clone();
         }
         let (own, opens_at) = (self.own.clone(), asking.pace.opens_at());
-        // A task of its own, so that the answer is of now and not of when the last who waited for it left.
+        // A task of its own, so that the answer is of now and not of when the last waiter for it left.
         let ask = leasehold_machine::spawn(async move {
             if let Some(opens_at) = opens_at {
                 tokio::time::sleep_until(opens_at).await;
@@ -447,7 +447,7 @@ impl Source for Any {
     }
 }
 
-/// Asks who serves what, without anybody waiting for it.
+/// Asks which server serves what, without a waiter for the answer.
 fn doubt(known: &Weak<Known>) {
     if let Some(known) = known.upgrade() {
         drop(known.question(None));
@@ -461,7 +461,7 @@ mod tests {
     use super::*;
     use crate::subscriber::News;
 
-    /// Longer than any machine takes, and shorter than those wait who hear nothing.
+    /// Longer than any machine takes, and shorter than waiters that hear nothing wait.
     const LIMIT: Duration = Duration::from_secs(15);
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";

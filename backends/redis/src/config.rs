@@ -26,7 +26,7 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// | `redis://[user[:password]@]host[:port][/db]` | TCP |
 /// | `rediss://[user[:password]@]host[:port][/db]` | TLS, certificate and host name verified |
 /// | `redis+unix:///path/to.sock` | Unix socket |
-/// | `redis+sentinel://[user[:password]@]host[:port][,host[:port]]…/name` | whoever these Sentinels name as the primary of `name` |
+/// | `redis+sentinel://[user[:password]@]host[:port][,host[:port]]…/name` | the server that these Sentinels name as the primary of `name` |
 /// | `rediss+sentinel://…` | the same, with TLS to the Sentinels and the servers |
 /// | `redis+cluster://[user[:password]@]host[:port][,host[:port]]…` | a cluster, found by way of any of these servers |
 /// | `rediss+cluster://…` | the same, with TLS to each of its servers |
@@ -34,7 +34,7 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// | option | meaning | default |
 /// |---|---|---|
 /// | `wait` | `pubsub`: a waiter is sent word; `poll`: it asks again, and no publish or subscribe is ever sent | `pubsub` |
-/// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
+/// | `order` | `fifo`: waiters are served in order; `unordered`: the first request after a release | `fifo` |
 /// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ -` | `lh` |
 /// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock`; or `dual:` and one of these, which takes that lock and the native one together | `native` |
 /// | `key-prefix` | not for `native`: what stands before the name in the key, up to 128 bytes | |
@@ -60,7 +60,7 @@ use crate::sentinel::{Group, SENTINEL_PORT};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// The server, or the first of those that are asked for it. Its TLS files are everybody's.
+    /// The server, or the first of those that are asked for it. Its TLS files are used for all of them.
     pub(crate) endpoint: Endpoint,
     pub(crate) deployment: Deployment,
     pub(crate) credentials: Credentials,
@@ -326,7 +326,7 @@ pub(crate) fn read_file(path: &Path, option: &str) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// More replicas of one primary than anybody has.
+/// More replicas than any primary has.
 const MAX_REPLICAS: u32 = 16;
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";

@@ -139,7 +139,7 @@ async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStrea
     Ok(stream)
 }
 
-/// One connection for commands, shared by all who ask at the same time.
+/// One connection for commands, shared by all requests that are made at the same time.
 #[derive(Debug)]
 pub(crate) struct Link {
     target: Target,
@@ -245,7 +245,7 @@ fn logged_in() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_skip_set_lib_name()
 }
 
-/// Requests that may wait to be written to one connection; more wait with those who send them.
+/// Requests that may wait to be written to one connection; more wait with their senders.
 const QUEUE: usize = 1024;
 
 /// The number of consecutive unanswered requests after which the connection is abandoned.

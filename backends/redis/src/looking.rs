@@ -201,7 +201,7 @@ pub(crate) async fn each_key(
     Err(too_many("keys", "keep locks in a database of their own"))
 }
 
-/// Longest time between two looks of an onlooker who waits for a change.
+/// Longest time between two looks of an onlooker that waits for a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Resources that are counted by one script.

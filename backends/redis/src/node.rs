@@ -255,7 +255,7 @@ impl Ear for NodeEar {
     async fn hear(&mut self) -> News {
         match self.0.hear().await {
             subscriber::News::Freed => News::Freed,
-            // Here one is called who has come to hold.
+            // Here, a claim that is called has come to hold.
             subscriber::News::Called { .. } => News::Taken,
             subscriber::News::Everyone => News::Unknown,
         }

@@ -43,7 +43,7 @@ struct Shared {
     config: RedisConfig,
     group: Group,
     sentinels: Vec<Sentinel>,
-    /// The newest answer that was believed.
+    /// The newest answer that was accepted.
     named: Mutex<Option<Named>>,
     /// Ended by doubts. A target of a former view is not current.
     views: Views,
@@ -155,7 +155,7 @@ impl Source for Sentinels {
 const GRACE: Duration = Duration::from_millis(200);
 
 impl Shared {
-    /// Asks all Sentinels at once whom they name.
+    /// Asks all Sentinels at once which primary they name.
     async fn ask(&self) -> Result<Named, Failure> {
         let limit = self.config.timeout;
         let mut asking: FuturesUnordered<_> = self

@@ -147,7 +147,7 @@ const EAGER_ROUNDS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(160);
 
-/// After this silence the others are asked whether somebody else serves the slot by now.
+/// After this silence the others are asked whether another server serves the slot by now.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// A request on its way.
@@ -252,8 +252,8 @@ impl Cluster {
                 Some((host, port)) => match self.at(&host, port) {
                     Some(importer) => (Some(importer), As::Referred),
                     None => {
-                        // It knows itself, and is asked who serves what. Then the owner says again
-                        // where to go.
+                        // It knows itself, and is asked which server serves what. Then the owner says
+                        // again where to send the request.
                         let text =
                             format!("{host}:{port} is not known yet, and slot {} moves there", request.slot);
                         let stranger = Elsewhere::Moved { host, port };
@@ -306,7 +306,7 @@ impl Cluster {
         }
     }
 
-    /// Comes back once somebody else serves what a silent server did.
+    /// Returns once another server serves the slots of a silent one.
     async fn replaced(&self, silent: &Member, slot: u16) {
         loop {
             tokio::time::sleep(SILENCE).await;

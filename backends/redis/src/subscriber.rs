@@ -37,7 +37,7 @@ pub(crate) enum News {
     Freed,
     /// These claims have to answer, and one may have answered.
     Called {
-        /// Those whose turn has come, or whose silence keeps others waiting.
+        /// The claims that are called: their turn has come, or their silence keeps others waiting.
         called: Arc<[u32]>,
         /// One that was called before, and asks again now.
         answered: Option<u32>,
@@ -68,8 +68,8 @@ impl Subscriber {
         hearing.then(|| entry.listen(&self.shared, channel))
     }
 
-    /// Listens on a channel; comes back once the server has confirmed it, or once it is known that
-    /// nothing can be heard for now.
+    /// Listens on a channel; returns once the server has confirmed it, or once it is known that nothing
+    /// can be heard for now.
     ///
     /// # Errors
     /// The server does not permit it, or too many channels are listened to.
@@ -90,7 +90,7 @@ impl Subscriber {
         };
         self.ensure_running();
         self.shared.work.notify_one();
-        // The sender lives in the board for as long as somebody listens; were it gone, nothing could be
+        // The sender lives in the board for as long as it has listeners; were it gone, nothing could be
         // heard.
         let _ = ear.state.wait_for(|state| !matches!(state, State::Wanted)).await;
         let state = ear.state.borrow().clone();
@@ -312,7 +312,7 @@ impl Shared {
     }
 }
 
-/// Keeps a connection for as long as somebody listens.
+/// Keeps a connection for as long as it has listeners.
 async fn run(shared: Arc<Shared>) {
     let mut outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
@@ -392,7 +392,7 @@ async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
     }
 }
 
-/// Tells those whom it concerns what was heard.
+/// Passes what was heard on to the waiters that it concerns.
 fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut Subscribed, target: &Target) {
     match heard {
         Heard::Message { channel, payload } => {
@@ -404,7 +404,7 @@ fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut Subscribed, target: &
             shared.set([&channel], &State::Hearing);
             subscribed.insert(channel, Stage::Confirmed);
         }
-        // Somebody may have asked for it again meanwhile.
+        // It may have been asked for again meanwhile.
         Heard::Ended { by: End::Us, .. } => {}
         Heard::Ended { channel, by: End::Server } => {
             subscribed.remove(&channel);

@@ -38,7 +38,7 @@ pub(crate) struct Node {
     pub(crate) is_reachable: bool,
 }
 
-/// All servers and who serves which slot.
+/// All servers and the slots that they serve.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     nodes: Vec<Node>,
@@ -92,8 +92,8 @@ impl View {
     }
 
     /// Keeps of each server what `earlier` knew of it, where that is of a later epoch. A server's epoch
-    /// only rises, so the answer was of somebody who has not heard yet, and does not know the owner of
-    /// its slots either. A server's answer about its own slots is always accepted.
+    /// only rises, so the answering server has not heard of it yet, and does not know the owner of its
+    /// slots either. A server's answer about its own slots is always accepted.
     pub(crate) fn no_older_than(mut self, earlier: &View) -> View {
         let mut behind = vec![false; self.nodes.len()];
         for (node, behind) in self.nodes.iter_mut().zip(&mut behind) {

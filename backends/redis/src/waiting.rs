@@ -173,7 +173,7 @@ impl Asking<'_> {
                 News::Everyone => return,
                 _ if !in_line => return,
                 News::Called { called, .. } if called.contains(&self.address()) => return,
-                // Others go first. Should they be dead, those who wait call more of the line.
+                // Others go first. Should they be dead, the waiters call more of the line.
                 News::Called { called, answered } => {
                     calls.hear(&called, answered, patience.now());
                 }
@@ -237,7 +237,7 @@ impl Asking<'_> {
                 self.claim.resource,
                 unconfirmed.detail()
             )),
-            // Where it cannot be ended, it may remain until its ttl ends, as after any failure of this
+            // A claim that cannot be ended may remain until its ttl ends, as after any failure of this
             // effect.
             Err(_) => unconfirmed,
         }

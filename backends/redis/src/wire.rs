@@ -130,7 +130,8 @@ impl Wire {
         }
     }
 
-    /// As [`Wire::run_all`], for a sender who knows what to do about a server that is not the one to ask.
+    /// As [`Wire::run_all`], for a sender that knows what to do about a server that is not the one to
+    /// ask.
     pub(crate) async fn attempt(
         &self,
         requests: &[&Request],
@@ -301,7 +302,7 @@ impl Wire {
             return dialing.clone();
         }
         let (dialer, opens_at) = (self.dialer.clone(), line.outage.opens_at());
-        // A task of its own, so that those who leave do not take the attempt with them.
+        // A task of its own, so that requests that leave do not take the attempt with them.
         let task = leasehold_machine::spawn(async move {
             if let Some(opens_at) = opens_at {
                 tokio::time::sleep_until(opens_at).await;
@@ -370,7 +371,7 @@ type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
 struct Line {
     dialing: Option<Dialing>,
     outage: Backoff,
-    /// Why the last attempt failed, for those who cannot wait for the next.
+    /// The failure of the last attempt, for requests that cannot wait for the next.
     last: Option<Failure>,
 }
 
@@ -399,7 +400,7 @@ pub(crate) enum As {
     Referred,
 }
 
-/// Why a request came to nothing, for a sender who may know another server.
+/// The failure of a request, for a sender that may know another server.
 #[derive(Clone, Debug)]
 pub(crate) enum Miss {
     /// The server was not reached; nothing was sent.

@@ -147,7 +147,7 @@ impl Dialect {
     }
 
     /// Returns `true` if a child that is not a claim of this dialect is to be feared: it may hold for
-    /// users of another recipe, who would not wait for us. Where a name is a path, other children are
+    /// users of another recipe, which would not wait for us. Where a name is a path, other children are
     /// just longer names.
     pub(crate) fn fears(self, name: &str) -> bool {
         self == Dialect::Native || looks_like_a_claim(name)
@@ -203,7 +203,7 @@ const ALL: &[(&str, Dialect)] =
 const CURATOR: &[(&str, Share)] =
     &[("lock-", Share::MUTEX), ("__READ__", Share::READER), ("__WRIT__", Share::WRITER)];
 const LEASE: &str = "lease-";
-/// A mutex and a writer are written alike: both exclude everybody.
+/// A mutex and a writer are written alike: both exclude all others.
 const KAZOO: &[(&str, Share)] = &[("__lock__", Share::MUTEX), ("__rlock__", Share::READER)];
 /// The parts before the sequence in the recipes of Curator, kazoo, ZooKeeper's own and .NET's, the dash
 /// left out.

@@ -1,5 +1,5 @@
-//! Findings about what in an ensemble's set-up helps or hurts locks, for a person who decides whether
-//! to rely on it.
+//! Findings about what in an ensemble's set-up helps or hurts locks, for a person to decide whether to
+//! rely on it.
 //!
 //! Ground rules: nothing is changed. Each server is asked by itself for what it says to all clients;
 //! what only the ensemble knows is asked in the session that locks use. A fact that may not be asked is

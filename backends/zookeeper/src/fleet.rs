@@ -56,7 +56,7 @@ impl Fleet {
                 }
                 Choice::Another => self.open_another(lanes.len()).await?,
                 Choice::Wait => {
-                    // One comes back, or says why it does not.
+                    // A session returns, or says why it does not.
                     let down = lanes.iter().filter(|lane| lane.open().is_none());
                     let waits: Vec<_> =
                         down.map(|lane| Box::pin(lane.present(self.config.timeout))).collect();
@@ -70,7 +70,7 @@ impl Fleet {
         Err(full())
     }
 
-    /// Opens one more, unless somebody has done so since there were `before`.
+    /// Opens one more, unless another caller has done so since there were `before`.
     async fn open_another(&self, before: usize) -> Result<(), Failure> {
         let _turn = self.opening.lock().await;
         if self.lanes().len() > before {

@@ -24,7 +24,7 @@ use crate::session::Session;
 use crate::waiting::{Look, cannot_look, cannot_stand};
 use crate::wire;
 
-/// A semaphore as one sees it who is the first in its line.
+/// A semaphore, as seen by the claim that is the first in its line.
 struct Pool {
     /// The number of leases.
     taken: usize,

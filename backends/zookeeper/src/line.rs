@@ -34,7 +34,7 @@ pub(crate) struct Place {
 /// The reason why children do not form a line. The parts of their names that it shows reveal no id.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Unreadable {
-    /// This one may be a claim of somebody else.
+    /// This one may be a claim of another library.
     Foreign(String),
     /// The counter has come to its end, and these have its last value.
     Alike(String, String),
@@ -256,7 +256,8 @@ mod tests {
                 Line::of(Dialect::Native, vec![name(3, Share::MUTEX, 5), alike(1, Share::MUTEX)]).is_ok()
             );
         }
-        // A writer of Curator's that reads as well has one number twice, but so has anybody at the end.
+        // A writer of Curator's that reads as well has one number twice, but so have any two at the
+        // end.
         let curator = |n, share, sequence| format!("{}{sequence:010}", Dialect::Curator.stem(id(n), share));
         for (sequence, readable) in [(7, true), (i32::MAX, false)] {
             let both = vec![curator(1, Share::WRITER, sequence), curator(2, Share::READER, sequence)];

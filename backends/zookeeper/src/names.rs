@@ -17,7 +17,7 @@ use crate::line::{Line, Unreadable};
 pub(crate) enum Post {
     /// The line of the resource.
     Line,
-    /// The line of those who want a lease of its semaphore, in other libraries' dialects.
+    /// The line of claims that want a lease of its semaphore, in other libraries' dialects.
     Locks,
     /// The leases of its semaphore.
     Leases,
@@ -118,7 +118,7 @@ impl Names {
     /// Returns `true` if a child of this name, among such others, is a part of the semaphore of the
     /// node above it.
     pub(crate) fn is_part(&self, child: &str, others: &[String]) -> bool {
-        // A node called `locks` alone may be anybody's.
+        // A node called `locks` alone may have any owner.
         let leases = || others.iter().any(|other| other == CURATORS_LEASES);
         self.dialect == Dialect::Curator
             && (child == CURATORS_LEASES || (child == CURATORS_LOCKS && leases()))

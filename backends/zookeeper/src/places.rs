@@ -126,7 +126,7 @@ impl Table {
         self.claims.insert(claim.id, known);
     }
 
-    /// Answers what the claim took.
+    /// Removes a claim; returns the bytes that it took.
     fn remove(&mut self, id: ClaimId) -> usize {
         let Some(known) = self.claims.remove(&id) else { return 0 };
         if let Some(load) = self.loads.get_mut(&known.session) {

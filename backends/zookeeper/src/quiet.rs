@@ -6,9 +6,9 @@
 //! from zero, so the one that was seen is watched: its end is reported before the answer to any request
 //! about its successor.
 //!
-//! Ground rules: what is here is taken out for each use and put back by the one who used it, so that no
-//! two claims count on the same thing. A watch costs a request, so it is set where a claim was alone
-//! before, and not for names that are used once.
+//! Ground rules: what is here is taken out for each use and put back by its user, so that no two claims
+//! count on the same thing. A watch costs a request, so it is set where a claim was alone before, and
+//! not for names that are used once.
 
 use std::collections::HashMap;
 use std::pin::Pin;

@@ -68,8 +68,7 @@ impl Registers for ZooKeeperBackend {
         let set = session.client.set_data(&path, &data, Some(version));
         match session.ask(ensemble.config.timeout, set).await {
             Ok(stat) if stat.czxid == created => Ok(Some(stamp(&stat))),
-            // Somebody has removed the node by other means, and the versions of the next one have come
-            // as far.
+            // The node was removed by other means, and the versions of the next one have come as far.
             Ok(_) => {
                 let text = format!("the node {path} was removed by another program while it was in use");
                 Err(Failure::new(FailureKind::Foreign, Effect::Unknown, text))
@@ -101,7 +100,8 @@ impl Registers for ZooKeeperBackend {
 }
 
 impl Ensemble {
-    /// Makes the node of a register, with what is above it; `None` where somebody else was first.
+    /// Makes the node of a register, with what is above it; returns `None` where another client was
+    /// first.
     async fn make_register(
         &self,
         session: &Session,

@@ -19,9 +19,9 @@ use crate::shown::Shown;
 #[derive(Debug, Default)]
 pub(crate) struct Scene {
     pub(crate) line: Line,
-    /// Those who want a lease.
+    /// The claims that want a lease.
     pub(crate) locks: Line,
-    /// Those who have one, or wait for it with it in hand, in no order.
+    /// The claims that have one, or wait for it with it in hand, in no order.
     pub(crate) leases: Vec<Lease>,
     states: Vec<Option<i64>>,
 }
@@ -41,7 +41,7 @@ impl Scene {
     /// Reads the children of each of the nodes.
     ///
     /// # Errors
-    /// As [`Line::of`]; also where a lease may be somebody else's.
+    /// As [`Line::of`]; also where a lease may be another client's.
     pub(crate) fn of(dialect: Dialect, nodes: Vec<(Post, Children)>) -> Result<Scene, Unreadable> {
         let mut scene = Scene::default();
         for (post, children) in nodes {

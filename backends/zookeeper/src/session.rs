@@ -48,7 +48,7 @@ enum Present {
 }
 
 /// Describes what becomes of a connection to one of these servers, which the client does not report:
-/// for the person, who has a name, a port or a server to correct.
+/// for the person that has a name, a port or a server to correct.
 async fn reachable(hosts: &[Host]) -> String {
     let Some(host) = hosts.first() else { return String::new() };
     let place = host.to_string();

@@ -35,7 +35,7 @@ pub(crate) enum Look {
     Full(usize, Own),
     /// It has no place, and would not be admitted behind so many.
     Refused(usize),
-    /// It has no node: somebody ended it, or its session did, or the session had no room for one.
+    /// It has no node: the claim was ended, or its session did end, or the session had no room for one.
     Gone,
     /// A node that it needs was made, or changed during the look: it has to look again.
     Again,
@@ -87,7 +87,7 @@ impl Ensemble {
                 }
             }
         }
-        // The place is kept; the caller comes back at once.
+        // The place is kept; the caller returns at once.
         Ok(busy(0))
     }
 
@@ -206,7 +206,7 @@ impl Ensemble {
         let (data, options) = (wire::data(self.names.dialect(), post, claim), self.names.place_options());
         let mut hope = match post {
             Post::Line => self.quiet.hope(&claim.resource, session.id),
-            // There the line alone does not say who holds.
+            // There the line alone does not say which claims hold.
             Post::Locks | Post::Leases => Hope::None,
         };
         let bytes = self.bytes_of(claim);
@@ -299,7 +299,7 @@ impl Ensemble {
         let names = match listed {
             Some(listed) => listed.map_err(cannot_look)?.0,
             None if follows => vec![own.name.clone()],
-            // Somebody else was there in between, so the line has to be seen after all.
+            // Another claim was there in between, so the line has to be seen after all.
             None => {
                 let list = session.client.get_children(&self.names.node(&claim.resource, own.post));
                 session.ask(self.config.timeout, list).await.map_err(cannot_look)?.0
@@ -327,8 +327,7 @@ impl Ensemble {
                 Some(stat) if stat.ephemeral_owner == session.id && found.is_none() => {
                     found = Some(Own { post, name, czxid: stat.czxid });
                 }
-                // It belongs to a session that is dying, or is one too many: it must not be believed
-                // in.
+                // It belongs to a session that is dying, or is one too many: it must not count.
                 Some(_) => drop(self.delete(session, &path).await?),
                 None => {}
             }
@@ -468,7 +467,7 @@ pub(crate) fn cannot_look(error: Error) -> Failure {
 
 /// The most looks in one step: each follows a change in the line ahead, and a full line has no more.
 const MAX_LOOKS: usize = 10_000;
-/// For how long one that only looks waits for those who are on their way in before it.
+/// The time for which a claim that looks once waits for those that are on their way in before it.
 const PASSING: Duration = Duration::from_millis(500);
 /// The bytes that a path has beside the container's and the child's own name: a slash, the number that
 /// the server adds, and its length.

@@ -42,7 +42,7 @@ pub(crate) fn read_capacity(data: &[u8]) -> Option<u32> {
     std::str::from_utf8(data).ok()?.trim().parse().ok()
 }
 
-/// Explains an error of the client to someone who was `doing` this.
+/// Explains an error of the client for a caller that was `doing` this.
 pub(crate) fn failure(error: Error, doing: &str) -> Failure {
     use Effect::{None, Unknown};
     use FailureKind::{Denied, Foreign, Invalid, Unavailable, Unsupported};

@@ -28,7 +28,7 @@ pub(crate) async fn measure_uncontended(plan: &Plan, report: &mut Report) -> Out
     Ok(())
 }
 
-/// Lines, and those who only hold or wait.
+/// Measures lines, and clients that only hold or wait.
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     for system in System::all().await? {
         line::measure(&system, plan, report).await?;

@@ -1,4 +1,4 @@
-//! A thousand waiters who get nothing for a while: what they cost the server.
+//! The cost of a thousand waiters that get nothing for a while, for the server.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! `break`: takes a lock away from those who hold it.
+//! `break`: takes a lock away from its holders.
 //!
-//! Ground rules: it ends the claims that were shown and no others: who took the lock between the look
-//! and the answer keeps it. Where that takes other locks along, it says so before it asks, and names
-//! them afterwards.
+//! Ground rules: it ends the claims that were shown and no others: a holder that took the lock between
+//! the look and the answer keeps it. Where that takes other locks along, it says so before it asks, and
+//! names them afterwards.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -68,8 +68,8 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
 }
 
 fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<Standing> {
-    // Those who wait go first, last in line first: otherwise the end of a holder would let one of them
-    // in before its turn to go comes.
+    // Waiters go first, last in line first: otherwise the end of a holder would let one of them in
+    // before its own end comes.
     let waiting = snapshot.waiting.iter().rev().filter(|_| with_waiting);
     waiting.chain(&snapshot.holders).cloned().collect()
 }

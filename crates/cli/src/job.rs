@@ -35,7 +35,7 @@ pub(crate) struct Job<'a> {
     lost: bool,
     /// `true` once it was reported that the lease is not renewed.
     is_suspect: bool,
-    /// Ctrl-C was passed on, or an INT that somebody sent.
+    /// Ctrl-C was passed on, or an INT from another process.
     heard_int: bool,
     kill_at: Option<Moment>,
 }

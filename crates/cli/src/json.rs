@@ -1,8 +1,8 @@
 //! The shapes of `--json`: one object a line.
 //!
 //! Ground rules: these are an interface, described in `docs/cli.md`. Adding a field is fine, changing
-//! or removing one is a breaking change. The id of a claim is never among them, because anybody with it
-//! can end the claim.
+//! or removing one is a breaking change. The id of a claim is never among them, because its knowledge
+//! is enough to end the claim.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(crate) struct LockShape<'a> {
     waiting: Vec<ClaimShape<'a>>,
 }
 
-/// One who holds or waits.
+/// A claim that holds or waits.
 #[derive(Debug, Serialize)]
 pub(crate) struct ClaimShape<'a> {
     /// A public name of the claim, as in `LEASEHOLD_OWNER`.
@@ -53,7 +53,7 @@ pub(crate) struct DeadlockShape<'a> {
     waits: Vec<BlockedShape<'a>>,
 }
 
-/// One who waits in a deadlock.
+/// A claim that waits in a deadlock.
 #[derive(Debug, Serialize)]
 pub(crate) struct BlockedShape<'a> {
     waits_for: &'a str,

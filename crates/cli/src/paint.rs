@@ -1,4 +1,4 @@
-//! Colours, where somebody sees them.
+//! Colours, for output that a person sees.
 
 use std::io::IsTerminal;
 

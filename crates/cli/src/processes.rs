@@ -1,6 +1,6 @@
 //! The processes of this machine, as the kernel lists them.
 //!
-//! Ground rules: a list is old when it is read, so who acts on one looks again. Where there is no
+//! Ground rules: a list is old when it is read, so its user looks again before acting on it. Without
 //! `/proc`, the list is empty.
 
 use rustix::process::Pid;
@@ -48,7 +48,7 @@ pub(crate) fn all() -> Vec<Process> {
         .collect()
 }
 
-/// Finds whom `pid` descends from, among `all`.
+/// Finds the processes that `pid` descends from, among `all`.
 pub(crate) fn ancestors(all: &[Process], pid: Pid) -> Vec<Pid> {
     let mut line = Vec::new();
     let mut below = pid;

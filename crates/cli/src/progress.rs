@@ -1,6 +1,7 @@
-//! The line that a person sees while `run` waits: who holds the lock, for how long, how many are ahead.
+//! The line that a person sees while `run` waits: the holder of the lock, for how long, how many are
+//! ahead.
 //!
-//! Ground rules: it only looks, and only where somebody watches: stderr is a terminal and it is our
+//! Ground rules: it only looks, and only where a person watches: stderr is a terminal and it is our
 //! turn there. It runs in a task of its own, which is never dropped midway in a request to the store;
 //! it is asked to end and does so after the answer.
 

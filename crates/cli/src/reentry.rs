@@ -76,7 +76,7 @@ impl Tags {
 /// The variable that has the tags.
 pub(crate) const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
 const TAG: usize = 32;
-/// The most that are passed on; who nests deeper has other worries than waiting for the outermost.
+/// The most that are passed on; deeper nesting has other problems than waiting for the outermost.
 const MOST: usize = 64;
 
 #[cfg(test)]

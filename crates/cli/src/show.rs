@@ -1,4 +1,4 @@
-//! `show`: who holds a lock and who waits for it.
+//! `show`: shows which claims hold a lock and which wait for it.
 
 use std::io::{self, Write};
 

@@ -35,7 +35,8 @@ impl Store {
     /// Returns `--on`, else `LEASEHOLD_URL`, else the files of this user.
     ///
     /// # Errors
-    /// Usage, for an environment that is not text; refused, for a store that could not exclude anybody.
+    /// Usage, for an environment that is not text; refused, for a store that could not exclude any
+    /// process.
     pub(crate) fn named(on: Option<&str>) -> Result<Store, Problem> {
         let inherited = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty());
         let store = Store::choose(on, inherited.as_deref())?;

@@ -1,8 +1,8 @@
 //! The terminal that this process was started from, and its foreground group.
 //!
 //! Ground rules: the terminal belongs to one process group at a time. It is lent to the command's group
-//! and taken back; it is never taken from somebody who did not get it from us. Only this file changes
-//! who has it.
+//! and taken back; it is never taken from a group that did not get it from us. Only this file changes
+//! which group has it.
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
@@ -52,7 +52,8 @@ impl Terminal {
         lent
     }
 
-    /// Takes it back from those who got it from us. `true` where it had been lent until now.
+    /// Takes it back from the group that got it from us. Returns `true` where it had been lent until
+    /// now.
     pub(crate) fn take_back(&mut self) -> bool {
         let Some(group) = self.lent.take() else { return false };
         // A shell may have taken it for itself meanwhile; but a terminal of a group that exists no more

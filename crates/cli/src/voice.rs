@@ -36,7 +36,7 @@ impl Voice {
     /// Starts the thread, unless it runs: two would break each other's lines.
     ///
     /// # Errors
-    /// Where the operating system has no thread left.
+    /// The operating system has no thread left.
     pub(crate) fn start() -> std::io::Result<Voice> {
         if let Some(voice) = Voice::started() {
             return Ok(voice);
@@ -66,8 +66,8 @@ impl Voice {
         self.show(String::new());
     }
 
-    /// Waits until everything was said, up to a limit: a terminal that takes no output must not keep us
-    /// for ever.
+    /// Waits until everything was said, up to a limit: a terminal that takes no output must not block
+    /// us without end.
     pub(crate) async fn settle(&self) {
         let (done, told) = oneshot::channel();
         if self.words.try_send(Word::Done(done)).is_ok() {

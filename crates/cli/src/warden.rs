@@ -12,7 +12,7 @@
 //!
 //! Ground rules: it blocks every signal, from before its first instruction, because signals to the
 //! group are meant for the command. It holds no descriptor of the user's, no environment, no directory.
-//! Its name differs from ours, so that who kills leasehold by name does not kill the warden with it.
+//! Its name differs from ours, so that a kill of leasehold by name does not end the warden with it.
 //!
 //! What it cannot do: end what has left the group (a daemon, or an interactive shell's jobs), or act
 //! once it was killed itself.
@@ -52,7 +52,7 @@ pub(crate) enum Word {
     Wait,
     /// Unless there is another word by then: TERM, and KILL after the grace.
     Until(Moment, Duration),
-    /// The command has ended: end, too, and leave everybody alone.
+    /// The command has ended: end, too, and kill nothing.
     Done,
 }
 
@@ -61,7 +61,7 @@ impl Warden {
     /// which lives by that descriptor is not free before the group was killed.
     ///
     /// # Errors
-    /// Where no process can be started.
+    /// No process can be started.
     pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
         let (heard, words) = io::pipe()?;
         // A word that finds no room is dropped: leasehold must never wait for the warden, which could
@@ -136,8 +136,8 @@ impl Word {
 
 /// Returns `true` if this process was started as a warden.
 pub(crate) fn is_called_for() -> bool {
-    // The group is the proof: a person who gives this program that name by hand does not lead a group
-    // of that sort.
+    // The group is the proof: this program, given that name by hand, does not lead a group of that
+    // sort.
     std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
 }
 

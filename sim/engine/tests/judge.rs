@@ -25,7 +25,7 @@ struct Seen {
     waiting: BTreeMap<u64, Waiting>,
     holding: BTreeMap<u64, Holding>,
     fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
-    /// Since when somebody could be served, by resource.
+    /// The time since which a task could be served, by resource.
     idle_since: BTreeMap<Resource, Instant>,
     /// Which task is first in the line of a client although it could be served, by client and resource,
     /// and since when.
@@ -35,7 +35,7 @@ struct Seen {
     /// Claims that each client keeps alive.
     kept: BTreeMap<usize, i64>,
     closed: BTreeSet<usize>,
-    /// Clients that somebody closes, or has closed.
+    /// Clients that a task closes, or has closed.
     closing: BTreeSet<usize>,
     /// Acquisitions and releases that each client reported.
     reports: BTreeMap<(usize, Resource), (u64, u64)>,
@@ -294,12 +294,12 @@ impl Judge {
         seen.waiting.retain(|_, waiting| waiting.client != client);
     }
 
-    /// Takes in that somebody begins to close a client.
+    /// Takes in that a task begins to close a client.
     pub(crate) fn closes(&self, client: usize) {
         self.seen().closing.insert(client);
     }
 
-    /// Checks that a client which says that it is closed was closed by somebody.
+    /// Checks that a client which says that it is closed was closed by a task.
     pub(crate) fn says_closed(&self, client: usize) {
         let is_closing = self.seen().closing.contains(&client);
         if !is_closing {
@@ -328,7 +328,7 @@ impl Judge {
         self.seen().closed.contains(&client)
     }
 
-    /// Looks for tasks that wait although somebody could be served, while nothing is wrong with any wire.
+    /// Looks for tasks that wait although one could be served, while nothing is wrong with any wire.
     pub(crate) fn look_for_sleepers(&self, store: &Store, calm: bool) {
         let now = Instant::now();
         let mut seen = self.seen();
@@ -374,8 +374,8 @@ impl Judge {
     ) {
         let is_alone = |asks| look.waiting.iter().all(|standing| Some(standing.id) == asks);
         let could = |head: &Head| {
-            // By the order of arrival: the place of one that is on the server is not taken by who comes
-            // first for another reason.
+            // By the order of arrival: the place of one that is on the server is not taken by one that
+            // comes first for another reason.
             head.came_first && is_alone(head.asks) && has_room(look, head.share)
         };
         let key = (client, resource.clone());
@@ -468,7 +468,7 @@ impl Log {
     }
 }
 
-/// Returns whether a share could be had beside those who hold.
+/// Returns whether a share could be had beside the holders.
 fn has_room(look: &Snapshot, share: Share) -> bool {
     let held = || look.holders.iter().map(|holder| holder.share);
     let capacity = held().map(Share::capacity).fold(share.capacity(), u32::min);
@@ -486,8 +486,8 @@ pub(crate) fn says_too_much(ended: Option<LossCause>, given_back: bool) -> bool 
     ended.is_some() && given_back
 }
 
-/// No healthy store takes longer to serve somebody: beyond each pause of the engine, and each that a
-/// dead waiter costs.
+/// No healthy store takes longer to serve a task: beyond each pause of the engine, and each that a dead
+/// waiter costs.
 const BOUND: Duration = Duration::from_secs(12);
 /// More calls than all tasks of a run could make for a reason in one moment.
 const CALLS_AT_ONCE: u32 = 3_000;

@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// Looks at who is first in each line.
+    /// Looks at the first claim in each line.
     fn look_at_heads(&self) {
         for thing in &self.things {
             let look = self.store.look(&thing.resource);

@@ -119,8 +119,8 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Commands that end processes by name, and so also those of somebody else. Banned in tests too, in
-/// code and scripts.
+/// Commands that end processes by name, and so also those of other users. Banned in tests too, in code
+/// and scripts.
 const BY_NAME: &[&str] = &[concat!("pk", "ill"), concat!("kill", "all")];
 
 pub(super) fn check(sources: &[Source], members: &[Member], allowed: &[Exception]) -> Vec<Finding> {

@@ -8,8 +8,8 @@ use leasehold_core::{LossCause, LossTrigger};
 
 use super::Roster;
 
-/// The roster for one of those who share it. Dropping it gives the roster back, and then reports the
-/// losses that were found: a listener may block, or need the roster.
+/// The roster for one of its users. Dropping it unlocks the roster, and then reports the losses that
+/// were found: a listener may block, or need the roster.
 #[derive(Debug)]
 pub(crate) struct Access<'a> {
     // Dropped in this order.

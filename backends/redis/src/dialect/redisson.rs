@@ -116,8 +116,8 @@ impl Tongue for Redisson {
 
     fn release(&self, claim: &Claim) -> Request {
         let names = self.names(&claim.resource);
-        // On its own channel as Redisson does it; on the other for those who use both kinds of lock
-        // under one name.
+        // On its own channel as Redisson does it; on the other for users of both kinds of lock under
+        // one name.
         let rwlock_message = if claim.share == Share::READER { UNLOCK } else { UNLOCK_READERS };
         Request {
             script: &HASH_RELEASE,
@@ -180,7 +180,7 @@ impl Names {
 /// Beginnings of keys that are kept beside locks.
 const RESERVED: &[&str] = &["leasehold_claims:", "redisson_lock_token:", "redisson_unlock_latch:"];
 
-/// Wakes one of those who wait in a Java process.
+/// Wakes one waiter in a Java process.
 const UNLOCK: &str = "0";
 
 /// Wakes all of them.

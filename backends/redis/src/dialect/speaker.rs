@@ -281,7 +281,7 @@ impl Ahead {
 /// costs no more.
 const SAFETY: Duration = Duration::from_secs(20);
 
-/// Those who wait for the end of the same lease look within this time, not in the same millisecond.
+/// Waiters for the end of the same lease look within this time, not in the same millisecond.
 const SPREAD: Duration = Duration::from_millis(40);
 
 /// Locks that are looked at together for a listing.

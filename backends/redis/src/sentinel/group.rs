@@ -1,4 +1,4 @@
-//! Which Sentinels there are, what their primary is called, and who logs in to them.
+//! The Sentinels, their name for the primary, and the login for them.
 
 use leasehold_address::{Credentials, Host, invalid};
 use leasehold_core::Failure;

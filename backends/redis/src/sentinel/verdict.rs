@@ -1,6 +1,6 @@
-//! The answers of the Sentinels, and the one to believe.
+//! The answers of the Sentinels, and the choice among them.
 //!
-//! Answers come in, a primary or an explanation comes out. Nothing here asks anybody but for the
+//! Answers come in, a primary or an explanation comes out. Nothing here sends a request, except for the
 //! address behind a name.
 
 use std::collections::HashMap;
@@ -132,7 +132,7 @@ impl<'a> Verdict<'a> {
                     let note = if *is_failing_over { ", and is failing over" } else { "" };
                     format!("{host} names {} in epoch {}{note}", named.host, named.epoch)
                 }
-                // Failures of a connection name whom they are about already.
+                // Failures of a connection name the server already.
                 Err(failure) if failure.detail().contains(&host.to_string()) => failure.detail().to_owned(),
                 Err(failure) => format!("{host}: {}", failure.detail()),
             })

@@ -92,7 +92,7 @@ impl Holding {
     }
 }
 
-/// Messages a second while a thousand wait, of those who hold and those who wait together: they keep
+/// Counts the messages in a second while a thousand wait, of holders and waiters together: they keep
 /// sessions, too.
 async fn waiters(system: &System, plan: &Plan) -> Outcome<f64> {
     let (holder, waiting) = (Leasehold::open(&system.url()).await?, Leasehold::open(&system.url()).await?);
