@@ -139,7 +139,7 @@ pub enum Phase {
     Done,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     server: Server,

@@ -55,7 +55,7 @@ pub enum View {
     EpochFirst,
 }
 
-/// By which ids a node knows its own record.
+/// The ids by which a node knows its own record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
     /// None: the present record is continued.

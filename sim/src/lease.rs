@@ -176,7 +176,7 @@ impl Client {
     }
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State<const C: usize> {
     server: Server,

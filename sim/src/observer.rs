@@ -47,7 +47,7 @@ impl Rules {
     pub const SOUND: Rules = Rules { counts_signs: true, sees_own_grant: false, compares: true };
 }
 
-/// Claim in the cell, in one state.
+/// A claim in the cell, in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     claim: u8,
@@ -56,14 +56,14 @@ pub struct Entry {
     beats: u8,
 }
 
-/// Cell of the store.
+/// The cell of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     number: u8,
     entry: Option<Entry>,
 }
 
-/// Write on its way.
+/// A write on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Write {
     seen: u8,
@@ -72,7 +72,7 @@ pub struct Write {
     grants: bool,
 }
 
-/// Activity of a process.
+/// The activity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doing {
     /// Nothing.
@@ -83,14 +83,14 @@ pub enum Doing {
     Writing(Write, u8),
 }
 
-/// Sighting of a claim in one state, for so many ticks.
+/// A sighting of a claim in one state, for so many ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sighting {
     entry: Entry,
     age: u8,
 }
 
-/// Process with a clock of its own.
+/// A process with a clock of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
     doing: Doing,
@@ -125,7 +125,7 @@ impl Process {
     }
 }
 
-/// State of the store and of all processes.
+/// The state of the store and of all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State<const P: usize> {
     cell: Cell,
@@ -136,7 +136,7 @@ pub struct State<const P: usize> {
     adopted: bool,
 }
 
-/// Step that the adversary chooses. The number is the process.
+/// A step that the adversary chooses. The number is the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A tick passes, for all.
@@ -155,7 +155,7 @@ pub enum Step {
     WriteLate(u8),
 }
 
-/// Model of `P` processes and one cell. The first two may share one claim; each of the others has a
+/// The model of `P` processes and one cell. The first two may share one claim; each of the others has a
 /// claim of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Observer<const P: usize> {

@@ -127,7 +127,7 @@ pub struct Client {
     was_parked: bool,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     line: Vec<Key>,

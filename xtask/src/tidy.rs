@@ -21,7 +21,7 @@ use std::process::Command;
 use edges::Member;
 use source::Source;
 
-/// Something that a person has to change.
+/// A place that a person has to change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,

@@ -51,7 +51,7 @@ pub struct EtcdConfig {
     pub(crate) order: Order,
 }
 
-/// Which server a client asks first.
+/// The server that a client asks first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Any of them, so that clients are spread over all.

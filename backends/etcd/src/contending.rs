@@ -478,7 +478,7 @@ impl Call<'_> {
     }
 }
 
-/// For how long a watch is trusted on a server that may keep silent about a delete.
+/// The time for which a watch is trusted on a server that may keep silent about a delete.
 ///
 /// It does so when the watch is opened, if at all: so the first look comes early, and further ones, for
 /// streams that were opened anew, more and more rarely.

@@ -380,7 +380,7 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Counts a visit of a claim; the claim ends with its last visit unless it was granted.
+/// A visit of a claim, which is counted; the claim ends with its last visit unless it was granted.
 pub(crate) struct Visit<'a> {
     core: &'a Core,
     claim: ClaimId,

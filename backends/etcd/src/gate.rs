@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use leasehold_core::Moment;
 use tokio::sync::oneshot;
 
-/// So many passes, and a line for them.
+/// A fixed number of passes, and a line for them.
 #[derive(Debug)]
 pub(crate) struct Gate(Mutex<State>);
 

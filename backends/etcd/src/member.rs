@@ -45,7 +45,7 @@ struct Connection {
     channel: Channel,
 }
 
-/// Which cluster this client talks to: that of the first answer.
+/// The cluster that this client talks to: that of the first answer.
 ///
 /// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of
 /// one exclude no claims on the other, so an answer from another cluster than the first does not count.

@@ -6,7 +6,7 @@
 
 use prost::{Message, Oneof};
 
-/// Comes with every answer.
+/// The header of every answer.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct Header {
     #[prost(uint64, tag = "1")]
@@ -298,7 +298,7 @@ pub(crate) struct WatchResponse {
     pub(crate) events: Vec<Event>,
 }
 
-/// Only the existence of an event matters: the waiter that is woken looks for itself.
+/// An event, of which only the existence matters: the waiter that is woken looks for itself.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Event {}
 
@@ -336,7 +336,7 @@ pub(crate) struct StatusResponse {
     pub(crate) db_size_quota: i64,
 }
 
-/// Without fields it asks for all that are raised.
+/// A request for alarms; without fields it asks for all that are raised.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct AlarmRequest {}
 

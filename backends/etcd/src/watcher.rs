@@ -155,7 +155,7 @@ struct Stream<'a> {
     outbox: VecDeque<WatchRequest>,
 }
 
-/// Why a stream was left.
+/// The reason why a stream was left.
 enum Left {
     /// No watch can be ordered any more.
     Unwanted,

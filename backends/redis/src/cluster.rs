@@ -384,7 +384,7 @@ impl Known {
     }
 }
 
-/// Leads to one server of a cluster.
+/// A source that leads to one server of a cluster.
 #[derive(Debug)]
 struct Single {
     known: Weak<Known>,
@@ -423,7 +423,7 @@ impl Source for Single {
     }
 }
 
-/// Leads to some server of a cluster, another one with each connection.
+/// A source that leads to some server of a cluster, another one with each connection.
 #[derive(Debug)]
 struct Any(Arc<Known>);
 

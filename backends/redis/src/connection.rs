@@ -26,7 +26,7 @@ use crate::refusal;
 use crate::replicas::Barrier;
 use crate::target::{Source, Target};
 
-/// Makes connections to the server that is the one to talk to.
+/// A maker of connections to the server that is the one to talk to.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     config: RedisConfig,

@@ -16,7 +16,7 @@ pub(crate) struct Login<'a> {
     pub(crate) database: i64,
 }
 
-/// Why a login came to nothing.
+/// The reason why a login failed.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// The connection ended, or its bytes were not an answer.

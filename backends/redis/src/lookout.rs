@@ -21,7 +21,7 @@ use crate::servers::Servers;
 use crate::timer;
 use crate::wire::Request;
 
-/// Watches waiting claims.
+/// A watch over waiting claims.
 pub(crate) struct Lookout {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,

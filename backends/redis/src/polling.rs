@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_core::{ClaimId, SILENT_AFTER};
 
-/// Which claims of this client have asked how often, where they ask again and again.
+/// The number of requests of each claim of this client that polls.
 #[derive(Debug, Default)]
 pub(crate) struct Pollers(Mutex<HashMap<ClaimId, u32>>);
 

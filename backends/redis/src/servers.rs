@@ -159,7 +159,7 @@ struct Open {
     last: Option<Last>,
 }
 
-/// Why a request came to nothing the last time.
+/// The reason why a request failed the last time.
 struct Last {
     failure: Failure,
     is_outdated: bool,

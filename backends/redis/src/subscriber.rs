@@ -347,7 +347,7 @@ enum Stage {
     Confirmed,
 }
 
-/// Why a connection is served no longer.
+/// The reason why a connection is served no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Unneeded,

@@ -68,7 +68,7 @@ impl dyn Source + '_ {
     }
 }
 
-/// Counts the views of a source. Each doubt ends one, and connections under it are abandoned.
+/// The count of the views of a source. Each doubt ends one, and connections under it are abandoned.
 #[derive(Debug, Default)]
 pub(crate) struct Views(watch::Sender<u64>);
 

@@ -391,7 +391,7 @@ impl Line {
     }
 }
 
-/// In which role a request comes to a server of a cluster.
+/// The role in which a request comes to a server of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum As {
     /// It serves the slot, as far as is known.

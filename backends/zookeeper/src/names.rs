@@ -12,7 +12,7 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 use crate::dialect::{Dialect, Mutexes, looks_like_a_claim};
 use crate::line::{Line, Unreadable};
 
-/// Which of a resource's nodes a claim is a child of.
+/// The node of a resource that a claim is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Post {
     /// The line of the resource.

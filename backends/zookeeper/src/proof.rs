@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::shown::Shown;
 
-/// Proof of a grant, for a `check` in a multi of one's own.
+/// A proof of a grant, for a `check` in a multi of one's own.
 ///
 /// The claim's node exists exactly as long as the claim, its name is never used again, and it is never
 /// written to. A multi on the same ensemble that begins with a check of this path and

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold_core::Moment;
 
-/// When which container was last used.
+/// The time at which each container was last used.
 #[derive(Default)]
 pub(crate) struct Recent(Mutex<HashMap<String, Moment>>);
 

@@ -30,7 +30,7 @@ pub(crate) struct Tunnel {
     trouble: Trouble,
 }
 
-/// Why the last connection came to nothing: the client sees only that it ends.
+/// The reason why the last connection failed: the client sees only that it ends.
 type Trouble = Arc<Mutex<Option<String>>>;
 
 impl Tunnel {

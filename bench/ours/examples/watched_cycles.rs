@@ -24,7 +24,7 @@ impl Clock for Counting {
     }
 }
 
-/// Takes in everything and does nothing with it.
+/// A recorder that does nothing with what it gets.
 #[derive(Debug)]
 struct Idle;
 

@@ -27,7 +27,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     memcached::measure(plan, report).await
 }
 
-/// Something that is measured in turn with ours.
+/// A measure that is taken in turn with ours.
 struct Beside<'a> {
     name: String,
     target: Option<Target>,

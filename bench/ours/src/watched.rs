@@ -49,7 +49,7 @@ async fn cycle(locks: &Leasehold, round: Duration) -> Outcome<f64> {
     Ok(load.await?.latency())
 }
 
-/// Takes in everything and does nothing with it.
+/// A recorder that does nothing with what it gets.
 #[derive(Debug)]
 struct Idle;
 

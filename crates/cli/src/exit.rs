@@ -91,7 +91,7 @@ impl Exit {
     }
 }
 
-/// Why this process ends otherwise than by success, with the text for the person.
+/// The reason why this process ends otherwise than by success, with the text for the person.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) exit: Exit,

@@ -37,7 +37,7 @@ use rustix::time::Timespec;
 
 use crate::processes;
 
-/// Leasehold's end.
+/// Leasehold's end of the pipe to the warden.
 #[derive(Debug)]
 pub(crate) struct Warden {
     pid: Pid,

@@ -1,6 +1,7 @@
 //! Defects that the engine once had: put back, one at a time, each has to be found.
 //!
-//! Programs that aim at one promise are run without a defect as well, since the random ones do not cover them.
+//! Programs that aim at one promise are run without a defect as well, since the random ones do not
+//! cover them.
 
 use crate::judge::Verdict;
 use crate::world::Run;

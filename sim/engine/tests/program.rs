@@ -415,7 +415,7 @@ async fn take_over(world: &Arc<World>, client: usize, dice: &Dice) -> bool {
     }
 }
 
-/// Ends a wait in the judge's list, also where the task goes.
+/// A guard that ends a wait in the judge's list, also where the task is dropped.
 struct Leaving<'a> {
     world: &'a World,
     number: Option<u64>,

@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::subscriber::Listener;
 use crate::wire::Wire;
 
-/// Everything of one run.
+/// The state of one run.
 pub(crate) struct World {
     pub(crate) judge: Arc<Judge>,
     pub(crate) things: Vec<Thing>,
@@ -57,7 +57,8 @@ pub(crate) fn run(how: Run) -> Verdict {
     let runtime = runtime.expect("a runtime");
     let (verdict, world) = runtime.block_on(async {
         let judge = Arc::new(Judge::new(how.keeps_log, panics_in));
-        // All of it runs on this thread. A subscriber is called more often than all else together, so half of the runs have none.
+        // All of it runs on this thread. A subscriber is called more often than all else together, so
+        // half of the runs have none.
         let listener = panics_in
             .filter(|_| seed % 2 == 0)
             .map(|_| tracing::subscriber::set_default(Listener::new(judge.clone())));
@@ -339,7 +340,7 @@ async fn trouble(world: Arc<World>, dice: Dice) {
     }
 }
 
-/// Counts a task that has not come to its end.
+/// A count of one task that has not come to its end.
 struct Running(Arc<World>);
 
 impl Drop for Running {

@@ -34,7 +34,7 @@ struct Dependency {
     optional: bool,
 }
 
-/// When a dependency is needed.
+/// The stage at which a dependency is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Normal,

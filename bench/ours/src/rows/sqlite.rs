@@ -12,7 +12,7 @@ use crate::cycle::Ours;
 use crate::plan::Plan;
 use crate::report::Report;
 
-/// When a commit is on the disk.
+/// The time at which a commit is on the disk.
 #[derive(Clone, Copy)]
 pub(crate) enum Durability {
     Full,
