@@ -1,11 +1,11 @@
 //! Waiting for a moment of the machine's clock, on a thread of its own.
 //!
-//! The signal that a lease is over must come although nothing else of this process runs: not the runtime of the client, not the
-//! task that renews. So this needs no runtime at all, and wakes whatever executor polls it. The thread begins with the first
-//! wait and sleeps while there is none.
+//! The signal that a lease is over must come even if nothing else of this process runs: not the runtime
+//! of the client, not the task that renews. So the alarm needs no runtime at all, and wakes the
+//! executor that polls it. The thread begins with the first wait and sleeps while there is none.
 //!
-//! Ground rules: the clock that counts suspend decides, and is read once a second at least. Wakers are foreign code: they are
-//! called and dropped while nothing is locked.
+//! Ground rules: the clock that counts suspend decides, and is read once a second at least. Wakers are
+//! foreign code: they are called and dropped while nothing is locked.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,14 +24,14 @@ use crate::panics::{contained, logged};
 #[derive(Debug)]
 pub(crate) struct Alarm {
     at: Moment,
-    /// In which list it waits, and under which number.
+    /// The list in which it waits, and its number in that list.
     place: Option<(&'static Own, u64)>,
 }
 
 impl Alarm {
-    /// Rings in `left`; a wait without end never does.
+    /// Creates an alarm that rings in `left`; a wait without end never rings.
     pub(crate) fn after(left: Duration) -> Alarm {
-        // The least that is slept: a clock that is not the machine's may say that nothing is left, and stand still.
+        // The least sleep: a clock that is not the machine's may say that nothing is left, and stop.
         let left = left.max(LEAST);
         Alarm { at: SystemClock.now().after(left), place: None }
     }
@@ -41,7 +41,7 @@ impl Future for Alarm {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // In a simulation the task that renews tells of each loss: no time passes here.
+        // In a simulation the task that renews reports each loss: no time passes here.
         if cfg!(leasehold_sim) || self.at == Moment::NEVER {
             return Poll::Pending;
         }
@@ -50,7 +50,7 @@ impl Future for Alarm {
         }
         let waker = context.waker().clone();
         let Some(own) = Own::list() else {
-            // The task that renews tells of losses as well.
+            // The task that renews reports losses as well.
             return Poll::Pending;
         };
         let mut list = own.lock();
@@ -65,7 +65,7 @@ impl Future for Alarm {
             own.changed.notify_one();
         }
         if let Some(error) = refused {
-            // The task that renews tells of losses as well; the next wait tries again.
+            // The task that renews reports losses as well; the next wait tries again.
             logged!(error, %error, "the operating system gives no thread that watches the ends of leases");
         }
         Poll::Pending
@@ -84,16 +84,17 @@ impl Drop for Alarm {
 
 /// The list of one process.
 ///
-/// A fork has the list of its parent, perhaps locked by a thread that it does not have. So each takes one of its own.
+/// A fork has the list of its parent, perhaps locked by a thread that it does not have. So each process
+/// takes a list of its own.
 #[derive(Debug)]
 struct Own {
-    /// Whose it is; zero where it is nobody's yet.
+    /// The id of its process; zero if it is not taken yet.
     process: AtomicU32,
     list: Mutex<List>,
     changed: Condvar,
 }
 
-/// All who wait, by their moments.
+/// All waiters, by their moments.
 #[derive(Debug)]
 struct List {
     waiting: BTreeMap<(Moment, u64), Waker>,
@@ -101,7 +102,7 @@ struct List {
     has_thread: bool,
 }
 
-/// One for each process of a chain of forks that each use this library.
+/// One list for each process of a chain of forks that each use this library.
 static LISTS: [Own; 32] = [const { Own::new() }; 32];
 
 impl Own {
@@ -110,7 +111,7 @@ impl Own {
         Own { process: AtomicU32::new(0), list: Mutex::new(list), changed: Condvar::new() }
     }
 
-    /// The list of this process; `None` where its ancestors took all.
+    /// Returns the list of this process; `None` if its ancestors took all.
     fn list() -> Option<&'static Own> {
         Own::list_of(std::process::id())
     }
@@ -147,7 +148,7 @@ impl List {
     }
 }
 
-/// The thread.
+/// Runs the thread.
 fn ring(own: &Own) {
     let mut list = own.lock();
     loop {
@@ -181,7 +182,7 @@ pub(crate) mod tests {
     use futures_util::FutureExt;
     use futures_util::future::{join_all, select};
 
-    /// The least of an executor: no timers, no tasks.
+    /// A minimal executor: no timers, no tasks.
     pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
         struct Unpark(std::thread::Thread);
         impl std::task::Wake for Unpark {
@@ -237,7 +238,7 @@ pub(crate) mod tests {
         assert!(!std::ptr::eq(own, other) && other.list.try_lock().is_ok());
         assert!(std::ptr::eq(other, Own::list_of(fork).unwrap()));
         assert!(std::ptr::eq(own, Own::list().unwrap()));
-        // What waits in the list of another process is left there.
+        // A waiter in the list of another process is left there.
         let place = Some((other, 7));
         let other = other.lock();
         drop(Alarm { at: Moment::START, place });

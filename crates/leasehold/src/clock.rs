@@ -1,4 +1,4 @@
-//! The clocks that leases are measured by, and what stands in for a clock that fails.
+//! The clocks that measure leases, and the fallback for a clock that fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::panics::{contained, logged};
 
 /// The time since this machine started, suspend included (`CLOCK_BOOTTIME`).
 ///
-/// `std::time::Instant` stands still while a machine sleeps; a lease does not.
+/// `std::time::Instant` stops while a machine sleeps; a lease does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -22,11 +22,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock of the user's that never fails: where it panics, the time goes on as the machine's does.
+/// A clock of the user that never fails: if it panics, the time continues at the rate of the machine's
+/// clock.
 #[derive(Debug)]
 pub(crate) struct Bridged {
     clock: Arc<dyn Clock>,
-    /// What it said last, and when that was by the clock of the machine.
+    /// The last reading, and its time by the clock of the machine.
     last: Mutex<(Moment, Moment)>,
 }
 
@@ -54,10 +55,12 @@ impl Clock for Bridged {
 
 /// The time of the tokio runtime, for tests that pause it and for simulations.
 ///
-/// Under `#[tokio::test(start_paused = true)]` time stands still while a task runs, and leaps to the next timer when all tasks
-/// wait. A client needs no clock of its own there: unless [`Builder::clock`](crate::Builder::clock) says otherwise, its leases
-/// follow whichever is ahead, the runtime or the machine. Give this clock to a
-/// [`MemoryBackend`](crate::local::MemoryBackend::with_clock), and the leases of a holder that is gone end in the same time too.
+/// Under `#[tokio::test(start_paused = true)]` time stops while a task runs, and jumps to the next
+/// timer when all tasks wait. A client needs no clock of its own there: unless
+/// [`Builder::clock`](crate::Builder::clock) sets one, its leases follow the clock that is ahead, that
+/// of the runtime or of the machine. Give this clock to a
+/// [`MemoryBackend`](crate::local::MemoryBackend::with_clock), and the leases of a holder that is gone
+/// end in the same time too.
 ///
 /// ```
 /// use leasehold::{Leasehold, TokioClock, local::MemoryBackend};
@@ -74,8 +77,9 @@ impl Clock for Bridged {
 /// ```
 ///
 /// # Does not promise
-/// To count suspend: outside of tests it is `std::time::Instant`, and stands still while the machine sleeps. Outside of the
-/// runtime a paused time cannot be seen: there it shows the latest that was seen inside.
+/// To count suspend: outside tests it is `std::time::Instant`, and stops while the machine sleeps.
+/// Outside the runtime a paused time cannot be seen: there it shows the latest time that was seen
+/// inside.
 #[derive(Debug)]
 pub struct TokioClock {
     began: Instant,
@@ -83,7 +87,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock that begins now.
+    /// Creates a clock that begins now.
     #[allow(clippy::new_without_default)]
     pub fn new() -> TokioClock {
         TokioClock { began: Instant::now(), latest: AtomicU64::new(0) }
@@ -97,18 +101,19 @@ impl Clock for TokioClock {
     }
 }
 
-/// The clock of a client that was given none: the machine's, or the runtime's where a test has paused it and its timers
-/// run ahead. Leases end by whichever is later, so that no timer fires after the end of a lease that still counts as held.
+/// The default clock of a client: that of the machine, or that of the runtime if a test has paused it
+/// and its timers run ahead. Leases end by the later of the two, so that no timer fires after the end
+/// of a lease that still counts as held.
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
     began: Moment,
     runtime: Instant,
-    /// The latest that the runtime showed while it was ahead.
+    /// The latest time that the runtime showed while it was ahead.
     ahead: AtomicU64,
 }
 
 impl LeaseClock {
-    /// A clock for the runtime in which this is called.
+    /// Creates a clock for the runtime in which this is called.
     pub(crate) fn new() -> LeaseClock {
         LeaseClock { began: SystemClock.now(), runtime: Instant::now(), ahead: AtomicU64::new(0) }
     }
@@ -118,7 +123,8 @@ impl Clock for LeaseClock {
     fn now(&self) -> Moment {
         let machine = SystemClock.now();
         let runtime = self.began.after(Instant::now().saturating_duration_since(self.runtime));
-        // Where no test pauses the runtime it is never ahead by more than the time between two looks, and nothing is written.
+        // If no test pauses the runtime it is never ahead by more than the time between two looks, and
+        // nothing is written.
         let ahead = if runtime > machine.after(AHEAD) {
             self.ahead.fetch_max(runtime.as_nanos(), Ordering::SeqCst).max(runtime.as_nanos())
         } else {
@@ -128,7 +134,7 @@ impl Clock for LeaseClock {
     }
 }
 
-/// The runtime counts as paused where it is so much ahead.
+/// The lead from which the runtime counts as paused.
 const AHEAD: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -142,7 +148,7 @@ mod tests {
         let (lease, tokio) = (LeaseClock::new(), TokioClock::new());
         let before = (lease.now(), tokio.now());
         tokio::time::sleep(Duration::from_secs(100)).await;
-        // It was the machine's until the runtime was ahead, and that had gone on a little.
+        // It was the machine's until the runtime was ahead, and that had continued a little.
         assert!(lease.now().since(before.0) >= Duration::from_secs(99));
         assert_eq!(tokio.now().since(before.1), Duration::from_secs(100));
     }

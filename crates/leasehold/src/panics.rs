@@ -1,7 +1,8 @@
 //! Panics of code that is not ours, caught where it is called.
 //!
-//! Ground rules: the tasks of the engine serve all locks of a client, so nothing foreign that they call may end them: a witness,
-//! a subscriber of `tracing`, a clock, a backend. A panic there ends that one call. The panic hook has reported it by then.
+//! Ground rules: the tasks of the engine serve all locks of a client, so nothing foreign that they call
+//! may end them: a witness, a subscriber of `tracing`, a clock, a backend. A panic there ends that one
+//! call. The panic hook has reported it by then.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -16,7 +17,7 @@ use tracing::Span;
 
 use crate::mutant::mutant;
 
-/// Calls foreign code; `None` where it panics.
+/// Calls foreign code; `None` if it panics.
 pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
     if mutant!("a panic of foreign code passes") {
         return Some(call());
@@ -32,8 +33,8 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
 
 /// Runs a future of a backend; a panic is a failure of unknown effect.
 ///
-/// A fork of the process has a copy of it, and of its connection, on which anything that it did would be done to the parent: there
-/// it is left as it stands, neither polled nor dropped.
+/// A fork of the process has a copy of it, and of its connection, on which every action would affect
+/// the parent: there it is left as it is, neither polled nor dropped.
 pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
     if mutant!("a contender ends in silence") {
         return Ok(call.await);
@@ -61,9 +62,10 @@ pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Fail
     })
 }
 
-/// Runs a future inside of the span that is made here, whatever the subscriber does.
+/// Runs a future inside the span that is made here, even if the subscriber panics.
 ///
-/// `Instrument` enters the span once more to drop the future, so there a subscriber that panics twice would end the process.
+/// `Instrument` enters the span once more to drop the future, so there a subscriber that panics twice
+/// would end the process.
 pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Output = T>) -> T {
     let mut span = Closing(contained(span));
     let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
@@ -78,9 +80,9 @@ pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Ou
     outcome.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
-/// Runs a future inside of the span that is current now.
+/// Runs a future inside the span that is current now.
 pub(crate) fn in_this_span<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    // The subscriber is asked for it, and called where it ends, also where the future is never polled.
+    // The subscriber is called for it now, and again when it ends, even if the future is never polled.
     let mut span = Closing(contained(Span::current));
     async move { spanned(|| span.0.take().unwrap_or_else(Span::none), work).await }
 }
@@ -101,7 +103,7 @@ impl Drop for Closing {
     }
 }
 
-/// What a panic says of itself.
+/// Returns the message of a panic.
 fn text_of(payload: &(dyn Any + Send)) -> &str {
     match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => text,
@@ -117,7 +119,7 @@ fn discard(payload: Box<dyn Any + Send>) {
     }
 }
 
-/// Logs, whatever the subscriber does: `logged!(warn, ...)` is `tracing::warn!(...)`.
+/// Logs, even if the subscriber panics: `logged!(warn, ...)` is `tracing::warn!(...)`.
 macro_rules! logged {
     ($level:ident, $($event:tt)+) => {
         _ = $crate::panics::contained(|| tracing::$level!($($event)+))

@@ -1,11 +1,11 @@
-//! Where random numbers come from: the operating system.
+//! The source of random numbers: the operating system.
 //!
-//! Ground rules: everything that this crate draws, it draws here, so that a simulation of the engine, which is compiled with
-//! `cfg(leasehold_sim)`, draws everything from the seed of its run.
+//! Ground rules: everything that this crate draws, it draws here, so that a simulation of the engine,
+//! which is compiled with `cfg(leasehold_sim)`, draws everything from the seed of its run.
 
 #[cfg(not(leasehold_sim))]
 mod source {
-    /// How maps are hashed: by a key of this process.
+    /// The hashing of maps: by a key of this process.
     pub(crate) type Hashing = std::hash::RandomState;
 
     pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
@@ -17,14 +17,14 @@ mod source {
 mod source {
     use std::cell::Cell;
 
-    /// How maps are hashed: the same in each run, so that they are gone through in the same order.
+    /// The hashing of maps: the same in each run, so that they are iterated in the same order.
     pub(crate) type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
     thread_local! {
         static STATE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Begins the random numbers of this thread anew.
+    /// Restarts the random numbers of this thread.
     pub(crate) fn seed(seed: u64) {
         STATE.set(seed);
     }
@@ -37,7 +37,7 @@ mod source {
         Ok(())
     }
 
-    /// SplitMix64: each state gives another number.
+    /// Returns the next number by SplitMix64: each state gives another number.
     fn next() -> u64 {
         let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         STATE.set(state);
@@ -49,17 +49,17 @@ mod source {
 
 pub(crate) use source::*;
 
-/// A map that a simulation goes through in the same order each time.
+/// A map that a simulation iterates in the same order each time.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hashing>;
 
-/// 32 random bits.
+/// Draws 32 random bits.
 pub(crate) fn u32() -> Result<u32, getrandom::Error> {
     let mut bytes = [0; 4];
     fill(&mut bytes)?;
     Ok(u32::from_ne_bytes(bytes))
 }
 
-/// 64 random bits.
+/// Draws 64 random bits.
 pub(crate) fn u64() -> Result<u64, getrandom::Error> {
     let mut bytes = [0; 8];
     fill(&mut bytes)?;

@@ -133,7 +133,7 @@ impl Quorum {
     /// holder in, and only the fence distinguishes the two.
     ///
     /// # Errors
-    /// An error means that fewer than a majority could be reached, or accepted it. Nothing is harmed;
+    /// Fails if fewer than a majority could be reached, or accepted it. Nothing is harmed;
     /// call it again.
     pub async fn rearm(&self) -> Result<Rearmed, Failure> {
         self.arming.rearm().await

@@ -1,7 +1,7 @@
 //! The store in files: locks between all processes of one machine, without a server.
 //!
 //! # How it works
-//! Each resource has a directory of its own. In it lie
+//! Each resource has a directory of its own. It contains
 //!
 //! | file | what it is |
 //! |---|---|
@@ -12,36 +12,41 @@
 //! | `name` | the full name of the resource, where the directory's name is a hash of it |
 //! | `value` | the register of the same name, where it was written; replaced as a whole, and written through to the disk |
 //!
-//! **A claim lives exactly as long as its process keeps its FIFO locked.** When the process ends, in whatever way,
-//! the kernel first drops the lock and then closes the FIFO; the hang-up wakes the claim next in line, which
-//! finds the lock free, takes the dead claim out of the ledger and holds. No ttl plays a role: a process that is stopped
-//! (SIGSTOP, a debugger, a suspended machine) keeps its locks, and its place in line.
+//! **A claim lives exactly as long as its process keeps its FIFO locked.** When the process ends, in
+//! any way, the kernel first drops the lock and then closes the FIFO; the hang-up wakes the next claim
+//! in the queue, which finds the lock free, removes the dead claim from the ledger and holds. The ttl
+//! has no effect: a process that is stopped (SIGSTOP, a debugger, a suspended machine) keeps its locks,
+//! and its place in the queue.
 //!
-//! **A waiter sleeps in the kernel** on the FIFO of its predecessor only: no polling, no thread, no herd. A waiter
-//! for part of a resource, when all ahead of it hold, watches all of them (64 at most; beyond that it
-//! also looks again four times a second). A claim that is granted writes a byte into its own FIFO when its successor may
-//! hold beside it, or has to watch others from then on; the byte means «look again», and is never read.
+//! **A waiter sleeps in the kernel** on the FIFO of its predecessor only: no polling, no thread, no
+//! herd. A waiter for part of a resource, when all claims ahead of it hold, watches all of them (64 at
+//! most; beyond that it also looks again four times a second). A claim that is granted writes a byte
+//! into its own FIFO if its successor may hold beside it, or has to watch others from then on; the byte
+//! means "look again", and is never read.
 //!
-//! **The ledger decides, the FIFOs correct it.** A ledger that is lost, damaged, or of an earlier boot of the machine
-//! is built again from the FIFOs that are locked: their names carry place and share, and admission
-//! needs nothing else. Fences go on above the reserve.
+//! **The ledger decides, the FIFOs correct it.** A ledger that is lost, damaged, or of an earlier boot
+//! of the machine is rebuilt from the FIFOs that are locked: their names carry place and share, and
+//! admission needs nothing else. Fences continue above the reserve.
 //!
 //! # Breaking a lock
-//! `release` with the id of a claim of another process renames its FIFO and wakes that process, which fires its
-//! [`LossSignal`](leasehold_core::LossSignal) and lets go by itself. One that does not within two seconds, because it is stopped, is
-//! taken out by force. Only then can there be two who believe that they hold: the stopped one, until it goes on
-//! and is told. Its fence is the lower one.
+//! `release` with the id of a claim of another process renames its FIFO and wakes that process, which
+//! fires its [`LossSignal`](leasehold_core::LossSignal) and ends the claim by itself. A process that
+//! does not do so within two seconds, because it is stopped, is removed by force. Only then can two
+//! processes believe that they hold: the stopped one, until it continues and is notified. Its fence is
+//! the lower one.
 //!
 //! # Costs
-//! (Measured on ext4, in microseconds: 1 for open, `flock` and close; 40 for contend and release, of which 6 are the
-//! two trips to a blocking thread; 2 for a change of the ledger in place, where a new file and a rename
-//! took 980, because ext4 writes a renamed file out.)
+//! (Measured on ext4, in microseconds: 1 for open, `flock` and close; 40 for contend and release, of
+//! which 6 are the two trips to a blocking thread; 2 for a change of the ledger in place, where a new
+//! file and a rename took 980, because ext4 writes a renamed file out.)
 //!
-//! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the fence. The
-//! first grant of a resource writes through to the disk, and so does one grant in a million; all others touch the page cache only. A claim that holds costs one descriptor, one that waits three.
+//! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the
+//! fence. The first grant of a resource is synced to the disk, and so is one grant in a million; all
+//! others change the page cache only. A claim that holds costs one descriptor, a waiting one three.
 //!
-//! All of it runs on the runtime's blocking threads, also what takes microseconds: a file system may stall for
-//! as long as it likes, and a stalled worker thread would stall everything else of the process.
+//! All of it runs on the blocking threads of the runtime, even calls that take microseconds: a file
+//! system may stall for any time, and a stalled worker thread would stall everything else of the
+//! process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,19 +85,20 @@ use root::{Medium, Root};
 /// Locks between all processes of one machine, kept in a directory: `file:`.
 ///
 /// # Promises
-/// Any shares, granted in the order of coming. A claim ends with its process at once, `kill -9` included, and
-/// with nothing else but its release: not with a ttl, not while the process is stopped. Fences rise strictly, also over a
-/// restart of the machine and the loss of the ledger; the fence that an onlooker sees of one who holds since before such a
-/// loss is higher than the one it has.
+/// Any shares, granted in the order of arrival. A claim ends with its process at once, `kill -9`
+/// included, and otherwise only by its release: not with a ttl, not while the process is stopped.
+/// Fences rise strictly, also over a restart of the machine and the loss of the ledger; the fence that
+/// an observer sees of a holder from before such a loss is higher than the one that the holder has.
 ///
 /// # Does not promise
-/// Anything between two machines: network file systems are refused. Anything against those who may write to the
-/// directory: removing a file of a held claim frees it, and its holder learns of that with its next renewal only. That
-/// fences rise over the removal of a resource's directory; in a store on tmpfs they do not outlive the
-/// machine's restart, nor in a container's own layer (overlayfs) the container, and the profile says so. Those of a new store begin at the
-/// wall clock, above those of the last one unless that was set back. That a process which was forked without
-/// exec lets go: a child has a copy of its parent's descriptors, and the claim lives until both have ended.
-/// A waiter that is stopped keeps its place, and those behind it wait until it goes on or ends.
+/// Anything between two machines: network file systems are refused. Anything against users that may
+/// write to the directory: removing a file of a held claim frees it, and its holder learns of that only
+/// with its next renewal. That fences rise over the removal of a resource's directory. In a store on
+/// tmpfs they do not outlive a restart of the machine, nor in a container's own layer (overlayfs) the
+/// container, and the profile says so; those of a new store begin at the wall clock, above those of the
+/// last one unless that was set back. That a process which was forked without exec releases its locks:
+/// a child has a copy of its parent's descriptors, and the claim lives until both have ended. A waiter
+/// that is stopped keeps its place, and the waiters behind it wait until it continues or ends.
 ///
 /// # Cancel safety
 /// The futures may be dropped, but a claim whose `contend` was dropped keeps its place until it is
@@ -104,7 +110,7 @@ pub struct FileBackend {
     registers: RegisterPromise,
 }
 
-/// What calls on blocking threads share.
+/// The state that calls on blocking threads share.
 #[derive(Debug)]
 struct Inner {
     root: Root,
@@ -112,10 +118,10 @@ struct Inner {
 }
 
 impl FileBackend {
-    /// Opens the store in a directory, and makes it where there is none.
+    /// Opens the store in a directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// `Denied` where the directory cannot be written to, or could have been put there by somebody else;
+    /// `Denied` if the directory cannot be written to, or could have been put there by another user;
     /// `Unsupported` on a network file system that is not forced.
     pub fn open(config: FileConfig) -> Result<FileBackend, Failure> {
         let root = Root::open(config)?;
@@ -123,17 +129,17 @@ impl FileBackend {
         Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile, registers })
     }
 
-    /// The directory of the store.
+    /// Returns the directory of the store.
     pub fn path(&self) -> &Path {
         self.inner.root.path()
     }
 
-    /// The directory of one resource, which need not exist.
+    /// Returns the directory of one resource, which need not exist.
     pub fn path_of(&self, resource: &Resource) -> PathBuf {
         self.inner.root.path_of(resource)
     }
 
-    /// The grant of a claim that this backend holds, with somebody who watches over it.
+    /// Returns the grant of a claim that this backend holds, with a task that watches over it.
     fn grant(&self, claim: &Claim, asked_at: leasehold_core::Moment) -> Option<Grant> {
         let own = &self.inner.own;
         let (fence, signal) = own.grant_of(claim)?;
@@ -147,7 +153,7 @@ impl FileBackend {
         Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof })
     }
 
-    /// Whether a granted claim of this backend is still in place; one that is not is lost.
+    /// Returns `true` if a granted claim of this backend is still in place; otherwise it is lost.
     fn still_holds(&self, claim: &Claim) -> Result<bool, Failure> {
         let own = &self.inner.own;
         let Some(pulse) = own.pulse(claim).filter(|_| own.is_held(claim)) else { return Ok(false) };
@@ -191,7 +197,8 @@ impl FileBackend {
 
 #[async_trait]
 impl Backend for FileBackend {
-    /// Where it lies: of two processes that were told nothing, one may have another home than the other.
+    /// Reports the location: of two processes with default settings, one may have another home than the
+    /// other.
     async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
         let path = self.path();
         let found = format!("locks lie in {}", path.display());
@@ -227,7 +234,7 @@ impl Backend for FileBackend {
             let last = patience.is_ended();
             let (owned, limit) = (claim.clone(), patience.clone());
             match self.run(move |inner| look::contend(inner, &owned, &limit, last)).await? {
-                // The next round hands it out, or finds it broken already.
+                // The next round returns it, or finds it broken already.
                 Look::Granted => {}
                 Look::Busy { ahead, .. } if last => {
                     return Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }));
@@ -271,7 +278,8 @@ impl Backend for FileBackend {
             if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
                 return Ok(snapshot);
             }
-            // A newcomer at the end of the line wakes nobody. Onlookers are people and their screens: they look again.
+            // A newcomer at the end of the queue wakes no claim. Observers are people and their
+            // screens: they look again.
             watch::any(watches, patience, Some(LOOK_AGAIN)).await?;
         }
     }
@@ -290,10 +298,11 @@ impl Backend for FileBackend {
 fn profile(medium: Medium) -> Profile {
     let (fencing, safety) = match medium {
         Medium::Disk => (Grade::Strict, Safety::Strict),
-        // A restart of the machine ends every claim, and takes the fences with it. New ones begin at the wall clock, which
-        // may have been set back.
+        // A restart of the machine ends every claim, and removes the fences with it. New ones begin at
+        // the wall clock, which may have been set back.
         Medium::Memory => (Grade::BestEffort, Safety::Strict),
-        // What a file server acknowledges is not always on its disk, and what it serves is not always the newest.
+        // Data that a file server acknowledges is not always on its disk, and data that it serves is
+        // not always the newest.
         Medium::Network => (Grade::BestEffort, Safety::LostOnFailover),
     };
     Profile {
@@ -313,9 +322,9 @@ fn profile(medium: Medium) -> Profile {
 }
 
 const RENEW_BATCH_MAX: usize = 1000;
-/// How often those look again who cannot be woken by everything that matters to them.
+/// The pause between looks of a waiter that cannot be woken by everything that matters to it.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// How long a broken claim may take to let go by itself.
+/// The time for which a broken claim may end by itself.
 const BREAK_WAIT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The store in the memory of one process: the ledger itself, behind a mutex.
 //!
-//! Ground rules: every decision is the ledger's and is made under the one mutex, which is never held across an
-//! await. Who waits sleeps on a bell of its own, listens *before* it looks, and is woken only when the ledger
-//! calls its claim.
+//! Ground rules: the ledger makes every decision, under the one mutex, which is never held across an
+//! await. A waiter sleeps on a bell of its own, listens *before* it looks, and is woken only when the
+//! ledger calls its claim.
 
 mod registers;
 mod store;
@@ -27,12 +27,13 @@ use store::{At, Store};
 /// Locks between the tasks of one process, kept in its memory: `mem:`.
 ///
 /// # Promises
-/// Any shares, granted in the order of coming; fences that rise strictly; a waiter is woken by the release that
-/// calls it, and nobody else is. All of it holds among the users of *this value* (share it in an `Arc`).
+/// Any shares, granted in the order of arrival; fences that rise strictly; a waiter is woken by the
+/// release that calls it, and no other waiter is. All of it holds among the users of *this value*
+/// (share it in an `Arc`).
 ///
 /// # Does not promise
-/// Anything beyond this process, or beyond its end: [`Safety::Strict`] and [`Grade::Strict`] mean that nothing
-/// short of the end of the process takes a claim away or a fence back, and then nobody is left to notice.
+/// Anything beyond this process, or beyond its end: [`Safety::Strict`] and [`Grade::Strict`] mean that
+/// only the end of the process takes a claim away or a fence back, and then no user of it is left.
 ///
 /// # Example
 /// ```
@@ -52,10 +53,11 @@ use store::{At, Store};
 /// ```
 ///
 /// # Memory
-/// A resource with claims costs its line. One without claims costs its name and its last fence, because a
-/// fence must not go back when the name is used again. Beyond [`MemoryBackend::MAX_IDLE`] such names the store
-/// forgets them all and goes on above the highest fence that any of them had: fences still rise, with a gap.
-/// Claims that nobody released are swept out after their ttl as the number of resources grows.
+/// A resource with claims costs its queue. A resource without claims costs its name and its last fence,
+/// because a fence must not go back when the name is used again. Beyond [`MemoryBackend::MAX_IDLE`]
+/// such names the store forgets them all and continues above the highest fence that any of them had:
+/// fences still rise, with a gap. Claims that were not released are removed after their ttl as the
+/// number of resources grows.
 ///
 /// # Cancel safety
 /// Dropping a waiting `contend` gives up its place, except under [`MemoryBackend::polling`], where the place
@@ -68,16 +70,18 @@ pub struct MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// How many resources without claims are remembered by their last fence.
+    /// The most resources without claims whose last fence is remembered.
     pub const MAX_IDLE: usize = 100_000;
 
-    /// An empty store on the clock of this machine, in which waiters sleep until they are called.
+    /// Creates an empty store on the clock of this machine, in which waiters sleep until they are
+    /// called.
     pub fn new() -> Self {
         MemoryBackend::with_clock(Arc::new(SystemClock))
     }
 
-    /// An empty store that counts leases on `clock`. How long it *sleeps* until a lease ends is counted by the
-    /// runtime's timer; a clock that runs faster is noticed at the next call on the same resource.
+    /// Creates an empty store that measures leases on `clock`. The *sleep* until a lease ends is
+    /// measured by the timer of the runtime; a clock that runs faster is noticed at the next call on
+    /// the same resource.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let profile = Profile {
             name: "mem",
@@ -96,7 +100,8 @@ impl MemoryBackend {
         MemoryBackend { profile, clock, store: Mutex::new(Store::default()), registers: Slots::default() }
     }
 
-    /// The same store for callers that must not be kept waiting: `contend` answers at once and says when to ask again.
+    /// Changes the store for callers that must not wait: `contend` returns at once and says when to ask
+    /// again.
     #[must_use]
     pub fn polling(mut self) -> Self {
         self.profile.waiting = Waiting::Polls;
@@ -104,7 +109,7 @@ impl MemoryBackend {
         self
     }
 
-    /// The same store with barging: a newcomer takes what is free although others stand in line. Fewer
+    /// Changes the store to barging: a newcomer takes a free share even if others are queued. Fewer
     /// switches between tasks, and no promise about how long one of them waits.
     #[must_use]
     pub fn unordered(mut self) -> Self {
@@ -138,7 +143,8 @@ impl MemoryBackend {
         let known = ledger.entries().iter().any(|entry| entry.id == claim.id);
         let in_line = Wait::InLine(if self.polls() { POLLED_PLACE } else { Duration::MAX });
         let mut verdict = Verdict::Full;
-        // One that has a place keeps it even where the order is free: to barge again would cost it the place.
+        // A claim that has a place keeps it even if the order is free: barging again would cost it the
+        // place.
         if self.profile.order == Order::Unordered && !known {
             verdict = ledger.contend(&ask_of(claim, Wait::Barging), now);
         }
@@ -172,7 +178,7 @@ impl MemoryBackend {
         };
         let mut holders: Vec<Standing> =
             entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
-        // One that passed the line stands ahead of those who were granted before it.
+        // A claim that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
         let snapshot = Snapshot {
             resource: resource.clone(),
@@ -185,7 +191,7 @@ impl MemoryBackend {
         (snapshot, earliest)
     }
 
-    /// How long to sleep until `earliest` at the latest.
+    /// Returns the time to sleep, until `earliest` at the latest.
     fn pause(&self, earliest: Moment, patience: &Patience) -> Duration {
         self.clock.now().until(earliest).min(patience.left()).clamp(MIN_PAUSE, MAX_PAUSE)
     }
@@ -302,7 +308,8 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// The place where one call sleeps. Taking it down ends a place in line that nobody sleeps in any more.
+/// The place in which one call sleeps. Dropping it ends a place in the queue that no call sleeps in any
+/// more.
 struct Bell<'a> {
     backend: &'a MemoryBackend,
     at: At,
@@ -319,7 +326,8 @@ impl<'a> Bell<'a> {
 impl Drop for Bell<'_> {
     fn drop(&mut self) {
         let mut store = self.backend.store();
-        // Under the lock, or two that end together would each count the other, and both would leave the bell hanging.
+        // Under the lock: otherwise two that end together would each count the other, and both would
+        // leave the bell behind.
         drop(std::mem::take(&mut self.notify));
         if !store.take_down(&self.at) {
             return;
@@ -337,7 +345,7 @@ fn ask_of(claim: &Claim, wait: Wait) -> Ask {
     Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
 }
 
-/// Names the state by what it is, so that nothing has to be counted for resources without claims.
+/// Derives the version from the state, so that resources without claims need no counter.
 fn version(fence: Option<Fence>, entries: &[Entry]) -> Version {
     let mut state = DefaultHasher::new();
     for entry in entries {
@@ -346,7 +354,7 @@ fn version(fence: Option<Fence>, entries: &[Entry]) -> Version {
     Version(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
 }
 
-/// When something happened, for display only: the wall clock decides nothing.
+/// Returns the time of an event, for display only: the wall clock decides nothing.
 fn unix_ms(ago: Duration) -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.checked_sub(ago)?;
     u64::try_from(since.as_millis()).ok()
@@ -355,12 +363,14 @@ fn unix_ms(ago: Duration) -> Option<u64> {
 const MIN_TTL: Duration = Duration::from_millis(100);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const RENEW_BATCH_MAX: usize = 1024;
-/// How long a polled place lives: some hundred polls, and no longer than a person waits behind a dead one.
+/// The time to live of a polled place: some hundred polls, and no longer than a person waits behind a
+/// dead one.
 const POLLED_PLACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// The runtime's timer counts in milliseconds.
+/// The least sleep: the timer of the runtime counts in milliseconds.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// A day more or less changes nothing for one who is woken anyway, and keeps timers from overflowing.
+/// The longest sleep: a day more or less changes nothing for a waiter that is woken anyway, and keeps
+/// timers from overflowing.
 const MAX_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[cfg(test)]

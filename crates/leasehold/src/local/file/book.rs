@@ -1,12 +1,13 @@
 //! The ledger of one resource on the disk.
 //!
-//! A file with two slots. Each change is written into the slot that does not hold the present state, in place: no
-//! new file, no rename (which costs a disk write on ext4), no space that might be missing when a lock is to be
-//! released. A writer that is killed half-way leaves the present state untouched.
+//! A file with two slots. Each change is written into the slot that does not hold the present state, in
+//! place: no new file, no rename (which costs a disk write on ext4), no space that might be missing
+//! when a lock is to be released. A writer that is killed half-way leaves the present state untouched.
 //!
-//! Both slots always hold a sound state of this boot. Where one does not, nobody can know whether it was a change
-//! that never happened or one that did: the line is then built again from the claims that live, in the order of their
-//! places, which is all that admission needs, and fences go on above the reserve.
+//! Both slots always hold a valid state of this boot. If one does not, it is not known whether that was
+//! a change that never happened or one that did: the queue is then rebuilt from the claims that live,
+//! in the order of their places, which is all that admission needs, and fences continue above the
+//! reserve.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,33 +23,33 @@ use super::reserve;
 use super::room::{Room, Sync, pause, read_all_at, write_all_at};
 use super::root::Root;
 
-/// The line of one resource, and where each claim of it lives.
+/// The queue of one resource, with the places of its claims.
 #[derive(Debug)]
 pub(super) struct Book {
     ledger: Ledger,
     places: HashMap<ClaimId, u64>,
     next_place: u64,
-    /// Up to where fences are reserved.
+    /// The number up to which fences are reserved.
     ceiling: u64,
     generation: u64,
     slots: Option<Slots>,
     is_changed: bool,
-    /// Whether the fences of the line are made up, because the ledger does not say them.
+    /// `true` if the fences of the queue are made up, because the ledger does not have them.
     is_built_again: bool,
 }
 
-/// The open file, and which half of it may be written.
+/// The open file, and the half of it that may be written.
 #[derive(Debug)]
 struct Slots {
     file: OwnedFd,
     size: usize,
     spare: usize,
-    /// What the spare slot holds, to be put back when a write fails.
+    /// The content of the spare slot, to be restored when a write fails.
     before: Vec<u8>,
 }
 
 impl Book {
-    /// Reads the ledger of a room, or builds it again. Called under the room's short lock.
+    /// Reads the ledger of a room, or rebuilds it. Called under the short lock of the room.
     pub(super) fn open(root: &Root, room: &Room) -> Result<Book, Failure> {
         let failed = |cause| cannot("read", &room.path_to(NAME), cause);
         let (file, bytes) = match read(root, room, OFlags::RDWR) {
@@ -69,7 +70,7 @@ impl Book {
         }
     }
 
-    /// Reads the ledger for an onlooker, without the short lock and without changing anything.
+    /// Reads the ledger for an observer, without the short lock and without changing anything.
     pub(super) fn peek(root: &Root, room: &Room) -> Result<Book, Failure> {
         let mut newest = None;
         for _ in 0..PEEKS {
@@ -77,15 +78,17 @@ impl Book {
                 Ok(book) => return Ok(book),
                 Err(half) => newest = half,
             }
-            // Somebody may be in the middle of a change, which takes microseconds. Or it is damaged.
+            // Another process may be in the middle of a change, which takes microseconds. Or the ledger
+            // is damaged.
             pause(PEEK_PAUSE);
         }
         let built = Book::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))?;
-        // A claim is made after the ledger: one that was found without a ledger may have come with it meanwhile.
+        // A claim is made after the ledger: a claim that was found without a ledger may have come with
+        // it meanwhile.
         Ok(Book::peek_once(root, room)?.unwrap_or(built))
     }
 
-    /// The newer of two sound slots; otherwise the only sound one, if any.
+    /// Returns the newer of two valid slots; otherwise the only valid one, if any.
     fn peek_once(root: &Root, room: &Room) -> Result<Result<Book, Option<Book>>, Failure> {
         let bytes = match read(root, room, OFlags::RDONLY) {
             Ok((_, bytes)) => bytes,
@@ -107,8 +110,8 @@ impl Book {
         self.ledger.last_fence()
     }
 
-    /// The last fence that was granted, as far as the ledger knows. A line in which nobody ever stood begins above a fence that nobody
-    /// was granted.
+    /// Returns the last fence that was granted, as far as the ledger knows. A queue that was never used
+    /// begins above a fence that was never granted.
     pub(super) fn last_granted(&self) -> Option<Fence> {
         (!self.is_built_again && self.next_place > FIRST_PLACE).then(|| self.last_fence())
     }
@@ -117,15 +120,16 @@ impl Book {
         self.entries().iter().position(|entry| entry.id == id)
     }
 
-    /// Where the claim of an entry lives.
+    /// Returns the name under which the claim of an entry lives.
     pub(super) fn name_of(&self, entry: &Entry) -> PulseName {
-        // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never given out.
+        // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never
+        // assigned.
         let place = self.places.get(&entry.id).copied().unwrap_or(0);
         debug_assert!(place != 0, "an entry without a place: {entry:?}");
         PulseName { place, share: entry.share, id: entry.id }
     }
 
-    /// Asks for admission. A claim that is new in the line gets a place.
+    /// Asks for admission. A claim that is new in the queue gets a place.
     pub(super) fn contend(&mut self, ask: &Ask) -> Verdict {
         let before = self.position(ask.id).map(|index| self.entries()[index].granted.is_some());
         let verdict = self.ledger.contend(ask, unix_time());
@@ -144,7 +148,7 @@ impl Book {
         verdict
     }
 
-    /// Ends a claim. `false` where it is not there.
+    /// Ends a claim. Returns `false` if it does not exist.
     pub(super) fn remove(&mut self, id: ClaimId) -> bool {
         let removed = self.ledger.release(id, unix_time());
         self.places.remove(&id);
@@ -152,14 +156,14 @@ impl Book {
         removed
     }
 
-    /// Ends a claim that no longer lives, or may not live on, and removes what is left of it.
+    /// Ends a claim that no longer lives, or may not live on, and removes its remains.
     pub(super) fn bury(&mut self, room: &Room, entry: &Entry) -> Result<(), Failure> {
         pulse::bury(room, &self.name_of(entry))?;
         self.remove(entry.id);
         Ok(())
     }
 
-    /// Makes the fences that were given out so far durable, before anybody learns of them.
+    /// Makes the fences that were assigned so far durable, before any claim receives them.
     pub(super) fn reserve(&mut self, root: &Root, room: &Room) -> Result<(), Failure> {
         let last = self.last_fence().seq;
         if last > self.ceiling {
@@ -168,7 +172,7 @@ impl Book {
         Ok(())
     }
 
-    /// Writes the present state down, where it has changed. Afterwards it is what everybody sees.
+    /// Writes the present state, if it has changed. Afterwards every process sees it.
     pub(super) fn save(&mut self, root: &Root, room: &Room) -> Result<(), Failure> {
         if !self.is_changed {
             return Ok(());
@@ -176,11 +180,12 @@ impl Book {
         self.reserve(root, room)?;
         self.generation += 1;
         let slot = self.slot(root);
-        // Taken: which slot is spare after the change is found out by the next reader.
+        // Taken: the next reader finds out which slot is spare after the change.
         match self.slots.take() {
             Some(slots) if slot.len() <= slots.size => {
                 let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
-                // Every look reads all of the file. But where there is no space for a smaller one, this one does.
+                // Every look reads all of the file. But if there is no space for a smaller one, this
+                // one is kept.
                 if !is_wasteful || self.write_anew(root, room).is_err() {
                     slots.write(&slot, room)?;
                 }
@@ -191,13 +196,13 @@ impl Book {
         if self.generation.is_multiple_of(SWEEP_EVERY)
             && let Err(failure) = self.sweep(room)
         {
-            // The change itself is made; the next sweep comes.
+            // The change itself is made; there will be a next sweep.
             tracing::debug!(%failure, "what the dead left could not be swept away");
         }
         Ok(())
     }
 
-    /// Removes what processes left that were killed between making a FIFO and writing the ledger.
+    /// Removes the FIFOs of processes that were killed between making them and writing the ledger.
     fn sweep(&self, room: &Room) -> Result<(), Failure> {
         for name in pulse::all(room)? {
             if !self.places.contains_key(&name.id) && matches!(probe(room, &name)?, Probe::Gone) {
@@ -207,8 +212,8 @@ impl Book {
         Ok(())
     }
 
-    /// Writes a new file whose two slots both hold the present state, with room to grow. The old one stays where there is
-    /// no space for it.
+    /// Writes a new file whose two slots both hold the present state, with space to grow. The old one
+    /// stays if there is no space for it.
     fn write_anew(&mut self, root: &Root, room: &Room) -> Result<(), Failure> {
         let slot = self.slot(root);
         let size = (slot.len() * 2).next_multiple_of(SLOT);
@@ -233,7 +238,7 @@ impl Book {
         format!("{:08x}\n{text}", text.len()).into_bytes()
     }
 
-    /// Builds the line from the claims that live, and removes the others.
+    /// Builds the queue from the claims that live, and removes the others.
     fn rebuild(root: &Root, room: &Room, missing: Missing, sound: Option<Book>) -> Result<Book, Failure> {
         let ceiling = reserve::read(room)?;
         let floor = ceiling.unwrap_or_else(reserve::beginning);
@@ -253,15 +258,16 @@ impl Book {
             }
             None => reserve::raise(root, room, floor)?,
         };
-        // Written at once, a new and empty one as well: an onlooker can then trust that a claim which the ledger
-        // does not know has not been granted.
+        // Written at once, a new and empty one as well: an observer can then rely on it that a claim
+        // unknown to the ledger has not been granted.
         book.is_changed = true;
         book.save(root, room)?;
         Ok(book)
     }
 
-    /// The line of those that live. Those whose turn has come get a fence above `floor`, since the one that
-    /// they hold is known to their own processes only, unless a sound half of the ledger still says it.
+    /// Builds the queue of living claims. Those whose turn has come get a fence above `floor`, since
+    /// the fence that they hold is known to their own processes only, unless a valid half of the ledger
+    /// still has it.
     fn from_living(
         room: &Room,
         floor: u64,
@@ -333,7 +339,7 @@ impl Slots {
     fn write(&self, slot: &[u8], room: &Room) -> Result<(), Failure> {
         let offset = (self.spare * self.size) as u64;
         if let Err(cause) = write_all_at(self.file.as_fd(), slot, offset) {
-            // Half a change must not be found; where even this fails, the line is built again by the next one.
+            // Half a change must not be found; if even this fails, the next process rebuilds the queue.
             let _ = write_all_at(self.file.as_fd(), &self.before, offset);
             return Err(cannot("write", &room.path_to(NAME), cause));
         }
@@ -341,7 +347,7 @@ impl Slots {
     }
 }
 
-/// What is wrong with a ledger.
+/// The defect of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     /// There is none.
@@ -350,7 +356,7 @@ enum Missing {
     Soundness,
 }
 
-/// One claim that stands in line, or only looks.
+/// The request of one claim that waits, or only looks.
 pub(super) fn ask(id: ClaimId, share: leasehold_core::Share, note: Note, stays: bool) -> Ask {
     let wait = if stays { Wait::InLine(std::time::Duration::MAX) } else { Wait::No };
     Ask { id, share, lease: std::time::Duration::MAX, wait, note }
@@ -359,7 +365,7 @@ pub(super) fn ask(id: ClaimId, share: leasehold_core::Share, note: Note, stays: 
 fn read(root: &Root, room: &Room, access: OFlags) -> Result<(OwnedFd, Vec<u8>), Errno> {
     let file = room.open_file(root, NAME, access)?;
     let length = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(usize::MAX);
-    // What has another length is damaged, and so is what nobody could have filled.
+    // A file of another length is damaged, and so is one longer than any queue.
     let length = if length.is_multiple_of(2 * SLOT) && length <= MAX_BYTES { length } else { 0 };
     let mut bytes = vec![0; length];
     let read = read_all_at(file.as_fd(), &mut bytes)?;
@@ -372,7 +378,8 @@ fn halves(bytes: &[u8], boot: &str) -> [Option<Book>; 2] {
     [Book::parse(first, boot), Book::parse(second, boot)]
 }
 
-/// The ledger's time is the wall clock, for display only: no entry of a session ever ends by time.
+/// Returns the time of the ledger, the wall clock, for display only: no entry of a session ever ends by
+/// time.
 fn unix_time() -> Moment {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Moment::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
@@ -380,11 +387,11 @@ fn unix_time() -> Moment {
 
 const NAME: &str = "ledger";
 const HEAD: &str = "file 1";
-/// The place of the first claim that stands in line. It is granted at once.
+/// The place of the first claim in the queue. It is granted at once.
 const FIRST_PLACE: u64 = 1;
 /// One page: a change within it is a single copy in the page cache.
 const SLOT: usize = 4096;
-/// Two slots with the longest line and the longest notes, and room to grow.
+/// Two slots with the longest queue and the longest notes, and space to grow.
 const MAX_BYTES: usize = 128 << 20;
 const SWEEP_EVERY: u64 = 1024;
 const PEEKS: u32 = 5;

@@ -1,4 +1,4 @@
-//! Where a file store lies and who may use it.
+//! The configuration of a file store: its location and its permissions.
 //!
 //! Everything that can be refused without looking at the disk is refused here.
 
@@ -11,7 +11,7 @@ use url::Url;
 
 use super::failure::{denied, unsupported};
 
-/// What a [`FileBackend`](super::FileBackend) is opened with.
+/// The configuration of a [`FileBackend`](super::FileBackend).
 ///
 /// ```
 /// use leasehold::{Leasehold, local::{FileBackend, FileConfig}};
@@ -35,23 +35,23 @@ pub struct FileConfig {
     pub(super) network: Network,
 }
 
-/// What happens when the store's directory lies on a network file system.
+/// The policy for a store directory on a network file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// It is refused: locks do not reach from one machine to the next there.
+    /// Refuses it: locks do not reach from one machine to the next there.
     #[default]
     Refuse,
-    /// It is used, by the processes of one machine only, and the profile promises less.
+    /// Uses it, for the processes of one machine only; the profile promises less.
     Force,
 }
 
 impl FileConfig {
-    /// A store in the directory `path`, for this user alone.
+    /// Describes a store in the directory `path`, for this user alone.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         FileConfig { path: path.into(), mode: PRIVATE, network: Network::Refuse }
     }
 
-    /// A store in [`default_root`], for this user alone.
+    /// Describes a store in [`default_root`], for this user alone.
     ///
     /// # Errors
     /// As [`default_root`].
@@ -59,13 +59,13 @@ impl FileConfig {
         default_root().map(FileConfig::new)
     }
 
-    /// Reads `file:`, `file:///a/path` and the parameters `mode=0660` and `network=force`.
+    /// Parses `file:`, `file:///a/path` and the parameters `mode=0660` and `network=force`.
     ///
     /// Without a path it is [`default_root`].
     ///
     /// # Errors
-    /// `Invalid` for what cannot be read, with what is possible instead, and without the URL, which may hold a password that is
-    /// meant for another store; as [`default_root`].
+    /// `Invalid` if the text cannot be parsed, with the valid forms, and without the URL, which may
+    /// hold a password that is meant for another store; as [`default_root`].
     pub fn from_url(text: &str) -> Result<Self, Failure> {
         if text == "file:" || text == "file://" {
             return FileConfig::here();
@@ -76,7 +76,7 @@ impl FileConfig {
             return Err(invalid("this is not the URL of a file store: use file:///a/path"));
         }
         let (_, rest) = text.split_once(':').unwrap_or_default();
-        // A parser of URLs would take it to begin at the root.
+        // A URL parser would take it to begin at the root.
         if !rest.is_empty() && !rest.starts_with(['/', '?']) {
             return Err(invalid(
                 "this would be another directory wherever it is said: name it from the root, file:///a/path",
@@ -113,10 +113,10 @@ impl FileConfig {
         Ok(config)
     }
 
-    /// Who may use what this store creates: permission bits of files, 0600 unless told otherwise.
+    /// Sets the permission bits of the files that this store creates. Default: 0600.
     ///
-    /// Directories get the matching search bits. They are set whatever the umask says. Whoever may use a
-    /// store may also break and forge its locks: share it with those you trust only.
+    /// Directories get the matching search bits. The bits are set regardless of the umask. A user of a
+    /// store may also break and forge its locks: share it only with users that you trust.
     ///
     /// # Errors
     /// `Invalid` for anything but read and write bits, both or none for each of user, group and others.
@@ -130,7 +130,7 @@ impl FileConfig {
         Ok(self)
     }
 
-    /// What to do on a network file system.
+    /// Sets the policy for a network file system.
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.network = network;
@@ -145,13 +145,14 @@ impl FileConfig {
         Mode::from_raw_mode(self.mode | (self.mode & 0o444) >> 2)
     }
 
-    /// The mode of the store's own directory. Where everybody may write to it, nobody may move what belongs to others.
+    /// Returns the mode of the store's own directory. If all users may write to it, none may move the
+    /// files of others.
     pub(super) fn root_mode(&self) -> Mode {
         let sticky = if self.mode & 0o002 != 0 { Mode::SVTX } else { Mode::empty() };
         self.directory_mode() | sticky
     }
 
-    /// Whether modes must be set after creation because the umask may take bits away.
+    /// Returns `true` if modes must be set after creation because the umask may remove bits.
     pub(super) fn is_shared(&self) -> bool {
         self.mode != PRIVATE
     }
@@ -159,13 +160,13 @@ impl FileConfig {
 
 const PRIVATE: u32 = 0o600;
 
-/// Where the store of this user lies when nobody says otherwise.
+/// Returns the default directory of this user's store.
 ///
-/// `$XDG_STATE_HOME/leasehold`, or `$HOME/.local/state/leasehold`, or a directory of this user under the
-/// temporary directory where there is no home. The last one is created here, with mode 0700.
+/// `$XDG_STATE_HOME/leasehold`, or `$HOME/.local/state/leasehold`, or a directory of this user under
+/// the temporary directory if there is no home. The last one is created here, with mode 0700.
 ///
 /// # Errors
-/// `Denied` where the directory under the temporary directory belongs to somebody else.
+/// `Denied` if the directory under the temporary directory belongs to another user.
 pub fn default_root() -> Result<PathBuf, Failure> {
     let var = |name| std::env::var_os(name);
     match under_home(var("XDG_STATE_HOME").as_deref(), var("HOME").as_deref()) {
@@ -185,7 +186,8 @@ fn under_home(state: Option<&OsStr>, home: Option<&OsStr>) -> Option<PathBuf> {
     Some(home.join(".local/state/leasehold"))
 }
 
-/// Refuses the home of another user, which root has under `sudo -E`: what root makes there is closed to that user afterwards.
+/// Refuses the home of another user, which root has under `sudo -E`: files that root makes there are
+/// closed to that user afterwards.
 fn own_home(path: PathBuf) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::MetadataExt;
     let user = rustix::process::geteuid();
@@ -204,7 +206,7 @@ fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let user = rustix::process::getuid().as_raw();
     let path = temp.join(format!("leasehold-{user}"));
-    // What stands there already is judged below.
+    // An existing directory is judged below.
     let _ = std::fs::DirBuilder::new().mode(0o700).create(&path);
     let found = std::fs::symlink_metadata(&path).map_err(|cause| {
         unsupported(&path, "cannot be created, and there is no home directory: set XDG_STATE_HOME")

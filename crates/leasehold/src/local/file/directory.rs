@@ -1,4 +1,5 @@
-//! Directories of a store: resolved to a path that nobody else can redirect, made with a mode, and written through.
+//! Directories of a store: resolved to a path that no other user can redirect, made with a mode, and
+//! synced.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,8 +14,9 @@ use super::failure::{cannot, denied, foreign, unsupported};
 
 /// Resolves the path of a store and refuses one that another user can redirect.
 ///
-/// Each level is judged, not the last one alone: a directory or a link that another user could have put into a directory which
-/// everybody may write to leads anywhere that this user likes. What does not exist yet stays as it was written.
+/// Each level is judged, not only the last one: a directory or a link that another user could have put
+/// into a world-writable directory leads anywhere that this user likes. Components that do not exist
+/// yet stay as they were written.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     if path.parent().is_none() {
         return Err(unsupported(path, "is the root of the file system: name a directory for the store"));
@@ -64,7 +66,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     Ok(at)
 }
 
-/// Refuses what another user could have put into a directory that everybody may write to.
+/// Refuses a file that another user could have put into a world-writable directory.
 fn judge(parent: &Path, path: &Path, found: &fs::Metadata, is_last: bool) -> Result<(), Failure> {
     let above = fs::metadata(parent).map_err(|cause| cannot("look at", parent, errno(&cause)))?;
     if above.mode() & 0o002 == 0 {
@@ -92,23 +94,23 @@ fn judge(parent: &Path, path: &Path, found: &fs::Metadata, is_last: bool) -> Res
     Ok(())
 }
 
-/// Whether what this user owns cannot have been put there by somebody hostile.
+/// Returns `true` if a file of this user cannot have been put there by an attacker.
 pub(super) fn is_trusted_owner(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Makes one directory. Where `mode` is shared, it is set whatever the umask says, and a set-group-id bit that the directory
-/// inherited stays.
+/// Makes one directory. If `mode` is shared, it is set regardless of the umask, and a set-group-id bit
+/// that the directory inherited stays.
 ///
 /// # Errors
-/// `EXIST` where something is there, `NOENT` where the directory above is missing.
+/// `EXIST` if the name exists, `NOENT` if the directory above is missing.
 pub(super) fn make(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno> {
     mkdirat(CWD, path, mode)?;
     if !is_shared {
         return Ok(());
     }
-    // The mode is set on what was made, and not on what its name leads to by now: another user of a shared directory may
-    // have put a link there.
+    // The mode is set on the new directory, and not on the target of its name by now: another user of a
+    // shared directory may have put a link there.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = openat(CWD, path, flags, Mode::empty())?;
     let found = fstat(&made)?;
@@ -119,7 +121,8 @@ pub(super) fn make(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno
     fchmod(&made, mode | inherited)
 }
 
-/// Makes a directory with all levels above it, and makes their names survive a power failure. `mode` is that of the last one.
+/// Makes a directory with all levels above it, and syncs their names against a power failure. `mode` is
+/// that of the last one.
 pub(super) fn make_all(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Failure> {
     let missing: Vec<&Path> = path.ancestors().take_while(|level| !level.exists()).collect();
     for level in missing.iter().rev() {
@@ -134,12 +137,12 @@ pub(super) fn make_all(path: &Path, mode: Mode, is_shared: bool) -> Result<(), F
     Ok(())
 }
 
-/// Makes what was created in or renamed into a directory survive a power failure.
+/// Syncs the entries of a directory, so that created and renamed files survive a power failure.
 pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     let opened = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let directory = match opened {
         Ok(directory) => directory,
-        // A parent that may be searched but not read: the file system does it in its own time.
+        // A parent that may be searched but not read: the file system syncs it in its own time.
         Err(Errno::ACCESS) => return Ok(()),
         Err(cause) => return Err(cannot("open", path, cause)),
     };
@@ -150,13 +153,13 @@ pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Reads the system's number of an error of the standard library.
+/// Returns the errno of an error of the standard library.
 pub(super) fn errno(cause: &std::io::Error) -> Errno {
     Errno::from_io_error(cause).unwrap_or(Errno::IO)
 }
 
 const STICKY: u32 = 0o1000;
-/// As many links as Linux follows in one path.
+/// The number of links that Linux follows in one path.
 const MAX_LINKS: u32 = 40;
 
 #[cfg(test)]

@@ -1,42 +1,43 @@
-//! What a person is told when the operating system says no.
+//! Error texts for failures of the operating system.
 //!
-//! Every text names the path, and what to do about it where that is known.
+//! Every text names the path, and the remedy if it is known.
 
 use std::path::Path;
 
 use leasehold_core::{Effect, Failure, FailureKind};
 use rustix::io::Errno;
 
-/// The failure of `doing` something with `path`. Nothing took effect.
+/// Returns the failure of `doing` something with `path`. Nothing took effect.
 pub(super) fn cannot(doing: &str, path: &Path, cause: Errno) -> Failure {
     let (kind, advice) = advice(cause);
     let detail = format!("cannot {doing} {}: {}{advice}", shown(path), std::io::Error::from(cause));
     Failure::new(kind, Effect::None, detail).because(std::io::Error::from(cause))
 }
 
-/// What is stored there is not ours, or is damaged. It is left as it is.
+/// Returns the failure for a file that is not part of a store, or is damaged. It is left as it is.
 pub(super) fn foreign(path: &Path, what: &str) -> Failure {
     Failure::new(FailureKind::Foreign, Effect::None, format!("{} {what}", shown(path)))
 }
 
-/// This store, as it is set up, may not be used.
+/// Returns the failure for a store that may not be used as it is set up.
 pub(super) fn denied(path: &Path, what: &str) -> Failure {
     Failure::new(FailureKind::Denied, Effect::None, format!("{} {what}", shown(path)))
 }
 
-/// The file store cannot work like this.
+/// Returns the failure for a set-up that the file store does not support.
 pub(super) fn unsupported(path: &Path, what: &str) -> Failure {
     Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", shown(path)))
 }
 
-/// The same failure, of a call that may have left a place in the line.
+/// Returns the same failure, of a call that may have left a place in the queue.
 pub(super) fn with_effect(failure: Failure, effect: Effect) -> Failure {
     let mut failure = failure;
     failure.effect = effect;
     failure
 }
 
-/// Writes a path without the ids of claims, which are the names of their files. What names a resource is left as it is.
+/// Formats a path without the ids of claims, which are the names of their files. Names of resources are
+/// left as they are.
 pub(super) fn shown(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("claim-"));
     let Some(name) = name else { return path.display().to_string() };

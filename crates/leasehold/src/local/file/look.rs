@@ -1,8 +1,8 @@
-//! What is done under the short lock of a room: one look at the line, one change of it.
+//! The steps under the short lock of a room: one look at the queue, one change of it.
 //!
-//! Ground rules: nothing here waits for another claim. Every function opens the ledger, decides by its rule, and writes
-//! it at most once. Before a claim is told to wait, those that it will watch are proven to live, with their FIFOs open;
-//! so a death after that is heard.
+//! Ground rules: nothing here waits for another claim. Every function opens the ledger, decides by its
+//! rule, and writes it at most once. Before a claim gets the answer to wait, the claims that it will
+//! watch are proven to live, with their FIFOs open; so a later death is noticed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,34 +16,34 @@ use super::pulse::{self, Probe, Pulse, PulseName, probe};
 use super::room::{Latch, Limit, Room};
 use super::watch::Watch;
 
-/// What one look at the line found.
+/// The result of one look at the queue.
 #[derive(Debug)]
 pub(super) enum Look {
     /// The claim holds; [`OwnClaims`](super::own::OwnClaims) knows more.
     Granted,
-    /// It does not.
+    /// The claim does not hold.
     Busy {
         ahead: u32,
-        /// Whose end may change that.
+        /// The claims whose end may change that.
         watches: Vec<Watch>,
-        /// Whether there are more than can be watched, so that one has to look again after a while.
+        /// `true` if there are more than can be watched, so that it has to look again after a while.
         is_partial: bool,
     },
 }
 
-/// What ending a claim of somebody else came to.
+/// The result of ending a claim of another process.
 #[derive(Debug)]
 pub(super) enum Break {
-    /// It was not there, or dead already.
+    /// It did not exist, or was dead already.
     Gone,
-    /// It was taken out.
+    /// It was removed.
     Done,
-    /// Its process was told; this is its FIFO.
+    /// Its process was notified; this is its FIFO.
     Told(Watch),
 }
 
-/// Contends once. With patience at its end, nothing but a grant is left behind.
-/// `last` is whether patience has ended, as seen by the caller.
+/// Contends once. With patience at its end, nothing but a grant is left behind. `last` says whether
+/// patience has ended, as seen by the caller.
 pub(super) fn contend(
     inner: &Inner,
     claim: &Claim,
@@ -55,12 +55,12 @@ pub(super) fn contend(
     let visit = Visit::begin(inner, claim, &Limit::of(patience));
     let looked = visit.and_then(|mut visit| visit.contend(own, last).map(|look| (look, visit.woken.take())));
     match looked {
-        // The short lock is free again: those who are woken need it.
+        // The short lock is free again: the woken claims need it.
         Ok((look, woken)) => {
             woken.inspect(|pulse| pulse.nudge());
             Ok(look)
         }
-        // The place, if there is one, is worth nothing without its sign of life.
+        // A place without its sign of life is worth nothing.
         Err(failure) if last && !inner.own.is_held(claim) => {
             abandon(inner, claim);
             Err(with_effect(failure, Effect::None))
@@ -69,16 +69,17 @@ pub(super) fn contend(
     }
 }
 
-/// Ends a claim of this process. `true` where it was there until now.
+/// Ends a claim of this process. Returns `true` if it existed until now.
 pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
     let Some(own) = inner.own.forget(claim) else { return Ok(false) };
     let was_there = own.pulse.remove();
-    // Whatever happens to the ledger, the claim ends here: without its sign of life the next one sees it dead.
+    // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it
+    // dead.
     if let Ok(Some((room, latch))) = Room::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
     {
         let written = Book::open(&inner.root, &room).and_then(|mut book| {
             match book.position(claim.id).map(|index| book.entries()[index].clone()) {
-                // Somebody was about to break it, and renamed what we did not find.
+                // Another process was about to break it, and renamed the FIFO that we did not find.
                 Some(entry) if !was_there => book.bury(&room, &entry)?,
                 _ => drop(book.remove(claim.id)),
             }
@@ -87,14 +88,14 @@ pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
         if let Err(failure) = written {
             tracing::debug!(resource = %claim.resource, %failure, "a released claim stays in the ledger as a dead one");
         }
-        // Those who are woken by the end of the sign of life need the short lock.
+        // Claims that are woken by the end of the sign of life need the short lock.
         drop(latch);
     }
     drop(own);
     Ok(was_there)
 }
 
-/// Ends a claim that belongs to another process, or tells that process to end it.
+/// Ends a claim that belongs to another process, or notifies that process to end it.
 pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Result<Break, Failure> {
     let limit = Limit::fixed(RELEASE_WAIT);
     let Some((room, latch)) = Room::reenter(&inner.root, &claim.resource, &limit)? else {
@@ -110,7 +111,7 @@ pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Resu
             pulse::revoke(&room, &book.name_of(&entry))?;
             return Ok(Break::Told(Watch::new(file)));
         }
-        // One that waits holds nothing, so it can be taken out at once.
+        // A waiting claim holds nothing, so it can be removed at once.
         Probe::Alive(_) => Break::Done,
         Probe::Gone => Break::Gone,
     };
@@ -120,7 +121,7 @@ pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Resu
     Ok(outcome)
 }
 
-/// Whether a claim is taken out although its process has not let go of it.
+/// The choice to remove a claim although its process has not ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Force {
     No,
@@ -140,9 +141,9 @@ struct Visit<'a> {
     claim: &'a Claim,
     room: Room,
     book: Book,
-    /// Whose watchers are to look again.
+    /// The claim whose watchers are to look again.
     woken: Option<Arc<Pulse>>,
-    // Last, so that it is given back last.
+    // The last field, so that it is released last.
     _latch: Latch,
 }
 
@@ -184,7 +185,7 @@ impl<'a> Visit<'a> {
                 Ok(Look::Busy { ahead, watches, is_partial })
             }
             Verdict::Full => {
-                // Those found dead on the way are gone; the next one need not find them again.
+                // Claims found dead on the way are removed; the next one need not find them again.
                 self.book.save(&self.inner.root, &self.room)?;
                 Err(Failure::unavailable(format!(
                     "{MAX_LINE} claims stand in line for {} already: try again later",
@@ -194,7 +195,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// What is left of an earlier place of this claim, where it still counts.
+    /// Checks an earlier place of this claim, and returns what still counts.
     fn check_own(&self, own: Option<Arc<Pulse>>) -> Result<Option<Arc<Pulse>>, Failure> {
         let Some(pulse) = own else { return Ok(None) };
         if pulse.is_in_place()? && self.book.position(self.claim.id).is_some() {
@@ -203,7 +204,7 @@ impl<'a> Visit<'a> {
         pulse.remove();
         self.inner.own.lose(self.claim, &pulse);
         if pulse.room != self.room.identity {
-            // The store was removed and made again. One that held has lost; one that waited stands in line anew.
+            // The store was removed and made again. A holder has lost; a waiter is queued anew.
             return Ok(None);
         }
         Err(Failure::new(
@@ -213,7 +214,7 @@ impl<'a> Visit<'a> {
         ))
     }
 
-    /// The same claim, alive in another process or another handle, is not ours to take over.
+    /// Refuses the same claim, alive in another process or another handle: it is not ours to take over.
     fn refuse_twin(&mut self) -> Result<(), Failure> {
         let Some(index) = self.book.position(self.claim.id) else { return Ok(()) };
         let entry = self.book.entries()[index].clone();
@@ -230,7 +231,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Stands in line, and finds out whom to watch. Whoever is found dead on the way is taken out.
+    /// Enters the queue, and finds the claims to watch. Claims found dead on the way are removed.
     fn ask_in_line(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
         let Claim { id, share, note, .. } = self.claim;
         for _ in 0..=MAX_LINE {
@@ -246,7 +247,7 @@ impl<'a> Visit<'a> {
         Err(Failure::unavailable(format!("the line for {} changes all the time", self.claim.resource)))
     }
 
-    /// Asks once and leaves no place. All who are ahead are looked at, since there is no second look.
+    /// Asks once and leaves no place. All claims ahead are looked at, since there is no second look.
     fn ask_once(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
         let Claim { id, share, note, .. } = self.claim;
         let ahead = self.book.position(*id).unwrap_or(self.book.entries().len());
@@ -254,14 +255,14 @@ impl<'a> Visit<'a> {
         Ok((self.book.contend(&ask(*id, *share, note.clone(), false)), Vec::new(), false))
     }
 
-    /// Opens the FIFOs of a part of the line, and takes out who is dead.
+    /// Opens the FIFOs of a part of the queue, and removes the dead claims.
     fn probe_each(&mut self, from: usize, to: usize) -> Result<(Vec<Watch>, bool), Failure> {
         let part: Vec<Entry> = self.book.entries()[from..to].to_vec();
         let mut watches = Vec::new();
         let mut found_dead = false;
         for entry in part {
             match probe(&self.room, &self.book.name_of(&entry))? {
-                // One descriptor at a time is enough for those who will not wait.
+                // One descriptor at a time is enough for a claim that will not wait.
                 Probe::Alive(file) if to - from <= WATCH_MAX => watches.push(Watch::new(file)),
                 Probe::Alive(_) => {}
                 Probe::Gone => {
@@ -273,7 +274,7 @@ impl<'a> Visit<'a> {
         Ok((watches, found_dead))
     }
 
-    /// Makes the sign of life where there is none, and writes the ledger.
+    /// Makes the sign of life if there is none, and writes the ledger.
     fn settle(&mut self, own: Option<Arc<Pulse>>) -> Result<Arc<Pulse>, Failure> {
         let Visit { inner, room, book, .. } = self;
         if let Some(pulse) = own {
@@ -290,7 +291,8 @@ impl<'a> Visit<'a> {
         Ok(Arc::new(pulse))
     }
 
-    /// Whether the next in line may hold at the same time, or has to watch others than this claim alone.
+    /// Returns `true` if the next in the queue may hold at the same time, or has to watch others than
+    /// this claim alone.
     fn successor_shares(&self) -> bool {
         let entries = self.book.entries();
         let next = self.book.position(self.claim.id).and_then(|index| entries.get(index + 1));
@@ -298,10 +300,12 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// From where on, up to its own place, a claim watches those ahead of it, and whether that is not all of them.
+/// Returns the index from which, up to its own place, a claim watches those ahead of it, and whether
+/// that is not all of them.
 ///
-/// One that waits is watched alone: it is woken first, and wakes us. Ahead of a claim for the whole resource it is enough
-/// to watch the nearest, because all have to go. Otherwise whoever leaves first may make room.
+/// A waiting claim is watched alone: it is woken first, and wakes us. Ahead of a claim for the whole
+/// resource it is enough to watch the nearest, because all have to leave. Otherwise the first to leave
+/// may make room.
 fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
     let Some(nearest) = index.checked_sub(1) else { return (index, false) };
     if entries[nearest].granted.is_none() || entries[index].share.is_exclusive() {
@@ -310,7 +314,7 @@ fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
     (index.saturating_sub(WATCH_MAX), index > WATCH_MAX)
 }
 
-/// How many FIFOs one waiter has open at most; beyond that it looks again after a while.
+/// The most FIFOs that one waiter has open; beyond that it looks again after a while.
 pub(super) const WATCH_MAX: usize = 64;
-/// How long a release waits for the short lock before it leaves the ledger to others.
+/// The time for which a release waits for the short lock before it leaves the ledger to others.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);

@@ -1,7 +1,8 @@
-//! Looking without touching: who holds and who waits.
+//! Inspecting without changing: holders and waiters.
 //!
-//! Ground rules: nothing is locked, written or created, so that a look works where one may only read, and while another
-//! process is stopped in the middle of a change. Claims whose process has ended are left out, not taken out.
+//! Ground rules: nothing is locked, written or created, so that a look works with read permission only,
+//! and while another process is stopped in the middle of a change. Claims whose process has ended are
+//! omitted, not removed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -17,7 +18,7 @@ use super::room::Room;
 use super::root::Root;
 use super::watch::Watch;
 
-/// The line as it is now, and the FIFOs whose hang-up changes it, as many as may be watched.
+/// Returns the queue as it is now, and the FIFOs whose hang-up changes it, as many as may be watched.
 pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Vec<Watch>), Failure> {
     let (fence, living) = match Room::find(root, resource)? {
         Some(room) => look_into(root, &room)?,
@@ -26,7 +27,7 @@ pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Ve
     let standing = |entry: &Entry| Standing {
         id: entry.id,
         share: entry.share,
-        // Where the ledger is lost, the holder knows its fence, but nobody else does.
+        // If the ledger is lost, only the holder knows its fence.
         fence: entry.granted.filter(|_| fence.is_some()),
         since_unix_ms: Some(entry.since.as_nanos() / 1_000_000),
         remaining: None,
@@ -48,7 +49,7 @@ pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Ve
     Ok((snapshot, living.into_iter().filter_map(|(_, watch)| watch).collect()))
 }
 
-/// The resources under `prefix` that have living claims, in the order of their names.
+/// Lists the resources under `prefix` that have living claims, in the order of their names.
 pub(super) fn list(
     root: &Root,
     prefix: &str,
@@ -105,7 +106,8 @@ fn look_into(root: &Root, room: &Room) -> Result<(Option<Fence>, Living), Failur
     Ok((book.last_granted(), living))
 }
 
-/// The resource of a directory, unless something else stands there under a name that could be ours.
+/// Returns the resource of a directory, unless the directory is something else under a name that could
+/// be ours.
 fn resource_of(root: &Root, name: &str) -> Option<Resource> {
     let resource = match Resource::from_escaped(name) {
         Some(resource) => resource,

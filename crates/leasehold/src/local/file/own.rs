@@ -1,4 +1,4 @@
-//! The claims of this process: what keeps them alive, and what was granted to them.
+//! The claims of this process: their signs of life, and their grants.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ pub(super) struct OwnClaims(Mutex<HashMap<Key, Own>>);
 pub(super) struct Own {
     pub(super) pulse: Arc<Pulse>,
     pub(super) held: Option<Held>,
-    /// The task that notices when somebody breaks it.
+    /// The task that notices when another process breaks it.
     watcher: Option<AbortHandle>,
 }
 
-/// What was granted.
+/// The data of a grant.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) fence: Fence,
@@ -45,7 +45,7 @@ impl OwnClaims {
         self.map().get(&key(claim)).is_some_and(|own| own.held.is_some())
     }
 
-    /// The fence and the loss signal of a claim that was granted.
+    /// Returns the fence and the loss signal of a claim that was granted.
     pub(super) fn grant_of(&self, claim: &Claim) -> Option<(Fence, LossSignal)> {
         self.map()
             .get(&key(claim))
@@ -53,16 +53,17 @@ impl OwnClaims {
             .map(|held| (held.fence, held.signal.clone()))
     }
 
-    /// Remembers a claim that stands in line.
+    /// Remembers a waiting claim.
     pub(super) fn waits(&self, claim: &Claim, pulse: Arc<Pulse>) {
-        // Made only where there is none: dropping one that is not needed would end the sign of life of the other.
+        // Made only if there is none: dropping one that is not needed would end the sign of life of the
+        // other.
         self.map().entry(key(claim)).or_insert_with(|| Own { pulse, held: None, watcher: None });
     }
 
     /// Remembers a claim that was granted.
     pub(super) fn holds(&self, claim: &Claim, pulse: Arc<Pulse>, fence: Fence) {
         let (trigger, signal) = LossTrigger::new();
-        // Changed in place: dropping what stood there before would end the sign of life that both share.
+        // Changed in place: dropping the previous entry would end the sign of life that both share.
         let mut map = self.map();
         let own = map.entry(key(claim)).or_insert_with(|| Own { pulse, held: None, watcher: None });
         own.held = Some(Held { fence, signal, trigger });
@@ -80,22 +81,22 @@ impl OwnClaims {
         self.map().get(&key(claim)).is_some_and(|own| own.watcher.is_some())
     }
 
-    /// Forgets a claim. Dropping what is returned ends its sign of life.
+    /// Forgets a claim. Dropping the returned value ends its sign of life.
     pub(super) fn forget(&self, claim: &Claim) -> Option<Own> {
         self.map().remove(&key(claim))
     }
 
-    /// Forgets a claim that somebody else ended, and says so to its holder.
+    /// Forgets a claim that another process ended, and notifies its holder.
     ///
-    /// `pulse` is the sign of life that was found without its name: by now the claim may have been released, and
-    /// taken again, by its own process.
+    /// `pulse` is the sign of life that was found without its name: by now the claim may have been
+    /// released, and taken again, by its own process.
     pub(super) fn lose(&self, claim: &Claim, pulse: &Arc<Pulse>) {
         let lost = {
             let mut map = self.map();
             let is_same = map.get(&key(claim)).is_some_and(|own| Arc::ptr_eq(&own.pulse, pulse));
             if is_same { map.remove(&key(claim)) } else { None }
         };
-        // Told before the sign of life ends: the holder learns of it before the next one can hold.
+        // Notified before the sign of life ends: the holder learns of it before the next one can hold.
         if let Some(held) = lost.as_ref().and_then(|own| own.held.as_ref()) {
             held.trigger.fire(LossCause::Gone);
         }

@@ -1,11 +1,11 @@
 //! The sign of life of one claim: a FIFO that its process keeps open and locked.
 //!
-//! The kernel drops the lock, and then closes the FIFO, when the process ends in whatever way. Whoever waits
-//! for the claim has the reading end open and is woken by the hang-up, and finds the lock free.
+//! The kernel drops the lock, and then closes the FIFO, when the process ends in any way. A waiter for
+//! the claim has the reading end open and is woken by the hang-up, and finds the lock free.
 //!
-//! Ground rules: a FIFO is locked before its claim stands in the ledger, and removed before it leaves it, so that a
-//! claim of the ledger without a locked FIFO is dead, whenever its process was killed. A byte in a FIFO means
-//! only «look again», and is never read: a reader would take it away from the others.
+//! Ground rules: a FIFO is locked before its claim is in the ledger, and removed before it leaves it,
+//! so that a claim of the ledger without a locked FIFO is dead, whenever its process was killed. A byte
+//! in a FIFO means only "look again", and is never read: a reader would take it away from the others.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,10 +23,11 @@ use super::failure::{cannot, foreign, shown, unsupported};
 use super::room::{Identity, Room, pause};
 use super::root::Root;
 
-/// What the name of a FIFO says: enough to build the line again without a ledger.
+/// The content of the name of a FIFO: enough to rebuild the queue without a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PulseName {
-    /// Rises with each claim of a resource, so that the order of names is the order of the line.
+    /// The place: it rises with each claim of a resource, so that the order of names is the order of
+    /// the queue.
     pub(super) place: u64,
     pub(super) share: Share,
     pub(super) id: ClaimId,
@@ -38,7 +39,7 @@ impl PulseName {
         format!("{PREFIX}{place:020}-{}-{}-{}", share.weight(), share.capacity(), id.to_hex())
     }
 
-    /// The name under which a claim lives on that somebody has broken, until its process lets go.
+    /// Returns the name under which a broken claim lives on, until its process ends it.
     fn revoked(&self) -> String {
         self.text() + REVOKED
     }
@@ -58,7 +59,7 @@ pub(super) struct Pulse {
     file: OwnedFd,
     path: PathBuf,
     identity: Identity,
-    /// The room it was made in.
+    /// The room in which it was made.
     pub(super) room: Identity,
 }
 
@@ -70,7 +71,7 @@ impl fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// Makes and locks it. Called under the room's short lock.
+    /// Makes and locks it. Called under the short lock of the room.
     pub(super) fn make(root: &Root, room: &Room, name: &PulseName) -> Result<Pulse, Failure> {
         let text = name.text();
         let path = room.path_to(&text);
@@ -84,7 +85,8 @@ impl Pulse {
         }
     }
 
-    /// Whether its name still leads to it. If not, the claim was broken, or the store was removed.
+    /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was
+    /// removed.
     pub(super) fn is_in_place(&self) -> Result<bool, Failure> {
         match statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Identity::of(&stat) == self.identity),
@@ -93,25 +95,25 @@ impl Pulse {
         }
     }
 
-    /// Removes its name. `false` where that no longer leads to it.
+    /// Removes its name. Returns `false` if that no longer leads to it.
     pub(super) fn remove(&self) -> bool {
         let is_in_place = self.is_in_place().unwrap_or(false);
         if is_in_place {
-            // What cannot be removed is found dead later, and removed then.
+            // A FIFO that cannot be removed is found dead later, and removed then.
             let _ = rustix::fs::unlink(&self.path);
         }
         is_in_place
     }
 
-    /// Ends the sign of life, and tells those who watch it.
+    /// Ends the sign of life, and notifies its watchers.
     pub(super) fn end(&self) {
-        // Both are said explicitly: a child between fork and exec has a copy of the descriptor, and closing
-        // ours would neither free the lock nor hang up before that child comes to its exec.
+        // Both are explicit: a child between fork and exec has a copy of the descriptor, and closing
+        // ours would neither free the lock nor hang up before that child reaches its exec.
         let _ = flock(&self.file, FlockOperation::Unlock);
         self.nudge();
     }
 
-    /// Tells those who watch it to look again.
+    /// Notifies its watchers to look again.
     pub(super) fn nudge(&self) {
         nudge(self.file.as_fd());
     }
@@ -129,7 +131,7 @@ impl AsRawFd for Pulse {
     }
 }
 
-/// What was found where a claim should live.
+/// The result of looking for a living claim.
 #[derive(Debug)]
 pub(super) enum Probe {
     /// It lives; this is the reading end of its FIFO.
@@ -138,8 +140,8 @@ pub(super) enum Probe {
     Gone,
 }
 
-/// Looks whether a claim lives. The reading end is open before the lock is tried, so that an end after that is
-/// heard as a hang-up.
+/// Checks whether a claim lives. The reading end is open before the lock is tried, so that a later end
+/// is noticed as a hang-up.
 pub(super) fn probe(room: &Room, name: &PulseName) -> Result<Probe, Failure> {
     let (text, revoked) = (name.text(), name.revoked());
     // A claim may be renamed between the two looks, but only in this direction.
@@ -159,16 +161,17 @@ pub(super) fn probe(room: &Room, name: &PulseName) -> Result<Probe, Failure> {
     Ok(Probe::Gone)
 }
 
-/// Whether the claim behind the reading end of a FIFO has ended.
+/// Returns `true` if the claim behind the reading end of a FIFO has ended.
 pub(super) fn has_ended(file: BorrowedFd<'_>) -> bool {
     flock(file, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-/// Tells the process of a claim that it was broken: its FIFO loses its name, and it is woken.
+/// Notifies the process of a claim that it was broken: its FIFO loses its name, and the process is
+/// woken.
 pub(super) fn revoke(room: &Room, name: &PulseName) -> Result<(), Failure> {
     let (text, revoked) = (name.text(), name.revoked());
     match renameat(room.at(), &*text, room.at(), &*revoked) {
-        // Somebody else has broken it before.
+        // Another process has broken it before.
         Ok(()) | Err(Errno::NOENT) => {}
         Err(cause) => return Err(cannot("break", &room.path_to(&text), cause)),
     }
@@ -176,7 +179,7 @@ pub(super) fn revoke(room: &Room, name: &PulseName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes what is left of a claim, and wakes its process, should there be one.
+/// Removes the remains of a claim, and wakes its process, if there is one.
 pub(super) fn bury(room: &Room, name: &PulseName) -> Result<(), Failure> {
     for text in [name.text(), name.revoked()] {
         wake(room, &text);
@@ -188,7 +191,7 @@ pub(super) fn bury(room: &Room, name: &PulseName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All signs of life in a room, in the order of the line, dead or alive; at most `MAX_FILES`.
+/// Returns all signs of life in a room, in the order of the queue, dead or alive; at most `MAX_FILES`.
 pub(super) fn all(room: &Room) -> Result<Vec<PulseName>, Failure> {
     let failed = |cause| cannot("list", room.path(), cause);
     let mut found = Vec::new();
@@ -232,14 +235,15 @@ fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<(Identity, Owne
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = openat(room.at(), text, flags, Mode::empty()).map_err(failed)?;
     let found = fstat(&file).map_err(failed)?;
-    // In a shared store another user may have put a link to some file in its place. Its mode is not ours to set.
+    // In a shared store another user may have put a link to some file in its place. Its mode is not
+    // ours to set.
     if FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
         return Err(foreign(&path, "is no FIFO any more: another user of this store replaced it"));
     }
     if root.is_shared() {
         fchmod(&file, root.file_mode()).map_err(failed)?;
     }
-    // An onlooker without the short lock may try the lock at just this moment, and lets go at once.
+    // An observer without the short lock may try the lock at this very moment, and releases it at once.
     for _ in 0..LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) => pause(LOCK_PAUSE),
@@ -251,14 +255,15 @@ fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<(Identity, Owne
 
 fn wake(room: &Room, text: &str) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    // Without a reader, and its process always has it open for reading, nobody needs to be woken.
+    // If there is no reader, no process needs to be woken: the process of the claim always has it open
+    // for reading.
     if let Ok(file) = openat(room.at(), text, flags, Mode::empty()) {
         nudge(file.as_fd());
     }
 }
 
 fn nudge(file: BorrowedFd<'_>) {
-    // A full FIFO has woken everybody already.
+    // A full FIFO has woken every watcher already.
     let _ = rustix::io::write(file, b"!");
 }
 
@@ -266,7 +271,7 @@ const PREFIX: &str = "claim-";
 const REVOKED: &str = ".revoked";
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
-/// Far more than a line may have; a directory with more is not ours.
+/// Far more than a queue may have; a directory with more is not ours.
 const MAX_FILES: usize = 100_000;
 
 #[cfg(test)]

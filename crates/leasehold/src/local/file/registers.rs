@@ -1,7 +1,9 @@
-//! Registers in files: one beside the ledger of each resource, replaced as a whole under the resource's short lock.
+//! Registers in files: one beside the ledger of each resource, replaced as a whole under the resource's
+//! short lock.
 //!
-//! Ground rules: a value is written through to the disk before it is told to be written, and read without any lock, since
-//! a rename shows the old file or the new one. Nobody is woken: whoever waits asks again.
+//! Ground rules: a write is synced to the disk before it is reported as done, and values are read
+//! without any lock, since a rename shows the old file or the new one. Waiters are not woken: they
+//! poll.
 
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use super::room::{Limit, Room, Sync, read_file};
 use super::root::{Medium, Root};
 use super::{FileBackend, Inner};
 
-/// What a store on this medium promises of its registers.
+/// Returns the promise of the registers of a store on this medium.
 pub(super) fn promise(medium: Medium) -> RegisterPromise {
     RegisterPromise {
         max_bytes: MAX_BYTES,
@@ -28,7 +30,7 @@ pub(super) fn promise(medium: Medium) -> RegisterPromise {
             // A restart of the machine ends every claim, but a value is to outlive its writer.
             Medium::Memory | Medium::Network => Safety::LostOnFailover,
         },
-        // No clock of the machine goes on over its restart and cannot be set.
+        // There is no clock of the machine that continues over a restart and cannot be set.
         forgets: false,
     }
 }
@@ -86,7 +88,7 @@ fn look_in(room: &Room, at: &Resource) -> Result<Registered, Failure> {
 fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Result<Option<Stamp>, Failure> {
     let root = &inner.root;
     if value.is_none() && *seen == nothing().stamp {
-        // Nothing is made of nothing, not even a directory.
+        // Writing nothing over nothing creates nothing, not even a directory.
         return Ok((look(root, at)?.stamp == *seen).then(|| seen.clone()));
     }
     let (room, latch) = Room::enter(root, at, &Limit::fixed(WRITE_WAIT))?;
@@ -97,7 +99,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
         Some(value) => {
             let stamp = draw()?;
             let replaced = room.replace_file(root, VALUE, &text(&stamp, at, value), Sync::Durable);
-            // Where nothing stood, the directory itself may be new.
+            // If there was no value, the directory itself may be new.
             let is_first = *seen == nothing().stamp;
             let settled =
                 replaced.and_then(|()| if is_first { directory::sync(root.path()) } else { Ok(()) });
@@ -106,7 +108,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
         None => remove(&room).map(|()| nothing().stamp),
     };
     drop(latch);
-    // The name may lead to the new file although the disk did not take it yet.
+    // The name may lead to the new file although it is not on the disk yet.
     written.map(Some).map_err(|failure| with_effect(failure, Effect::Unknown))
 }
 
@@ -121,7 +123,8 @@ fn nothing() -> Registered {
     Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
 }
 
-/// A value as it is stored: a mark, a stamp, the resource's name, and behind a line's end what was written.
+/// Returns a value as it is stored: a mark, a stamp, the name of the resource, and after the end of the
+/// line the bytes of the value.
 fn text(stamp: &str, at: &Resource, value: &[u8]) -> Vec<u8> {
     let mut text = format!("{MAGIC} {stamp} {}\n", at.as_str()).into_bytes();
     text.extend_from_slice(value);
@@ -141,7 +144,7 @@ fn draw() -> Result<String, Failure> {
     })
 }
 
-/// Others write through to the disk meanwhile.
+/// Others sync to the disk meanwhile.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 const VALUE: &str = "value";
 const MAGIC: &str = "leasehold-value 1";
@@ -190,7 +193,7 @@ mod tests {
         let (at, put) = (Resource::new("a").unwrap(), Put { value: Some(b"whole".to_vec()), keep: None });
         let open = || FileBackend::open(FileConfig::new(base.path())).unwrap();
         let stamp = open().swap(&at, &nothing().stamp, &put).await.unwrap().unwrap();
-        // As one leaves it that is killed before its rename.
+        // As a process leaves it that is killed before its rename.
         std::fs::write(open().path_of(&at).join("value.new"), "leasehold-val").unwrap();
         let store = open();
         let found = Registers::read(&store, &at).await.unwrap();

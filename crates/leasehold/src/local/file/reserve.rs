@@ -1,8 +1,9 @@
-//! Fences that survive a power failure without a write-through for each grant.
+//! Fences that survive a power failure without syncing each grant.
 //!
-//! A file holds a number that no fence has passed yet, written through to the disk *before* the first fence up to
-//! it is given out. After a restart, or when the ledger is lost, fences go on above that number: some are
-//! skipped, none comes twice. What cannot be read is an error, never a beginning at one.
+//! A file holds a number that no fence has passed yet, synced to the disk *before* the first fence up
+//! to it is assigned. After a restart, or when the ledger is lost, fences continue above that number:
+//! some are skipped, none comes twice. A file that cannot be read is an error, never a reason to begin
+//! at one.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,7 @@ use super::failure::{cannot, foreign};
 use super::room::{Room, Sync, read_file};
 use super::root::Root;
 
-/// The number up to which fences are reserved; `None` where none was ever given out.
+/// Returns the number up to which fences are reserved; `None` if none was ever assigned.
 pub(super) fn read(room: &Room) -> Result<Option<u64>, Failure> {
     let bytes = match read_file(room.at(), NAME, MAX_BYTES) {
         Ok(bytes) => bytes,
@@ -32,17 +33,17 @@ pub(super) fn read(room: &Room) -> Result<Option<u64>, Failure> {
     Ok(Some(ceiling))
 }
 
-/// Finds the number above which the fences of a new resource begin: the wall clock, in microseconds.
+/// Returns the number above which the fences of a new resource begin: the wall clock, in microseconds.
 ///
-/// A store may be thrown away with its machine or container while what its fences protect lives on. The next store then begins
-/// above the fences of the last one.
+/// A store may be removed with its machine or container while the resources that its fences protect
+/// live on. The next store then begins above the fences of the last one.
 pub(super) fn beginning() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(0)
 }
 
-/// Reserves the fences up to at least `needed`, and returns up to which. It is written through once for so many fences that
-/// its cost does not count.
+/// Reserves the fences up to at least `needed`, and returns the new limit. One sync serves so many
+/// fences that its cost is negligible.
 pub(super) fn raise(root: &Root, room: &Room, needed: u64) -> Result<u64, Failure> {
     let ceiling = needed.saturating_add(AT_ONCE);
     room.replace_file(root, NAME, text(ceiling).as_bytes(), Sync::Durable)?;
@@ -58,7 +59,7 @@ fn text(ceiling: u64) -> String {
 fn parse(bytes: &[u8]) -> Option<u64> {
     let found = std::str::from_utf8(bytes).ok()?;
     let number = found.strip_prefix(MAGIC)?.get(1..21)?.parse().ok()?;
-    // A person may have written it, so the end of the line is not insisted on.
+    // A person may have written it, so the end of the line is optional.
     (found.trim_end() == text(number).trim_end()).then_some(number)
 }
 

@@ -1,8 +1,9 @@
 //! The directory of one resource, and the short lock under which it is changed.
 //!
-//! Ground rules: everything in a room is named relative to its descriptor, so that no half of a change lands in
-//! another directory of the same name; and after the short lock was taken, the path is compared with what
-//! was locked, because a room may have been removed, and made again by somebody else, in between.
+//! Ground rules: every file in a room is named relative to its descriptor, so that no half of a change
+//! is made in another directory of the same name. After the short lock was taken, the path is compared
+//! with the locked directory, because a room may have been removed, and made again by another process,
+//! in between.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,11 +26,11 @@ use crate::SystemClock;
 pub(super) struct Room {
     path: PathBuf,
     directory: OwnedFd,
-    /// Which directory it is, whatever its path says later.
+    /// The identity of the directory, whatever its path leads to later.
     pub(super) identity: Identity,
 }
 
-/// A file by what it is, not by its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -45,12 +46,12 @@ impl Identity {
 }
 
 impl Room {
-    /// The room of a resource, where there is one.
+    /// Finds the room of a resource; `None` if there is none.
     pub(super) fn find(root: &Root, resource: &Resource) -> Result<Option<Room>, Failure> {
         Room::at_path(root, root.path_of(resource))
     }
 
-    /// The room in this directory, where there is one.
+    /// Finds the room in this directory; `None` if there is none.
     pub(super) fn at_path(root: &Root, path: PathBuf) -> Result<Option<Room>, Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match openat(CWD, &path, flags, Mode::empty()) {
@@ -68,7 +69,7 @@ impl Room {
         Ok(Some(Room { path, directory, identity: Identity::of(&stat) }))
     }
 
-    /// The room of a resource and its short lock, made where there is none.
+    /// Returns the room of a resource and its short lock; creates them if they do not exist.
     pub(super) fn enter(root: &Root, resource: &Resource, limit: &Limit) -> Result<(Room, Latch), Failure> {
         for _ in 0..MAX_REOPEN {
             let room = match Room::find(root, resource)? {
@@ -89,7 +90,7 @@ impl Room {
         )))
     }
 
-    /// The room of a resource and its short lock, where there is one.
+    /// Returns the room of a resource and its short lock; `None` if there is no room.
     pub(super) fn reenter(
         root: &Root,
         resource: &Resource,
@@ -112,18 +113,18 @@ impl Room {
         &self.path
     }
 
-    /// The path of something in it, for a person.
+    /// Returns the path of a file in it, for people.
     pub(super) fn path_to(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens something in it that is, or becomes, an ordinary file.
+    /// Opens a file in it that is, or becomes, a regular file.
     pub(super) fn open_file(&self, root: &Root, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        // NONBLOCK: whatever somebody put there in place of a file must not stop us.
+        // NONBLOCK: another kind of file that was put there must not stop us.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = openat(&self.directory, name, flags, root.file_mode())?;
         if flags.contains(OFlags::CREATE) && root.is_shared() {
-            // Where it is somebody else's already, its mode is what they made it.
+            // If it belongs to another user already, its mode is theirs to set.
             match fchmod(&opened, root.file_mode()) {
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(cause) => return Err(cause),
@@ -154,7 +155,7 @@ impl Room {
     }
 
     fn write_new(&self, root: &Root, name: &str, content: &[u8], sync: Sync) -> Result<(), Errno> {
-        // What is left of a writer that was killed; nobody else writes it now, under the short lock.
+        // The rest of a writer that was killed; no other process writes it now, under the short lock.
         match unlinkat(&self.directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(cause) => return Err(cause),
@@ -174,14 +175,14 @@ impl Room {
         }
     }
 
-    /// Takes the short lock; `None` where the room was removed meanwhile.
+    /// Takes the short lock; `None` if the room was removed meanwhile.
     fn latch(&self, root: &Root, limit: &Limit, create: OFlags) -> Result<Option<Latch>, Failure> {
         let path = self.path_to(LOCK);
         for _ in 0..MAX_REOPEN {
             let file = match self.open_file(root, LOCK, OFlags::RDWR | create) {
                 Ok(file) => file,
                 Err(Errno::NOENT) => return Ok(None),
-                // In a shared store somebody else may be between making it and setting its mode.
+                // In a shared store another process may be between making it and setting its mode.
                 Err(Errno::ACCESS) if root.is_shared() && limit.pause(0) => continue,
                 Err(cause) => return Err(cannot("open", &path, cause)),
             };
@@ -193,7 +194,8 @@ impl Room {
             }
             match statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(named) if Identity::of(&named) == Identity::of(&stat) => return Ok(Some(latch)),
-                // The file, or the whole room, was replaced while we waited: what we hold is nobody's lock.
+                // The file, or the whole room, was replaced while we waited: we hold a lock that no
+                // other process uses.
                 Ok(_) if self.is_in_place() => {}
                 Ok(_) | Err(Errno::NOENT) => return Ok(None),
                 Err(cause) => return Err(cannot("look at", &path, cause)),
@@ -202,13 +204,13 @@ impl Room {
         Ok(None)
     }
 
-    /// Whether the path still leads here.
+    /// Returns `true` if the path still leads here.
     pub(super) fn is_in_place(&self) -> bool {
         statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| Identity::of(&stat) == self.identity)
     }
 
-    /// A hashed directory name does not carry the name: it is kept in a file, and compared.
+    /// Compares the name: a hashed directory name does not carry it, so it is kept in a file.
     fn compare_name(&self, root: &Root, resource: &Resource) -> Result<(), Failure> {
         let hashed = self.path.file_name().and_then(|name| name.to_str()).is_some_and(Resource::is_hashed);
         if !hashed {
@@ -216,7 +218,8 @@ impl Room {
         }
         match self.read_name()? {
             Some(name) if name == resource.as_str() => Ok(()),
-            // Nothing is what a power failure leaves of a file whose name reached the disk before its content.
+            // An empty file is left by a power failure if the name of the file reached the disk before
+            // its content.
             None => self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Durable),
             Some(name) if name.is_empty() => {
                 self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Durable)
@@ -229,7 +232,7 @@ impl Room {
         }
     }
 
-    /// The name kept in a file, where there is one.
+    /// Returns the name kept in a file, if there is one.
     pub(super) fn read_name(&self) -> Result<Option<String>, Failure> {
         let path = self.path_to(NAME);
         match read_file(self.at(), NAME, Resource::MAX_BYTES) {
@@ -246,20 +249,20 @@ pub(super) struct Latch(OwnedFd);
 
 impl Drop for Latch {
     fn drop(&mut self) {
-        // Said explicitly: a child between fork and exec has a copy of the descriptor, and closing ours would
-        // not free the lock before that child comes to its exec.
+        // Explicit: a child between fork and exec has a copy of the descriptor, and closing ours would
+        // not free the lock before that child reaches its exec.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// Whether a file must be there after a power failure.
+/// The choice whether a file must survive a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sync {
     Durable,
     Cached,
 }
 
-/// How long a short lock is waited for.
+/// The time for which a short lock is waited for.
 #[derive(Debug)]
 pub(super) struct Limit {
     since: Moment,
@@ -268,12 +271,12 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Until patience ends, but long enough for others to finish what takes microseconds.
+    /// Waits until patience ends, but long enough for others to finish steps of microseconds.
     pub(super) fn of(patience: &Patience) -> Limit {
         Limit { since: SystemClock.now(), least: LEAST_WAIT, patience: Some(patience.clone()) }
     }
 
-    /// For calls that have no patience of their own.
+    /// Returns the limit for calls that have no patience of their own.
     pub(super) fn fixed(least: Duration) -> Limit {
         Limit { since: SystemClock.now(), least, patience: None }
     }
@@ -284,7 +287,7 @@ impl Limit {
             || waited >= self.least && self.patience.as_ref().is_none_or(|patience| patience.is_ended())
     }
 
-    /// Sleeps a little longer with each round. `false` when it is over.
+    /// Sleeps a little longer with each round. Returns `false` when the time is over.
     fn pause(&self, round: u32) -> bool {
         if self.is_over() {
             return false;
@@ -294,8 +297,9 @@ impl Limit {
     }
 }
 
-/// Waits for the lock in short sleeps, not in the kernel: a blocked thread could not be told that patience has
-/// ended, and would keep the runtime from shutting down while a stopped process keeps the lock.
+/// Waits for the lock in short sleeps, not in the kernel: a blocked thread could not be notified that
+/// patience has ended, and would keep the runtime from shutting down while a stopped process keeps the
+/// lock.
 fn lock_in_time(file: &OwnedFd, path: &Path, limit: &Limit) -> Result<(), Failure> {
     for round in 0.. {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -317,12 +321,13 @@ fn lock_in_time(file: &OwnedFd, path: &Path, limit: &Limit) -> Result<(), Failur
     ))
 }
 
-/// Stops a blocking thread of the runtime, which is what these threads are for, while somebody else finishes a change.
+/// Blocks a blocking thread of the runtime, which is the purpose of these threads, while another
+/// process finishes a change.
 pub(super) fn pause(length: Duration) {
     std::thread::sleep(length);
 }
 
-/// Reads a file in a room whole; one byte more than `max` where it is longer.
+/// Reads a whole file in a room; one byte more than `max` if it is longer.
 pub(super) fn read_file(at: BorrowedFd<'_>, name: &str, max: usize) -> Result<Vec<u8>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat(at, name, flags, Mode::empty())?;
@@ -362,12 +367,13 @@ pub(super) fn write_all_at(file: BorrowedFd<'_>, content: &[u8], offset: u64) ->
 
 const LOCK: &str = "lock";
 const NAME: &str = "name";
-/// How often a path may change under us before we give up.
+/// The number of times that a path may change under us before we give up.
 const MAX_REOPEN: u32 = 100;
-/// A call whose patience has ended still waits this long for others who are in the middle of a change. The first grant of a
-/// resource writes through to the disk three times, which takes more than a second on a busy one.
+/// The time for which a call whose patience has ended still waits for others in the middle of a change.
+/// The first grant of a resource syncs to the disk three times, which takes more than a second on a
+/// busy one.
 const LEAST_WAIT: Duration = Duration::from_secs(5);
-/// Nobody is in the middle of a change for this long unless it is stopped.
+/// The longest time for a change of a process that is not stopped.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LAST_PAUSE: Duration = Duration::from_millis(5);

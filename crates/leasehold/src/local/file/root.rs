@@ -12,19 +12,19 @@ use super::config::{FileConfig, Network};
 use super::directory::{self, errno};
 use super::failure::{cannot, denied, unsupported};
 
-/// The verified directory of a store, and how things in it are made.
+/// The verified directory of a store, and the way to create files in it.
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
     config: FileConfig,
     boot: String,
     medium: Medium,
-    /// Whether anybody may put something into the directory, so that owners have to be compared.
+    /// `true` if any user may put files into the directory, so that owners have to be compared.
     pub(super) is_open_to_all: bool,
 }
 
 impl Root {
-    /// Makes the directory where it is missing, and refuses one that cannot be trusted.
+    /// Makes the directory if it is missing, and refuses one that cannot be trusted.
     pub(super) fn open(config: FileConfig) -> Result<Root, Failure> {
         let path = std::path::absolute(&config.path).map_err(|cause| {
             denied(&config.path, "cannot be made absolute: name an absolute path").because(cause)
@@ -32,7 +32,7 @@ impl Root {
         let path = directory::resolve(&path)?;
         let mut root = Root { path, boot: boot_id()?, medium: Medium::Disk, is_open_to_all: false, config };
         root.make()?;
-        // Again, because it may have been made by somebody else meanwhile.
+        // Again, because another user may have made it meanwhile.
         if directory::resolve(&root.path)? != root.path {
             return Err(denied(
                 &root.path,
@@ -71,7 +71,7 @@ impl Root {
         self.claim_for_this_machine()
     }
 
-    /// Makes the directory again, where somebody has removed it.
+    /// Makes the directory again, if it was removed.
     pub(super) fn make(&self) -> Result<(), Failure> {
         if self.path.is_dir() {
             return Ok(());
@@ -83,7 +83,8 @@ impl Root {
         &self.path
     }
 
-    /// Where a resource lies. Capital letters are escaped as well, for file systems that fold them.
+    /// Returns the directory of a resource. Capital letters are escaped as well, for file systems that
+    /// fold them.
     pub(super) fn path_of(&self, resource: &Resource) -> PathBuf {
         self.path.join(resource.escaped(is_plain, MAX_NAME))
     }
@@ -100,7 +101,7 @@ impl Root {
         self.config.is_shared()
     }
 
-    /// Names the present run of this machine's kernel.
+    /// Returns the id of the present run of this machine's kernel.
     pub(super) fn boot(&self) -> &str {
         &self.boot
     }
@@ -109,8 +110,9 @@ impl Root {
         self.medium
     }
 
-    /// On a network file system the kernel's locks on FIFOs do not reach other machines: each machine would
-    /// see the claims of the other as dead. So a store there belongs to the first machine that uses it.
+    /// Reserves a store on a network file system for the first machine that uses it. The kernel's locks
+    /// on FIFOs do not reach other machines there: each machine would see the claims of the other as
+    /// dead.
     fn claim_for_this_machine(&self) -> Result<(), Failure> {
         let path = self.path.join("machine");
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -138,14 +140,14 @@ impl Root {
     }
 }
 
-/// What a store lies on.
+/// The medium of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Medium {
-    /// It outlives the machine's restart.
+    /// A disk: the store survives a restart of the machine.
     Disk,
-    /// It does not, or not a container that is made again.
+    /// Memory: the store does not survive it, or not the recreation of a container.
     Memory,
-    /// It lies on another machine.
+    /// A disk of another machine.
     Network,
 }
 
@@ -153,11 +155,11 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
 }
 
-/// Leaves room under the 255 bytes that a file name may have.
+/// Leaves space under the 255 bytes that a file name may have.
 const MAX_NAME: usize = 200;
 
-/// What the kernel wrote to files before it was restarted may be lost, so a ledger is worth something only on
-/// the boot that wrote it.
+/// Returns the id of this boot. Data that the kernel wrote to files before a restart may be lost, so a
+/// ledger is valid only on the boot that wrote it.
 fn boot_id() -> Result<String, Failure> {
     leasehold_machine::boot_id().map_err(|cause| {
         let text = "cannot be read, and the file store needs it to notice a restart: mount /proc";

@@ -1,7 +1,7 @@
 //! Waiting in the kernel for the end of other claims, and for the end of one's own.
 //!
-//! No thread is blocked and nothing is polled: the reading ends of FIFOs are handed to the runtime's reactor. Every
-//! wake-up means only that the line is worth another look.
+//! No thread is blocked and nothing is polled: the reading ends of FIFOs are registered with the
+//! reactor of the runtime. Every wake-up means only that the queue is worth another look.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -18,14 +18,14 @@ use tokio::io::unix::AsyncFd;
 use super::Inner;
 use super::pulse::Pulse;
 
-/// One FIFO that is waited on, and how many bytes were in it when the line was looked at.
+/// A watched FIFO, with the number of bytes in it at the look at the queue.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: End,
     seen: u64,
 }
 
-/// The reading end of somebody else's, or one's own.
+/// The reading end of another claim, or of one's own.
 #[derive(Debug)]
 enum End {
     Other(OwnedFd),
@@ -33,27 +33,27 @@ enum End {
 }
 
 impl Watch {
-    /// Called under the short lock, under which bytes are written as well.
+    /// Creates a watch. Called under the short lock, under which bytes are written as well.
     pub(super) fn new(file: OwnedFd) -> Watch {
         Watch { seen: bytes_in(file.as_fd()), end: End::Other(file) }
     }
 
-    /// Watches one's own FIFO, which others write into when they end the claim.
+    /// Watches one's own FIFO, into which others write when they end the claim.
     pub(super) fn own(pulse: Arc<Pulse>) -> Watch {
         Watch { seen: bytes_in(pulse.as_fd()), end: End::Own(pulse) }
     }
 
-    /// Whether something happened since the line was looked at.
+    /// Returns `true` if something happened since the look at the queue.
     fn has_changed(&self) -> bool {
         let mut ends = [PollFd::new(&self.end, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // In doubt the line is looked at.
+        // In doubt the queue is looked at.
         poll(&mut ends, Some(&now)).is_err()
             || ends[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
             || bytes_in(self.end.as_fd()) != self.seen
     }
 
-    /// Whether the claim behind it has ended.
+    /// Returns `true` if the claim behind it has ended.
     fn has_ended(&self) -> bool {
         super::pulse::has_ended(self.end.as_fd())
     }
@@ -77,7 +77,7 @@ impl AsRawFd for Watch {
 /// Returns when one of them changed, patience ended, or `again` has passed.
 ///
 /// # Errors
-/// `Unavailable` where the reactor takes no more descriptors.
+/// `Unavailable` if the reactor takes no more descriptors.
 pub(super) async fn any(
     watches: Vec<Watch>,
     patience: &Patience,
@@ -113,12 +113,12 @@ pub(super) async fn end_of(watch: Watch, limit: Duration) -> Result<(), Failure>
             }
         }
     };
-    // Past the limit it has not ended, which is as good an answer.
+    // After the limit it has not ended, which is as good an answer.
     let _ = tokio::time::timeout(limit, ended).await;
     Ok(())
 }
 
-/// Watches over a granted claim of this process, and ends it when somebody breaks it.
+/// Watches over a granted claim of this process, and ends it when another process breaks it.
 pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, claim: Claim) {
     let Ok(watch) = register(Watch::own(pulse.clone())) else {
         tracing::warn!(
@@ -138,8 +138,9 @@ pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, claim: Claim) {
     }
 }
 
-// The replacement is an unsafe function; what it asks for, a descriptor that stays open and the same while it is
-// registered, is kept here by the types: a `Watch` owns its descriptor, or a share in it, and never changes it.
+// The replacement is an unsafe function; its requirement, a descriptor that stays open and the same
+// while it is registered, is ensured here by the types: a `Watch` owns its descriptor, or a share in
+// it, and never changes it.
 #[allow(deprecated)]
 fn register(watch: Watch) -> Result<AsyncFd<Watch>, Failure> {
     AsyncFd::with_interest(watch, Interest::READABLE).map_err(|cause| {
@@ -155,7 +156,7 @@ fn poll_changed(watch: &AsyncFd<Watch>, cx: &mut Context<'_>) -> Poll<()> {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Err(_)) => return Poll::Ready(()),
             Poll::Ready(Ok(_)) if watch.get_ref().has_changed() => return Poll::Ready(()),
-            // Bytes that were there before; what comes later makes it ready again.
+            // Bytes that were there before; later ones make it ready again.
             Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
         }
     }

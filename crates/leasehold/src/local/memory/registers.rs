@@ -1,7 +1,7 @@
 //! Registers in the memory of the same store.
 //!
-//! Ground rules: every change is made under one mutex, which is never held across an await. Who waits listens before it
-//! looks.
+//! Ground rules: every change is made under one mutex, which is never held across an await. A waiter
+//! listens before it looks.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ struct Shelf {
     slots: HashMap<Resource, Slot>,
     /// The stamp of the last write to any of them.
     last: u64,
-    /// How many there were after the last sweep.
+    /// The number of registers after the last sweep.
     swept: usize,
 }
 
@@ -71,7 +71,7 @@ impl Shelf {
         stamp(self.last)
     }
 
-    /// Removes what is to be forgotten, each time the number has doubled: constant work per write.
+    /// Removes expired values, each time the number has doubled: constant work per write.
     fn sweep(&mut self, now: Moment) {
         if self.slots.len() >= super::store::MIN_SWEEP.max(self.swept * 2) {
             self.slots.retain(|_, slot| slot.until > now);
@@ -126,7 +126,7 @@ fn stamp(number: u64) -> Stamp {
     Stamp(number.to_string())
 }
 
-/// Enough for a cached page, and no more than other stores can take.
+/// The longest value: enough for a cached page, and no more than other stores can take.
 const MAX_BYTES: usize = 512 * 1024;
 const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,

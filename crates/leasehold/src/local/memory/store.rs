@@ -1,7 +1,7 @@
-//! The ledgers of all resources, and the bells of those who sleep.
+//! The ledgers of all resources, and the bells of sleeping calls.
 //!
-//! Ground rules: no time of its own, and no waiting. Whatever changes a ledger ends in [`Store::settle`], so that no
-//! change forgets the bells, and no line without claims is kept.
+//! Ground rules: no time of its own, and no waiting. Every change of a ledger ends in
+//! [`Store::settle`], so that no change forgets the bells, and no queue without claims is kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -12,21 +12,21 @@ use tokio::sync::Notify;
 
 use super::MemoryBackend;
 
-/// Where a bell hangs: at a claim, or at a resource for all who look at it.
+/// The key of a bell: a claim, or a resource for all that inspect it.
 pub(super) type At = (Resource, Option<ClaimId>);
 
-/// Everything behind the mutex.
+/// The state behind the mutex.
 #[derive(Default)]
 pub(super) struct Store {
     /// The resources that have claims, or had when they were last looked at.
     pub(super) lines: BTreeMap<Resource, Ledger>,
-    /// The last fences of those that have none.
+    /// The last fences of resources without claims.
     pub(super) idle: HashMap<Resource, Fence>,
-    /// Above the last fence of every resource that is in neither map.
+    /// A fence above the last fence of every resource that is in neither map.
     floor: Fence,
-    /// Who sleeps: on a claim, or on any change of a resource.
+    /// The sleeping calls: on a claim, or on any change of a resource.
     pub(super) bells: HashMap<At, Arc<Notify>>,
-    /// How many lines there were after the last sweep.
+    /// The number of queues after the last sweep.
     swept: usize,
 }
 
@@ -40,7 +40,8 @@ impl Store {
         self.lines.entry(resource.clone()).or_default()
     }
 
-    /// Removes what nobody released, each time the number of lines has doubled: constant work per new line.
+    /// Removes claims that were not released, each time the number of queues has doubled: constant work
+    /// per new queue.
     fn sweep(&mut self, now: Moment) {
         if self.lines.len() < MIN_SWEEP.max(self.swept * 2) {
             return;
@@ -58,7 +59,7 @@ impl Store {
         Arc::clone(self.bells.entry(at.clone()).or_default())
     }
 
-    /// Removes a bell that no call sleeps at any more. `false` where one does.
+    /// Removes a bell that no call sleeps at any more. Returns `false` if one does.
     pub(super) fn take_down(&mut self, at: &At) -> bool {
         let is_unused = self.bells.get(at).is_none_or(|bell| Arc::strong_count(bell) == 1);
         if is_unused {
@@ -110,7 +111,8 @@ impl Store {
         limit: usize,
         now: Moment,
     ) -> Vec<Summary> {
-        // Names with a common prefix stand together; a prefix that is no name itself is empty, or has no names.
+        // Names with a common prefix are adjacent; a prefix that is not itself a name is empty, or has
+        // no names.
         let first = match (Resource::new(prefix), after) {
             (Ok(first), Some(after)) if *after >= first => Bound::Excluded(after.clone()),
             (Ok(first), _) => Bound::Included(first),
@@ -141,15 +143,15 @@ impl Store {
         }
     }
 
-    /// Wakes the first who waits, to look again when those ahead of it end. As long as one of them only waited, it had no end
-    /// that one could sleep up to.
+    /// Wakes the first waiter, to look again when those ahead of it end. As long as one of them only
+    /// waited, it had no end up to which the waiter could sleep.
     pub(super) fn ring_front(&self, resource: &Resource) {
         if let Some(front) = self.entries(resource).iter().find(|entry| entry.granted.is_none()) {
             self.ring(resource, Some(front.id));
         }
     }
 
-    /// Wakes whoever a change concerns, and puts the line away when nobody is left in it.
+    /// Wakes every call that a change concerns, and removes the queue when it is empty.
     pub(super) fn settle(&mut self, resource: &Resource) {
         let Some(ledger) = self.lines.get(resource) else { return };
         ledger.called().for_each(|entry| self.ring(resource, Some(entry.id)));

@@ -1,4 +1,4 @@
-//! What is peculiar to memory; the laws are run by `tests/conformance_memory.rs`.
+//! Tests of the memory store alone; `tests/conformance_memory.rs` runs the laws.
 
 use std::task::{Context, Poll, Waker};
 
@@ -109,7 +109,7 @@ async fn who_waits_behind_one_who_waited_sees_his_lease_end() {
             tokio::task::yield_now().await;
         }
     }
-    // Nobody is heard of any more, so each is granted when the lease of the one before has ended.
+    // No holder renews any more, so each waiter is granted when the lease of the one before has ended.
     for wait in waiting {
         let granted = tokio::time::timeout(Duration::from_secs(10), wait).await.unwrap().unwrap();
         assert!(matches!(granted, Ok(Step::Granted(_))));
