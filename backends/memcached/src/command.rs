@@ -66,7 +66,7 @@ pub(crate) enum Command<'a> {
 }
 
 impl Command<'_> {
-    /// Writes it down. `mark` comes back with the answers to reads and removals.
+    /// Writes it down. `mark` is returned with the answers to reads and removals.
     pub(crate) fn write(&self, mark: u32, out: &mut Vec<u8>) {
         let mut head = String::with_capacity(64 + MAX_KEY);
         // Writing into a String does not fail.

@@ -54,7 +54,7 @@ pub struct MemcachedConfig {
 pub(crate) enum Dialect {
     /// One item per resource holds the line of its claims.
     Native,
-    /// One item per lock, which is there while it is held.
+    /// One item per lock, which exists while it is held.
     Plain,
 }
 

@@ -1,4 +1,4 @@
-//! Opens connections: the socket, TLS, the login, and the question who is there.
+//! Opens connections: the socket, TLS, the login, and the question which server answers.
 //!
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file has
 //! the effect `None`.

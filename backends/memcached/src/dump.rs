@@ -20,7 +20,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns those of all servers whose names begin with `prefix` and come behind `after`. `name_in`
+    /// Returns the keys of all servers whose names begin with `prefix` and come behind `after`. `name_in`
     /// reads the name out of the value of an item whose key has only its hash.
     pub(crate) async fn in_all(
         wire: &Wire,

@@ -8,9 +8,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) version: String,
-    /// When it was started, in seconds of its own wall clock: the epoch of its fences. The server counts
-    /// its time on from there, so this is the same number for as long as it runs, no matter how the wall
-    /// clock changes.
+    /// The moment at which it was started, in seconds of its own wall clock: the epoch of its fences. The
+    /// server counts its time on from there, so this is the same number for as long as it runs, no matter
+    /// how the wall clock changes.
     pub(crate) started: u64,
     pub(crate) uptime: Duration,
     /// Items are numbered, without which nothing can be changed on a condition.

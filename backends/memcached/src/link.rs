@@ -38,9 +38,9 @@ pub(crate) struct Link {
 pub(crate) enum Silence {
     /// The question never left this process.
     Unsent,
-    /// It left, and the connection broke.
+    /// The question was sent, and the connection broke.
     Broken,
-    /// It left, and no answer came in time.
+    /// The question was sent, and no answer came in time.
     Late,
 }
 
@@ -172,7 +172,7 @@ async fn read(
     let mut buffer = Vec::new();
     let mut open: VecDeque<(Expected, Vec<Reply>)> = VecDeque::new();
     loop {
-        // Closed by the server, or broken: those who wait learn it from their own ends.
+        // Closed by the server, or broken: the waiting callers learn it from their own ends.
         if !matches!(incoming.read_buf(&mut buffer).await, Ok(1..)) {
             return Ok(());
         }
@@ -213,13 +213,13 @@ const QUEUED: u8 = 0;
 const LEFT: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
-/// Questions that may wait to be written; more wait with those who ask.
+/// The questions that may wait to be written; more wait with their callers.
 const QUEUE: usize = 1024;
 /// Questions that may wait for their answers.
 const IN_FLIGHT: usize = 4096;
 /// Questions are gathered up to so many bytes before they are written.
 const TOGETHER: usize = 64 * 1024;
-/// One question at most carries so many values of the largest size; see [`crate::wire`].
+/// The most bytes of one question, which carries so many values of the largest size; see [`crate::wire`].
 pub(crate) const MAX_QUESTION: usize = 4 * MAX_VALUE;
 
 #[cfg(test)]

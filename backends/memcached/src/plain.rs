@@ -280,7 +280,7 @@ enum Taken {
     Yes(Fence),
     /// Somebody holds it, and for so long at most.
     Busy(Duration),
-    /// It changed in between.
+    /// The item changed in between.
     Again,
 }
 

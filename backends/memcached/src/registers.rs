@@ -103,7 +103,7 @@ impl Items {
             (Reply::Done { .. }, Reply::Item { value: there, number, .. }) if *there == value => {
                 Ok(Some(State { epoch: link.facts.started, number: *number }.stamp()))
             }
-            // It was written, and somebody was there right after it: its state has passed.
+            // It was written, and another client wrote right after it: its state has passed.
             (Reply::Done { .. }, _) => Ok(Some(Stamp("passed".to_owned()))),
             (Reply::Differs { .. } | Reply::Missing { .. }, _) => Ok(None),
             (refused, _) => Err(node.unexpected(refused)),

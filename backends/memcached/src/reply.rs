@@ -9,14 +9,13 @@ use crate::command::MAX_VALUE;
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// There is an item: its value, its number, and what is left of its life in seconds, `None` where it is
-    /// endless.
+    /// An item: its value, its number, and what is left of its life in seconds, `None` where it is endless.
     Item { value: Vec<u8>, number: u64, left: Option<u64>, mark: Option<u32> },
-    /// There is none.
+    /// No item.
     Missing { mark: Option<u32> },
-    /// It is done.
+    /// The command was carried out.
     Done { mark: Option<u32> },
-    /// It is not: the item has another number, or there is one where there was to be none.
+    /// The command was not carried out: the item has another number, or one exists where none was expected.
     Differs { mark: Option<u32> },
     /// The facts that the server reports of itself.
     Stats(Vec<(String, String)>),

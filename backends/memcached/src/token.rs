@@ -1,7 +1,7 @@
 //! The content of the item of a plain lock: its owner.
 //!
-//! Ground rules: an item of another library is never changed, but it is shown, and may be broken by
-//! somebody who saw it. Other libraries only compare the whole value with their own, so what ours says
+//! Ground rules: an item of another library is never changed, but it is shown, and may be broken by a
+//! client that saw it. Other libraries only compare the whole value with their own, so what ours says
 //! beyond its owner is our own matter.
 
 use leasehold_core::{ClaimId, Fence, Note, Resource};
@@ -10,9 +10,9 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 /// A value that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {
-    /// One of ours.
+    /// An item of ours.
     Ours(Owner),
-    /// One of another library, with an id that is made of it.
+    /// An item of another library, with an id that is made of it.
     Foreign(ClaimId),
 }
 

@@ -166,7 +166,7 @@ impl Node {
             let dialed = slot.get_or_init(|| async {
                 let link = self.dialer.link().await.map(Arc::new);
                 if link.is_err() {
-                    // The failure speaks for those who come right after it.
+                    // The failure is also the answer for those that come right after it.
                     let spent = Arc::downgrade(&slot);
                     let slots = Arc::downgrade(&self.slot);
                     leasehold_machine::spawn(async move {
@@ -247,7 +247,7 @@ const REGISTER: &str = "%r";
 /// A call connects anew at most this often before it gives up: once where the old connection is dead, once
 /// where an attempt before it failed.
 const MAX_DIALS: usize = 3;
-/// The time for which a failed attempt is also the answer for those who come right after it.
+/// The time for which a failed attempt is also the answer for those that come right after it.
 const REDIAL_PAUSE: Duration = Duration::from_millis(100);
 /// The most commands in one go.
 const MAX_TOGETHER: usize = 500;

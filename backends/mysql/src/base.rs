@@ -2,7 +2,7 @@
 //! own, and the table of holders.
 //!
 //! Ground rules: a lock decides, and a row only shows its holder. A row outlives its lock, because its
-//! fence must not go back, and counts while the server says that the lock is there.
+//! fence must not go back, and counts while the server says that the lock exists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Connects, sees to the tables, and refuses a server whose locks the others of its cluster know
+    /// Connects, prepares the tables, and refuses a server whose locks the others of its cluster know
     /// nothing of.
     pub(crate) async fn connect(
         config: MySqlConfig,

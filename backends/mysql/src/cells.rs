@@ -100,7 +100,7 @@ impl MySqlCells {
         let seconds = lock_wait(self.pool.config.sql.timeout);
         let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
             // A dropped table is created anew by the next look, which follows a change that was not made.
-            // So they do where a transaction of somebody else keeps the row of one of them: it keeps no
+            // So they do where a transaction of another client keeps the row of one of them: it keeps no
             // other one.
             Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::Occupied(_)) => {
                 return Ok(vec![None; amends.len()]);

@@ -29,7 +29,7 @@ pub(crate) use leasehold_address::Create;
 /// | `silence` | with `get-lock` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
 /// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
 /// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too; with `get-lock`: `tooz` or `dotnet`, to contend for the same locks as Python's `tooz` or .NET's DistributedLock | |
-/// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
+/// | `order` | `fifo`, or `unordered`: a free lock goes to the first client that asks | `fifo` |
 /// | `connections` | connections at most, 1 to 100 | `8` |
 /// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
 ///
@@ -83,14 +83,14 @@ pub(crate) enum Method {
 /// The format of a lock in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// As leasehold's own. Named locks are named by digests, so that all names are apart on all servers,
-    /// and those of other programs.
+    /// The format of leasehold's own. Named locks are named by digests, so that all names are apart on all
+    /// servers, and those of other programs.
     Native,
-    /// As a row of ShedLock's table.
+    /// A row of ShedLock's table.
     ShedLock,
-    /// As a named lock by the name as it is, as `tooz` does.
+    /// A named lock by the name as it is, as `tooz` does.
     Tooz,
-    /// As a named lock by the name that .NET's DistributedLock derives.
+    /// A named lock by the name that .NET's DistributedLock derives.
     DotNet,
 }
 

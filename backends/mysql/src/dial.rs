@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 
 /// One open connection. Closed when it is dropped.
 pub(crate) struct Link {
-    /// There until it is dropped.
+    /// The connection, until it is dropped.
     connection: Option<Conn>,
     /// `true` while an answer has not been read to its end.
     is_asking: bool,
@@ -38,7 +38,7 @@ pub(crate) enum Flavour {
 enum Company {
     /// None that is known.
     None,
-    /// It follows another one.
+    /// A primary that it follows.
     Primary,
     /// Those of a cluster that decide together, by Galera.
     Equals,
@@ -212,7 +212,7 @@ impl Link {
         wait: Duration,
         asking: impl AsyncFnOnce(&mut Conn) -> mysql_async::Result<T>,
     ) -> Result<T, Refusal> {
-        // A little more than the server's own limit, so that its word comes first.
+        // A little more than the server's own limit, so that its answer comes first.
         let limit = wait + self.timeout + Duration::from_millis(200);
         let Some(connection) = &mut self.connection else {
             return Err(Refusal::Failed(Failure::unavailable("the connection is closed")));
@@ -312,7 +312,7 @@ const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(
                         CAST(@@innodb_read_only AS CHAR), \
                         IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";
 
-/// When the operating system begins to ask whether the other side is still there.
+/// The time after which the operating system begins to ask whether the other side still exists.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Statements that a connection keeps prepared: more than there are.
 const STATEMENTS: usize = 16;

@@ -1,11 +1,11 @@
-//! Rows locked by open transactions: each lock has a connection of its own, and who waits for one waits in
-//! the server.
+//! Rows locked by open transactions: each lock has a connection of its own, and a waiter waits in the
+//! server.
 //!
 //! Ground rules: what others are to see at once, and what a rollback must not take back, is written by
-//! another connection. These servers do not notice that somebody who waits in them has left: a wait that is
-//! given up costs its connection, which is ended from another one. A connection is known by a word that is
-//! drawn at random and held as a named lock, because its number comes again when a server is restarted or
-//! another one takes over.
+//! another connection. These servers do not notice that a waiter in them has left: a wait that is given up
+//! costs its connection, which is ended from another one. A connection is known by a word that is drawn at
+//! random and held as a named lock, because its number comes again when a server is restarted or another
+//! one takes over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,8 +156,8 @@ impl RowSession {
     }
 
     /// Enters who has it, and draws the fence, by another connection, whose transaction ends with the
-    /// statement. A session that has ended before enters nothing, because somebody else may have the row by
-    /// now; and the fence counts only where the session is still there when it has been drawn.
+    /// statement. A session that has ended before enters nothing, because another client may have the row
+    /// by now; and the fence counts only where the session still exists when it has been drawn.
     async fn enter(&self, claim: &Claim) -> Result<Fence, Refusal> {
         let (name, note) = (literal(claim.resource.as_str()), literal(claim.note.as_str()));
         let (id, word, session) = (claim.id.to_hex(), self.word_of_turn(), self.held.number);
@@ -350,6 +350,6 @@ fn draw_word() -> Result<String, Failure> {
 const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(word USING utf8mb4)) = session";
 /// Tries of one question whose row or table is not there yet.
 const MAX_TRIES: u32 = 3;
-/// By how much a wait may be longer than was asked for, because the server counts whole seconds, and looks
-/// once in one.
+/// The time by which a wait may be longer than was asked for, because the server counts whole seconds, and
+/// looks once in one.
 const LATE: Duration = Duration::from_secs(2);

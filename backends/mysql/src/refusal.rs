@@ -71,7 +71,7 @@ fn kind(code: u16) -> FailureKind {
         }
         // No such database; what a proxy or an old server does not know.
         1049 | NO_TABLE | NO_COLUMN | 1064 | 1193 | 1235 | 1305 => FailureKind::Unsupported,
-        // A character that a column of somebody else's table has not.
+        // A character that a column of a foreign table has not.
         1366 | 1267 | 3854 => FailureKind::Unsupported,
         _ => FailureKind::Unavailable,
     }
@@ -110,7 +110,7 @@ fn describe(cause: &ServerError) -> String {
 }
 
 const DEADLOCK: u16 = 1213;
-/// A lock was waited for in vain; or was not waited for, which only MySQL distinguishes.
+/// A wait for a lock ended without it; or the lock was not waited for, which only MySQL distinguishes.
 const TIMED_OUT: u16 = 1205;
 const NOT_WAITED: u16 = 3572;
 /// The connection to be ended has ended already.

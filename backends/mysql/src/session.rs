@@ -85,7 +85,7 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Says that the session is over, unless it is called off.
+/// A guard that ends the session, unless it is called off.
 struct Ending<'a> {
     is_over: &'a watch::Sender<bool>,
     is_off: bool,

@@ -64,8 +64,8 @@ impl ShedLock {
         }
     }
 
-    /// Writes `lock_until` of each row that is held by whom its condition names, and answers for each
-    /// whether it was: all in one transaction, and each row by its key.
+    /// Writes `lock_until` of each row that the holder in its condition has, and answers for each whether
+    /// it was: all in one transaction, and each row by its key.
     ///
     /// One reading of the clock decides for all whether a row is held. What a row is found by cannot be
     /// said by the count of rows that were changed, since one whose end is far enough away already is not.
@@ -121,8 +121,8 @@ impl ShedTable for ShedLock {
         self.columns.widths
     }
 
-    /// Writes what is free, and reads which owner has it then: a claim that finds itself there has it, by
-    /// any of its requests.
+    /// Writes a free row, and reads which owner has it then: a claim that finds itself there has it, by any
+    /// of its requests.
     async fn take(&self, hold: &Hold) -> Result<Taken, Failure> {
         let (table, now) = (&self.table, self.columns.now());
         let (name, by) = (text(&hold.name), self.columns.holder(&hold.by));

@@ -27,7 +27,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// Returns those for the table of this ending.
+    /// Returns the statements for the table of this ending.
     pub(crate) fn of(names: &Names, ending: &str) -> Statements {
         let table = names.table(ending);
         Statements {
@@ -58,8 +58,8 @@ impl Statements {
 
     /// Makes these changes whose conditions hold, each by a statement of its own between the first and the
     /// last, in one transaction. Few are sent in this way; one statement for all of them, as for renewals,
-    /// would have to ask afterwards what it did. A row that somebody keeps locked is waited for as shortly
-    /// as both servers can, and for `seconds` from then on.
+    /// would have to ask afterwards what it did. A row that another client keeps locked is waited for as
+    /// shortly as both servers can, and for `seconds` from then on.
     pub(crate) fn amend_many(&self, amends: &[&Amend], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
         for Amend { at, seen, way, put } in amends {
@@ -158,7 +158,7 @@ struct Written<'a> {
     seen: &'a str,
 }
 
-/// In this order.
+/// The values as parameters, in this order.
 const PARAMETERS: Written<'_> = Written { claims: "?", version: "?", keep: "?", name: "?", seen: "?" };
 
 /// Bytes, in a form that nothing in them can end.

@@ -1,4 +1,4 @@
-//! Calls as the server carries them to those who listen.
+//! Calls as the server carries them to the listeners.
 
 use std::fmt::Write;
 
@@ -24,8 +24,8 @@ pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
     Ok(format!("leasehold_{}", &digest[..32]))
 }
 
-/// Writes what is sent to those who listen: the resource, and who is called, behind `+` and one that has
-/// answered where one has; `*` for all, or `-` where something became free.
+/// Writes the message to the listeners: the resource, and which waiters are called, behind `+` and one that
+/// has answered where one has; `*` for all, or `-` where something became free.
 pub(crate) fn called(at: &Resource, call: &Call) -> String {
     let (mut text, addresses) = match call {
         Call::Nobody => return String::new(),

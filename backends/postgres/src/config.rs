@@ -28,7 +28,7 @@ pub(crate) use leasehold_address::Create;
 /// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too | |
 /// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
 /// | `wait` | `listen` for notifications, or `poll`. Behind a pooler that shares sessions it is always `poll` | `listen` |
-/// | `order` | `fifo`, or `unordered`: what is free goes to whoever asks first | `fifo` |
+/// | `order` | `fifo`, or `unordered`: a free lock goes to the first client that asks | `fifo` |
 /// | `method` | `row`: leases in rows; `advisory`: advisory locks of one connection; `for-update`: rows locked by open transactions | `row` |
 /// | `silence` | with `advisory` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
 /// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |

@@ -55,7 +55,7 @@ impl Link {
         Ok(Link::dial_listening(config).await?.0)
     }
 
-    /// As [`Link::dial`], with what the server says unasked.
+    /// Dials as [`Link::dial`] does, and returns the unasked messages of the server too.
     // Boxed, because the compiler cannot see through the client's own futures that this one may be sent.
     pub(crate) fn dial_listening(config: &PostgresConfig) -> BoxFuture<'_, Result<(Link, Unasked), Failure>> {
         Box::pin(Link::dial_any(config))
@@ -246,7 +246,7 @@ impl Link {
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
         wait: Duration,
     ) -> Result<T, Refusal> {
-        // A little more than the server's own limit, so that its word comes first.
+        // A little more than the server's own limit, so that its answer comes first.
         let limit = wait + self.timeout + Duration::from_millis(200);
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer.map_err(Refusal::of),

@@ -1,7 +1,7 @@
 //! Locks in one PostgreSQL database (12 or later).
 //!
-//! A lock is a row that holds a ledger, which this crate reads, swaps, and hears of; or it is held by a
-//! connection.
+//! A lock is a row that holds a ledger, which this crate reads, swaps, and is notified of; or it is held by
+//! a connection.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 

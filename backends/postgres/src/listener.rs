@@ -1,4 +1,5 @@
-//! Hears whom the releases of others call, on a connection of its own, as long as anybody listens.
+//! Listener for the calls that releases of others make, on a connection of its own, as long as a waiter
+//! listens.
 //!
 //! Ground rules: waiters know when nothing can be heard, and poll. After every gap all look once.
 
@@ -41,7 +42,7 @@ impl Drop for Listener {
     }
 }
 
-/// Connects whenever somebody listens, again and again.
+/// Connects whenever a waiter listens, again and again.
 async fn listen(config: Arc<PostgresConfig>, channel: String, bells: Bells) {
     let mut failures = 0u32;
     loop {

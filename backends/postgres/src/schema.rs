@@ -1,7 +1,7 @@
 //! The tables: what creates them, what checks them, and what a user needs who may not create them.
 //!
 //! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
-//! which is the oldest client that may still use it. Creating what is there already changes nothing.
+//! which is the oldest client that may still use it. Creating existing objects changes nothing.
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
@@ -26,8 +26,8 @@ const COLUMNS: &str = r#"
     lapses  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.2"#;
 
-/// Statements that create the tables, for those who may not let a program do it. Running them again changes
-/// nothing.
+/// Returns the statements that create the tables, for databases whose programs may not do it. Running them
+/// again changes nothing.
 pub fn schema(config: &PostgresConfig) -> String {
     if config.dialect == Dialect::ShedLock {
         return shedlock::schema(config);

@@ -57,7 +57,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// Returns those for one of the tables.
+    /// Returns the statements for one of the tables.
     pub(crate) fn of(names: &Names, table: Table) -> Statements {
         let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");

@@ -15,7 +15,7 @@ use percent_encoding::percent_decode_str;
 /// | option | meaning | default |
 /// |---|---|---|
 /// | `synchronous` | `full`: each change is on the disk before it is answered; `normal`: a loss of power may take the last back | `full` |
-/// | `order` | `fifo`: waiters stand in line; `unordered`: whoever asks first after a release | `fifo` |
+/// | `order` | `fifo`: waiters are queued; `unordered`: the first that asks after a release | `fifo` |
 /// | `table` | beginning of the names of the tables: 1 to 60 of `A-Z a-z 0-9 _`, not a digit first | `leasehold` |
 /// | `create` | `yes`: a database that is missing is created; `no`: it is an error | `yes` |
 /// | `timeout` | how long to wait for the database while others write, 10ms to 5m | `5s` |
@@ -44,7 +44,7 @@ pub(crate) enum Create {
     No,
 }
 
-/// When a change is on the disk.
+/// The moment at which a change is on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synchronous {
     Full,

@@ -1,4 +1,4 @@
-//! The tables: what creates them, and whether this client may use what is there.
+//! The tables: what creates them, and whether this client may use existing ones.
 //!
 //! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
 //! which is the oldest client that may still use it.
@@ -16,7 +16,7 @@ use crate::time;
 /// uses.
 const FORM: i64 = 2;
 
-/// Statements that create the tables, for those who want to see them. Running them again changes nothing.
+/// Returns the statements that create the tables, to be read. Running them again changes nothing.
 pub fn schema(config: &SqliteConfig) -> String {
     format!("{}\n", statements(&config.table))
 }

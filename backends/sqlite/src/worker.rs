@@ -3,8 +3,8 @@
 //! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one
 //! client: its requests are carried out one after the other, as the database would do anyway. A request
 //! that was handed over is carried out, also where its caller has left. A file that was removed or replaced
-//! lives on for those who have it open, who would hold beside those who open it now: so each request first
-//! looks whether the path still leads to the file.
+//! lives on for the processes that have it open, which would hold beside those that open it now: so each
+//! request first looks whether the path still leads to the file.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};

@@ -36,7 +36,7 @@ impl Parts {
     /// Takes a URL apart. `form` is how such a URL is written, and part of every complaint.
     ///
     /// # Errors
-    /// `Invalid`, without a word of the URL.
+    /// `Invalid`, with no part of the URL in its text.
     pub fn split(url: &str, form: &'static str) -> Result<Parts, Failure> {
         let (scheme, rest) =
             url.split_once("://").ok_or_else(|| invalid(format!("this is no URL: write {form}")))?;

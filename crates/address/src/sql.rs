@@ -11,7 +11,7 @@ use crate::options::{duration_between, invalid, number_up_to};
 pub struct SqlOptions {
     /// `create`: whether missing tables are made.
     pub create: Create,
-    /// `order` of those who wait for a lease.
+    /// The `order` of the waiters for a lease.
     pub order: Order,
     /// `silence`: for how long a connection that holds locks may be silent before they count as lost.
     pub silence: Duration,
@@ -26,9 +26,9 @@ pub struct SqlOptions {
 /// The choice whether missing tables are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
-    /// They are.
+    /// Missing tables are made.
     Yes,
-    /// They are not.
+    /// Missing tables are not made.
     No,
 }
 
@@ -74,7 +74,7 @@ impl SqlOptions {
     }
 
     /// Reports a statement that was not sent: for as long as it may wait, others used all connections to
-    /// `whom`.
+    /// `whom`, the server.
     pub fn all_busy(&self, whom: &str) -> Failure {
         let SqlOptions { connections, timeout, .. } = self;
         Failure::unavailable(format!(

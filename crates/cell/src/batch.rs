@@ -1,8 +1,8 @@
 //! Changes of many cells at once: read them together, let each ledger decide, write them together.
 //!
 //! Ground rules: the claims of one resource are decided on one ledger, in order. What lost a race is read
-//! again, with all others that did. A cell that need not change is not written. One that a transaction of
-//! somebody else keeps locked is waited for by nobody: its claims are answered for alone.
+//! again, with all others that did. A cell that need not change is not written. A cell that a transaction
+//! of another client keeps locked is waited for by nobody: its claims are answered for alone.
 
 use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 

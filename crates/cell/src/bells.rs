@@ -1,8 +1,8 @@
 //! Waiters that sleep until a notification comes, and the way in which the store's notifications reach
 //! them.
 //!
-//! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps what it
-//! heard until somebody asks, so nothing is lost between look and wait. While nothing can be heard,
+//! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps its
+//! notifications until it is asked, so nothing is lost between look and wait. While nothing can be heard,
 //! everybody knows.
 
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ impl Bells {
         }))
     }
 
-    /// Waits until somebody listens, so that a store subscribes only then.
+    /// Waits until a listener exists, so that a store subscribes only then.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -80,7 +80,7 @@ impl Bells {
         }
     }
 
-    /// Carries a call to those who wait for this resource.
+    /// Passes a call to the waiters for this resource.
     pub fn ring(&self, resource: &Resource, call: &Call) {
         let ears = self.ears();
         let Some(ears) = ears.get(resource) else { return };
@@ -156,7 +156,7 @@ impl Ear {
     }
 }
 
-/// One that listens, until it is dropped.
+/// A listener, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Bell {
     bells: Bells,
@@ -168,7 +168,7 @@ pub(crate) struct Bell {
 /// A notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It concerns the listener.
+    /// The call concerns the listener.
     Called,
     /// Others were called or have answered, or there is more room than before for which nobody was called.
     Others,
@@ -184,7 +184,7 @@ impl Bell {
         }
     }
 
-    /// Forgets what was heard of others, for one that looks now.
+    /// Forgets the calls of others, for a waiter that looks now.
     pub(crate) fn look(&self) {
         self.ear.calls().look();
     }

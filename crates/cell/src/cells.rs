@@ -59,8 +59,8 @@ pub trait Cells: Debug + Send + Sync + 'static {
 
     /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or
     /// `None` where it did not hold. Each cell occurs once, in the order of names. A store for which a
-    /// commit is dear makes all of them in one: they are what several tasks want at once. Several wait for
-    /// no transaction of anybody, as in [`Cells::swap_unlocked`]. Only under [`Timekeeping::Store`].
+    /// commit is dear makes all of them in one: they are what several tasks want at once. Several changes
+    /// never wait for a transaction, as in [`Cells::swap_unlocked`]. Only under [`Timekeeping::Store`].
     async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
         let mut answers = Vec::with_capacity(amends.len());
         for Amend { at, seen, way, put } in amends {
@@ -90,9 +90,9 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// once.
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
 
-    /// Changes cells as [`Cells::swap`] does, and waits for no transaction of anybody: a cell that one
-    /// keeps locked is left as one whose condition does not hold. So nobody who locks a cell delays what is
-    /// done to others. A store whose cells cannot be locked has nothing to add.
+    /// Changes cells as [`Cells::swap`] does, without waiting for any transaction: a cell that one keeps
+    /// locked is left as one whose condition does not hold. So nobody who locks a cell delays what is done
+    /// to others. A store whose cells cannot be locked has nothing to add.
     async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         self.swap(swaps).await
     }
@@ -188,8 +188,8 @@ pub enum Call {
     /// These claims have to answer: their turn has come, or others have waited long for them. See
     /// [`address`](crate::address).
     These(Vec<u32>),
-    /// The first of these was called, and has answered: nobody needs to look after it. The others have to
-    /// answer now.
+    /// The first of these was called, and has answered: nobody needs to check it. The others have to answer
+    /// now.
     Answered(u32, Vec<u32>),
     /// Nobody's turn has come, but something became free, from which one that waits may keep another.
     Freed,
@@ -254,11 +254,11 @@ pub enum Way {
 /// The effect of a write on the origin of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// It stays: the text was made from what was read.
+    /// The origin stays: the text was made from what was read.
     Kept,
-    /// It becomes the present, on the condition that a claim still lives by the store's clock. Only under
-    /// [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which continues or
-    /// ends: the fence is the present one, and since no new one is made, the epoch that the store is in
-    /// does not matter.
+    /// The origin becomes the present, on the condition that a claim still lives by the store's clock. Only
+    /// under [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which
+    /// continues or ends: the fence is the present one, and since no new one is made, the epoch that the
+    /// store is in does not matter.
     Renewed,
 }

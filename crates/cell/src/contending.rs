@@ -259,7 +259,7 @@ impl<C: Cells> CellBackend<C> {
         Wait::InLine(PLACE_TTL)
     }
 
-    /// Gives up the place. Nothing of the claim remains.
+    /// Leaves the line. Nothing of the claim remains.
     async fn leave(&self, claim: &Claim, ahead: Option<u32>) -> Result<Step, Failure> {
         self.pollers.forget(claim.id);
         match self.end(&[claim]).await.pop() {
@@ -282,7 +282,7 @@ async fn until_worth_a_look(claim: &Claim, bell: &Bell, before: u32, first_end: 
         if !bell.is_hearing() {
             look_at = look_at.min(Instant::now() + jittered(claim, LAST_POLL, round));
         }
-        // Others go first. Should they be dead, those who wait call more of the line.
+        // Others go first. Should they be dead, the waiters call more of the line.
         let after_others = bell.look_at().map(|at| at + TICK + stagger);
         tokio::select! {
             news = bell.hear() => match news {
@@ -310,9 +310,9 @@ fn waiting_before(ledger: &Ledger, claim: &Claim) -> u32 {
 /// The kind of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
-    /// To take the cell, in the hope that nobody is there.
+    /// A request to take the cell, in the hope that it has no claims.
     Seize,
-    /// To look: somebody is there.
+    /// A request to look, since the cell has claims.
     Read,
 }
 

@@ -42,7 +42,7 @@ struct Queue {
     /// Commits at a time, as long as they are quick.
     most: usize,
     waiting: VecDeque<Lot>,
-    /// The cells that those who wait want to change.
+    /// The cells that the waiting tasks want to change.
     cells_waiting: usize,
     /// Commits under way that are not slow, and the cells in them.
     commits: usize,
@@ -51,7 +51,7 @@ struct Queue {
     era: u64,
     /// Commits under way, slow or not.
     all: usize,
-    /// Rounds that are about to look who waits.
+    /// The rounds that are about to look which tasks wait.
     coming: usize,
 }
 
@@ -105,7 +105,7 @@ impl<C: Cells> GroupCommit<C> {
         }
     }
 
-    /// Begins a commit where none is under way, else stands with those who wait.
+    /// Begins a commit where none is under way, else joins the waiting tasks.
     fn enter(&self, amends: Vec<Amend>) -> Entered<C> {
         let mut queue = self.0.queue();
         if queue.commits == 0 && queue.coming == 0 && queue.waiting.is_empty() {
@@ -161,11 +161,11 @@ impl Queue {
 
 impl<C: Cells> Shared<C> {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // What is counted is corrected by those who count, on their way out of a panic, too.
+        // The counts are corrected by the tasks that count, on their way out of a panic, too.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets those who wait go, if it is time.
+    /// Wakes the waiting tasks, if it is time.
     fn go_on(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, runtime: &Handle) {
         if queue.coming == 0 && queue.is_ready() {
             queue.coming += 1;

@@ -1,5 +1,5 @@
-//! In which cells this client left nobody, and in which state: what lets it come back by a change of what
-//! is there, which a store does with less than a change of what may be there, and together with others.
+//! The cells that this client left empty, and their states: they let it return by a change of an existing
+//! cell, which a store does with less than a change of a cell that may exist, and together with others.
 //!
 //! Ground rules: this is a guess that the store proves or refutes. Forgetting costs nothing but the longer
 //! way. One that came true or not is forgotten, so that a cell which others use is guessed at once for each

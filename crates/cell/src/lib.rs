@@ -9,8 +9,9 @@
 //! # What a store brings
 //!
 //! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one step, so that
-//! an uncontended acquire is one round trip. A release is one round trip too: who holds a cell alone
-//! remembers its version, and swaps without reading. Where this client was the last to write, both are an
+//! an uncontended acquire is one round trip. A release is one round trip too: a client that holds a cell
+//! alone remembers its version, and swaps without reading. Where this client was the last to write, both
+//! are an
 //! [`Amend`]: what several tasks want at once goes to the store in one commit. A store that can carry a
 //! word from one client to another rings the [`Bells`]; all others are polled.
 //!

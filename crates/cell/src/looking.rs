@@ -66,7 +66,7 @@ impl<C: Cells> CellBackend<C> {
         let entries = ledger.entries();
         let mut holders: Vec<Standing> =
             entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
-        // One that passed the line stands ahead of those who were granted before it.
+        // One that passed the line is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
         let last = ledger.last_fence();
         let snapshot = Snapshot {
@@ -134,7 +134,7 @@ fn version(last: Fence, entries: &[Entry]) -> Version {
     Version(format!("{last}-{:016x}", state.finish()))
 }
 
-/// Longest time between two looks of an onlooker who waits for a change.
+/// The longest time between two looks of an onlooker that waits for a change.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Pages of cells that one listing reads at most.

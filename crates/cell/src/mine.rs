@@ -21,7 +21,7 @@ pub(crate) struct Alone {
     pub(crate) fence: Fence,
     /// The last fence of the cell, under the epoch that the store was in.
     pub(crate) last: Fence,
-    /// When it was granted, by the local clock.
+    /// The moment of the grant, by the local clock.
     pub(crate) since: Moment,
     /// Until when it surely lasts, by the local clock.
     pub(crate) until: Moment,

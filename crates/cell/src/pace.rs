@@ -14,7 +14,7 @@ pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The time for which a place is kept for a silent waiter. Generous, because it is not what the line waits
 /// for: a dead waiter is passed over within the grace of its call once its turn comes, or once it keeps
-/// another from what is free.
+/// another from free capacity.
 pub const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// Longest time between two looks of one that waits for word: a third of what its place is kept, so that

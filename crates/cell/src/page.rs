@@ -142,7 +142,7 @@ impl Page {
     }
 
     /// Returns the address of a waiter that was called and has repeated its request, or has left: nobody
-    /// needs to look after it.
+    /// needs to check it.
     fn answered(&self, ledger: &Ledger) -> Option<u32> {
         let by = self.now.after(CALL_GRACE);
         let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
@@ -151,7 +151,7 @@ impl Page {
             let new = ledger.entries().iter().find(|new| new.id == old.id);
             match new {
                 Some(new) => new.granted.is_some() || new.until > old.until,
-                // Among different shares those who wait are to look at what became free.
+                // Among different shares the waiters are to look at what became free.
                 None => !ledger.is_mixed(),
             }
         };

@@ -65,9 +65,9 @@ pub trait ShedTable: Debug + Send + Sync + 'static {
 /// The number of characters that the columns `name` and `locked_by` carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Widths {
-    /// Of `name`; ShedLock's documentation has 64.
+    /// The width of `name`; ShedLock's documentation has 64.
     pub name: usize,
-    /// Of `locked_by`; ShedLock's documentation has 255.
+    /// The width of `locked_by`; ShedLock's documentation has 255.
     pub locked_by: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct Hold {
     pub name: String,
     /// The content of `locked_by`.
     pub by: String,
-    /// From now on.
+    /// The time to hold from now on.
     pub ttl: Duration,
 }
 
@@ -94,8 +94,8 @@ pub struct End {
     pub name: String,
     /// The content of `locked_by`.
     pub by: String,
-    /// Only the hold with this `locked_at`, in microseconds since 1970 by the database's clock; any where
-    /// it is `None`.
+    /// The `locked_at` of the hold to end, in microseconds since 1970 by the database's clock; any where it
+    /// is `None`.
     pub since: Option<i64>,
 }
 
@@ -115,7 +115,7 @@ pub struct Row {
 /// The answer to [`ShedTable::take`].
 #[derive(Clone, Debug)]
 pub enum Taken {
-    /// It is held now.
+    /// The row is held now.
     Yes,
     /// Another one holds it; the row, where the same answer could carry it.
     No(Option<Row>),

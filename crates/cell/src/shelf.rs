@@ -2,7 +2,7 @@
 //!
 //! Ground rules: the store keeps time, as [`Timekeeping::Store`] says. A value is in place for as long as
 //! its cell has not lapsed, so the conditions under which a store lets claims be written serve for values
-//! too: what is there is *renewed*, and what is not is *seized*.
+//! too: an existing value is *renewed*, and a missing one is *seized*.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ impl<C: Cells> Registers for Shelf<C> {
     }
 }
 
-/// One state of a cell in which a value stands.
+/// One state of a cell that has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     epoch: u64,

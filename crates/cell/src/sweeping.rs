@@ -2,9 +2,9 @@
 //!
 //! Ground rules: each client that uses a cell does the same in passing, so nothing here is needed for a
 //! lock to be right. A cell is changed on the condition that it is still what was read, and only where no
-//! claim in it lived for a while, by the store's own clock: nobody who holds or waits is touched, and a
-//! second sweeper finds less to do. The fence of a cell stays, and with it the cell, unless the store
-//! itself can see to it that no later fence of that resource is lower.
+//! claim in it lived for a while, by the store's own clock: no holder or waiter is touched, and a second
+//! sweeper finds less to do. The fence of a cell stays, and with it the cell, unless the store itself can
+//! ensure that no later fence of that resource is lower.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub struct Found {
     pub at: Resource,
     /// The content of the cell.
     pub cell: Cell,
-    /// For how long no claim has lived in it, by the store's clock when it was read; zero where one may live.
+    /// The time for which no claim has lived in it, by the store's clock when it was read; zero where one
+    /// may live.
     pub idle: Duration,
 }
 
@@ -113,5 +114,5 @@ fn count(cells: usize) -> u64 {
     u64::try_from(cells).unwrap_or(u64::MAX)
 }
 
-/// So that clients are served between two batches.
+/// The pause in which clients are served between two batches.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(10);

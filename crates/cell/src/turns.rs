@@ -1,4 +1,4 @@
-//! One at a time of this client at one resource: those who would only make each other lose take turns
+//! One task at a time of this client at one resource: tasks that would only make each other lose take turns
 //! instead.
 //!
 //! Ground rules: in a cell a turn is for contending. Renewals and releases take none, because others wait
@@ -37,7 +37,7 @@ impl Turns {
         Turn { turns: self, resource, permit }
     }
 
-    /// Takes a turn at once; `None` where somebody has it, or waits for it.
+    /// Takes a turn at once; `None` where another task has it, or waits for it.
     pub(crate) fn take_now<'a>(&'a self, resource: &'a Resource) -> Option<Turn<'a>> {
         let mut turns = self.turns();
         let turn = turns.entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
@@ -78,8 +78,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// For how long one that only tries waits for the requests of other tasks. Three times what a statement may
-/// take unless it is set.
+/// The time for which a try waits for the requests of other tasks. Three times what a statement may take
+/// unless it is set.
 const TRY_WAIT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Changes of several tasks of one client at once: one commit for all of them, and none that has to wait
-//! for another long. Time stands still while anybody has something to do, so that a slow machine is none
+//! for another long. Time is paused while any task has something to do, so that a slow machine is not one
 //! that waits.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

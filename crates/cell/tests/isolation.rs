@@ -1,5 +1,5 @@
-//! One cell that a transaction of somebody else keeps locked: nobody else notices. Time stands still while
-//! anybody has something to do.
+//! One cell that a transaction of another client keeps locked: nobody else notices. Time is paused while
+//! any task has something to do.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -13,7 +13,7 @@ use crate::hand::{LONG, claim, hold, must, release, renew, take};
 /// Checks that a holder loses what is broken, by another client, and what its connection holds beside it; a
 /// waiter gets it. A client named by an id that does not hold, or no longer does, loses nothing.
 ///
-/// `told_within` is after how long a holder hears of the end of its connection.
+/// `told_within` is the time after which a holder is notified of the end of its connection.
 ///
 /// # Panics
 /// If that is not so.
@@ -70,10 +70,10 @@ pub async fn what_is_broken_ends_and_nothing_else(
     assert!(matches!(renew(&*operator, &stays).await, Renewal::Alive));
 }
 
-/// Whether all locks of a client share one connection.
+/// The choice whether all locks of a client share one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
-    /// They do.
+    /// All share one.
     Yes,
     /// Each has its own.
     No,

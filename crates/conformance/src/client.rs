@@ -26,7 +26,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) grant: Grant,
-    /// When the grant was known here.
+    /// The moment at which the grant was known here.
     pub(crate) at: Moment,
     /// The longest pause that the backend asked for.
     pub(crate) longest_hint: Duration,
@@ -136,8 +136,8 @@ impl Client {
         self.wait_and_part(claim, patience, Parting::WithALook)
     }
 
-    /// Waits as [`Client::wait`] does, but takes the word of a call whose patience ended meanwhile that the
-    /// place is given up. Only one that polls is asked once more: it cannot know of the end.
+    /// Waits as [`Client::wait`] does, but believes a call whose patience ended meanwhile that the place is
+    /// given up. Only one that polls is asked once more: it cannot know of the end.
     pub(crate) fn wait_only(&self, claim: Claim) -> Waiting {
         let polls = self.backend.profile().waiting == leasehold_core::Waiting::Polls;
         let parting = if polls { Parting::WithALook } else { Parting::AtOnce };
@@ -150,7 +150,7 @@ impl Client {
         Waiting { client: self.clone(), claim, patience, task }
     }
 
-    /// Stands in line and is released there, as somebody does who breaks a claim that waits.
+    /// Queues and is released there, as by a client that breaks a claim that waits.
     pub(crate) async fn leave_by_release(&self, claim: &Claim, place: usize) -> Checked {
         let waiting = match self.backend.profile().waiting {
             leasehold_core::Waiting::Polls => {
@@ -168,7 +168,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends a claim that is there.
+    /// Ends a claim that exists.
     pub(crate) async fn free(&self, claim: &Claim) -> Checked {
         match self.end(claim).await? {
             Release::Freed => Ok(()),

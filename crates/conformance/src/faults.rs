@@ -54,7 +54,7 @@ pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
 }
 
 /// Checks that a server that does not answer is reported as away within the backend's own limit of time,
-/// and that held locks are held when it comes back.
+/// and that held locks are held when it returns.
 ///
 /// # Panics
 /// If that is not so.

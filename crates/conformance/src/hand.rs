@@ -22,7 +22,7 @@ pub fn clock() -> Arc<dyn Clock> {
 }
 
 /// # Panics
-/// If it is no name.
+/// If it is not a name.
 pub fn resource(name: &str) -> Resource {
     must(Resource::new(name))
 }
@@ -30,7 +30,7 @@ pub fn resource(name: &str) -> Resource {
 /// Returns a new claim on all of a resource.
 ///
 /// # Panics
-/// If it is no name, or the system has no randomness.
+/// If it is not a name, or the system has no randomness.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     must(getrandom::fill(&mut id));
@@ -49,7 +49,7 @@ pub async fn look_once(backend: &dyn Backend, claim: &Claim) -> Result<Option<Gr
     }
 }
 
-/// Takes what is free.
+/// Takes a free lock.
 ///
 /// # Panics
 /// If it is not.

@@ -13,7 +13,7 @@ pub fn laws() -> &'static [Law] {
 /// A law that the profile opts out of passes, and a line on stderr says which and why.
 ///
 /// # Panics
-/// If the backend breaks the law, and where there is no law of this name.
+/// If the backend breaks the law, or no law has this name.
 #[track_caller]
 pub fn prove(name: &str, subject: &dyn Subject) {
     let Some(law) = LAWS.iter().find(|law| law.name == name) else {

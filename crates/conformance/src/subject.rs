@@ -51,7 +51,7 @@ impl TakerCommand {
     /// [`taker::serve_if_asked`](crate::taker::serve_if_asked). No further program is needed then.
     ///
     /// # Errors
-    /// If the system does not tell the path of the running program.
+    /// If the system does not report the path of the running program.
     pub fn test(name: &str, place: impl Into<String>) -> std::io::Result<Self> {
         let command = TakerCommand::new(std::env::current_exe()?, place);
         Ok(command.arg(name).arg("--exact").arg("--nocapture"))

@@ -116,8 +116,8 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// Holders and line of a resource. With `seen`, waits until the version is another one or patience ends,
     /// and answers with what there is then.
     ///
-    /// A backend that hears of no changes answers at once with the version that was seen; the engine asks
-    /// again after a pause.
+    /// A backend without change notifications answers at once with the version that was seen; the engine
+    /// asks again after a pause.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -157,14 +157,14 @@ pub trait Backend: Any + Debug + Send + Sync {
 pub enum Step {
     /// The claim holds.
     Granted(Grant),
-    /// Not yet.
+    /// The claim is not admitted yet.
     Busy(Hint),
 }
 
 /// A hint about a claim that is not yet granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// When to call `contend` again; at once where it is `None`.
+    /// The time after which to call `contend` again; at once where it is `None`.
     pub ask_again_in: Option<Duration>,
     /// The number of claims ahead, holders included, where it is known.
     pub ahead: Option<u32>,
@@ -206,12 +206,12 @@ pub enum Release {
 /// The outcome of taking a claim away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// It was there and is ended.
+    /// The claim existed and is ended.
     Ended {
         /// The other resources that were freed with it, as far as they are known: those that its connection
         /// held beside it.
         beside: Vec<Resource>,
     },
-    /// It was not there any more; nothing was ended.
+    /// The claim no longer existed; nothing was ended.
     Gone,
 }

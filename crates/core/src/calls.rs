@@ -1,15 +1,15 @@
-//! The calls to others that a waiter hears of, and the moment at which it looks after them.
+//! The calls to others that a waiter is notified of, and the moment at which it checks them.
 //!
-//! Those that live answer within milliseconds, and those who wait hear of that, too: as long as nobody
-//! died, nobody looks. Where a call stays unanswered, all who hear of it look at slightly different times.
-//! The first that calls more of the line is heard by the others, which then wait again.
+//! Live waiters answer within milliseconds, and the other waiters are notified of that, too: as long as
+//! nobody died, nobody looks. Where a call stays unanswered, all who hear of it look at slightly different
+//! times. The first that calls more of the line is heard by the others, which then wait again.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::{CALL_GRACE, CHALLENGE_AFTER, Moment, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER};
 
-/// The calls to others that are not answered yet, as one that waits has heard of them since it last looked.
+/// The unanswered calls to others of which a waiter was notified since it last looked.
 #[derive(Clone, Debug, Default)]
 pub struct CallWatch {
     unanswered: HashSet<u32>,
@@ -17,7 +17,7 @@ pub struct CallWatch {
     called: usize,
     first: Option<Moment>,
     last: Option<Moment>,
-    /// When to look because something became free for which nobody was called.
+    /// The moment to look because something became free for which nobody was called.
     unused: Option<Moment>,
     last_unused: Option<Moment>,
 }
@@ -86,7 +86,7 @@ pub fn stagger(behind: u32) -> Duration {
     STEP.mul_f64(f64::from(behind).ln_1p() / std::f64::consts::LN_2)
 }
 
-/// By how much one is later that has twice as many before it.
+/// The delay of a waiter that has twice as many before it.
 const STEP: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

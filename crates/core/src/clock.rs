@@ -70,7 +70,7 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// Tells the time of one machine. Implementations must never go back.
+/// The clock of one machine. Implementations must never go back.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Returns the present moment.
     fn now(&self) -> Moment;

@@ -40,8 +40,8 @@ pub struct Blocked {
 /// Looks for waits that can never end by themselves, among those that are announced and in the lines that
 /// they wait in.
 ///
-/// Each is found by itself: of those who wait behind a deadlock, without being waited for in it, none is
-/// named. A line that is not given counts as one that moves.
+/// Each is found by itself: of the owners that wait behind a deadlock, without being waited for in it, none
+/// is named. A line that is not given counts as one that moves.
 pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
     let graph = Graph::of(waits, lines);
     let reached: Vec<HashSet<usize>> = (0..waits.len()).map(|wait| graph.reached_from(wait)).collect();
@@ -66,7 +66,7 @@ struct Graph<'a> {
     lines: HashMap<&'a Resource, &'a Snapshot>,
     /// The claims by their owners, as far as those wait.
     owners: HashMap<Tag, Vec<usize>>,
-    /// For each wait those that would have to end before it; none for a wait that may end by itself.
+    /// For each wait, those that would have to end before it; none for a wait that may end by itself.
     behind: Vec<Vec<usize>>,
 }
 
@@ -84,10 +84,10 @@ impl<'a> Graph<'a> {
         graph
     }
 
-    /// Lets all go who can, and those who can then, until nobody is left who can.
+    /// Removes all waits that can end, and those that can end then, until none is left that can.
     fn settle(&self) -> Vec<Vec<usize>> {
         let mut stuck = vec![true; self.waits.len()];
-        // Each round but the last lets somebody go.
+        // Each round but the last removes a wait.
         loop {
             let behind: Vec<Vec<usize>> =
                 (0..self.waits.len()).map(|wait| self.in_the_way_of(wait, &stuck)).collect();

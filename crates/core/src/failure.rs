@@ -28,7 +28,7 @@ pub enum FailureKind {
     Denied,
     /// The request can never succeed as it is.
     Invalid,
-    /// This backend or this server cannot do it.
+    /// The operation is not supported by this backend or this server.
     Unsupported,
     /// The client was closed, or the runtime that it was opened in ended.
     Closed,
@@ -39,9 +39,9 @@ pub enum FailureKind {
 /// The effect that a failed call may have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// It did not happen.
+    /// The call did not take effect.
     None,
-    /// It may have happened.
+    /// The call may have taken effect.
     Unknown,
 }
 

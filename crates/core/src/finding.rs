@@ -51,11 +51,11 @@ impl Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
-    /// As it should be.
+    /// The setting is as it should be.
     Good,
-    /// It works, and it is worth knowing.
+    /// The setting works, and is worth knowing.
     Notice,
-    /// It could not be found out. What is not known is not relied upon.
+    /// The setting could not be found out. What is not known is not relied upon.
     Unknown,
     /// A fault that is to be expected one day will break a promise that people count on.
     Risk,

@@ -18,7 +18,7 @@ pub struct Grant {
     pub asked_at: Moment,
     /// The fencing token, where the backend has one.
     pub fence: Option<Fence>,
-    /// Tells of an end that only the backend can see: a session that ended, a claim that was broken.
+    /// A signal for an end that only the backend can see: a session that ended, a claim that was broken.
     pub lost: Option<LossSignal>,
     /// The proof that the backend keeps with the grant.
     pub proof: Proof,
@@ -34,13 +34,13 @@ pub enum LossCause {
     Gone,
     /// The session with the server ended.
     SessionEnded,
-    /// It was held for as long as `max_hold` allows.
+    /// The claim was held for as long as `max_hold` allows.
     MaxHold,
     /// The client was closed.
     Closed,
     /// The process is a fork of the one that took the lock.
     Forked,
-    /// It was handed over, and is somebody else's to hold.
+    /// The claim was handed over, and is now held by another.
     HandedOver,
     /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews
     /// failed.
@@ -75,8 +75,8 @@ impl LossTrigger {
 
     /// Signals that the claim is lost. The first cause stays.
     ///
-    /// Those who [listen](LossSignal::on_loss) are called before this comes back, so no lock may be held
-    /// that they need. One that panics keeps the call from none of the others, and does not end this.
+    /// The [listeners](LossSignal::on_loss) are called before this returns, so no lock may be held that
+    /// they need. One that panics keeps the call from none of the others, and does not end this.
     pub fn fire(&self, cause: LossCause) {
         let first = self.0.cause.send_if_modified(|present| {
             let first = present.is_none();
@@ -125,7 +125,8 @@ impl LossSignal {
     /// meanwhile, so a claim that is held for a moment only costs nobody a change of tasks.
     pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> Listening {
         let mut listeners = self.0.listeners();
-        // The cause is set before the listeners are called: one that finds none here is among those who are.
+        // The cause is set before the listeners are called: a listener that finds none here is among those
+        // that are called.
         let cause = self.cause();
         let number = listeners.next;
         if let Some(cause) = cause {
@@ -200,7 +201,7 @@ impl Proof {
         Proof(Some(Arc::new(value)))
     }
 
-    /// Returns whether nothing is kept.
+    /// Returns `true` if nothing is kept.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }

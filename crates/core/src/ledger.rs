@@ -42,13 +42,13 @@ pub const SILENT_AFTER: Duration = Duration::from_millis(400);
 /// second step.
 pub const PROBED_PER_SILENT: usize = 32;
 
-/// The time for which notified waiters leave a claim alone that keeps them from what is free.
+/// The time for which notified waiters tolerate a claim that keeps them from free capacity.
 ///
 /// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long
-/// as its place is kept. One of them looks after this time, and *challenges* it: it answers within
-/// [`CALL_GRACE`], or is passed over. Long enough that a waiter that lives, behind whom others wait for
-/// hours, has to answer only now and then. One that looks for another reason challenges a claim that was
-/// silent for as long as [`CALL_GRACE`].
+/// as its place is kept. One of them acts after this time, and *challenges* it: it answers within
+/// [`CALL_GRACE`], or is passed over. Long enough that a live waiter, behind which others wait for hours,
+/// has to answer only now and then. One that looks for another reason challenges a claim that was silent
+/// for as long as [`CALL_GRACE`].
 pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 
 /// The most claims that one line may have.
@@ -70,9 +70,10 @@ pub struct Entry {
     pub share: Share,
     /// Its fence, once it was granted.
     pub granted: Option<Fence>,
-    /// When it leaves the line unless it is heard of again: the end of the lease or of the place.
+    /// The moment at which it leaves the line unless it is heard of again: the end of the lease or of the
+    /// place.
     pub until: Moment,
-    /// When it came, or was granted.
+    /// The moment at which it came, or was granted.
     pub since: Moment,
     /// Count of its signs of life: each grant, each renewal and each repeated ask is one more, also where
     /// the end does not move. An observer that shares no clock with the others sees by it that the claim
@@ -98,7 +99,7 @@ pub struct Ask {
     pub share: Share,
     /// The time for which the claim lives once granted; [`Duration::MAX`] where a session keeps it alive.
     pub lease: Duration,
-    /// Whether, and for how long, it keeps a place when it is not admitted.
+    /// The behaviour when it is not admitted: whether, and for how long, it keeps a place.
     pub wait: Wait,
     /// The note of the claim.
     pub note: Note,
@@ -107,11 +108,12 @@ pub struct Ask {
 /// The behaviour of a claim that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It goes away, and gives up its place if it had one.
+    /// The claim does not wait, and gives up its place if it had one.
     No,
-    /// It is queued; the place is kept for this long, [`Duration::MAX`] where a session keeps it alive.
+    /// The claim is queued; the place is kept for this long, [`Duration::MAX`] where a session keeps it
+    /// alive.
     InLine(Duration),
-    /// It is not queued, and passes those that are: admission by what is held alone.
+    /// The claim is not queued, and passes those that are: admission by what is held alone.
     Barging,
 }
 
@@ -120,12 +122,12 @@ pub enum Wait {
 pub enum Verdict {
     /// The claim holds, under this fence.
     Granted(Fence),
-    /// It does not.
+    /// The claim does not hold.
     Busy {
         /// The number of claims ahead of it, holders included.
         ahead: u32,
-        /// When the earliest of those ahead leaves unless it is heard of again, or when another ask is of
-        /// use: to challenge one of them, or to call more of the line.
+        /// The moment at which the earliest of those ahead leaves unless it is heard of again, or when
+        /// another ask is useful: to challenge one of them, or to call more of the line.
         earliest: Moment,
     },
     /// The line has [`MAX_LINE`] claims already.
@@ -260,10 +262,10 @@ impl Ledger {
         self.entries[..called].iter().filter(|entry| entry.granted.is_none())
     }
 
-    /// Returns `true` if a claim waits behind another that alone may keep it from what is free, now or when
-    /// more of it is.
+    /// Returns `true` if a claim waits behind another that alone may keep it from free capacity, now or
+    /// when more of it is free.
     ///
-    /// Where all want the same this is never so: a load that admits the one behind admits the one in front.
+    /// This is never so if all want the same: a load that admits the one behind admits the one in front.
     pub fn is_mixed(&self) -> bool {
         let mut blocked = self.entries[self.called_up_to()..].iter().filter(|entry| entry.granted.is_none());
         let Some(first) = blocked.next() else { return false };
@@ -304,8 +306,8 @@ impl Ledger {
     }
 
     /// Calls more of the line where calls go unanswered: for each claim that is silent, so many from the
-    /// head that were not heard of since the first of these calls. Answers when another ask calls more,
-    /// never where none will.
+    /// head that were silent since the first of these calls. Answers when another ask calls more, never
+    /// where none will.
     ///
     /// A claim that is called this way answers by asking again, which gives it its place back for the whole
     /// time. Those who do not leave the line together, however many they are.
@@ -348,8 +350,8 @@ impl Ledger {
     }
 
     /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index`
-    /// from what is free and was not heard of for as long as a call may take. Answers when another ask is
-    /// of use, which is soon for a claim that is new in the line; never where it is in nobody's way.
+    /// from free capacity and was silent for as long as a call may take. Answers when another ask is of
+    /// use, which is soon for a claim that is new in the line; never where it is in nobody's way.
     ///
     /// The ends of places show when their claims were heard of, as all of a line keep them for as long,
     /// which is `place`.
@@ -403,7 +405,7 @@ impl Ledger {
         };
         match (known, ask.wait) {
             (Some(index), _) => self.entries[index] = entry,
-            // One that passes the line stands ahead of it, or those who wait would be counted as if it came
+            // One that passes the line is put ahead of it, or the waiters would be counted as if it came
             // after them.
             (None, Wait::Barging) => self.entries.insert(0, entry),
             (None, _) => self.entries.push(entry),

@@ -1,4 +1,4 @@
-//! The note that a holder shows to those who look.
+//! The note that a holder shows to onlookers.
 
 use std::fmt;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::{Clock, Moment};
 /// The limit of one wait. Cloned freely: all clones end together.
 ///
 /// The engine ends it, at the deadline or because nobody wants the answer any more; a backend listens and
-/// comes back with what it has. The engine never drops a backend's future instead.
+/// returns what it has. The engine never drops a backend's future instead.
 #[derive(Clone)]
 pub struct Patience {
     clock: Arc<dyn Clock>,

@@ -13,7 +13,7 @@ pub struct Profile {
     pub name: &'static str,
     /// Which shares it can admit.
     pub admission: Admission,
-    /// In which order waiting claims are granted.
+    /// The order in which waiting claims are granted.
     pub order: Order,
     /// The way in which a waiter learns that its turn has come.
     pub waiting: Waiting,
@@ -65,7 +65,7 @@ impl fmt::Display for Admission {
     }
 }
 
-/// In which order waiting claims are granted.
+/// The order in which waiting claims are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Order {
@@ -88,7 +88,7 @@ impl fmt::Display for Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// It asks again and again, with growing pauses.
+    /// The client asks again and again, with growing pauses.
     Polls,
     /// The server, or another client through it, sends word.
     Notifies,
@@ -109,9 +109,9 @@ pub enum Liveness {
     },
     /// A session: a connection or a process that the server, or the kernel, watches.
     Session,
-    /// A session that the server ends when it has not heard of it for a while. No matter what the ttl of a
-    /// claim is, its holder may count on it for `valid` from when the last confirmed renewal was asked for,
-    /// and no longer.
+    /// A session that the server ends after a time of silence. No matter what the ttl of a claim is, its
+    /// holder may count on it for `valid` from when the last confirmed renewal was asked for, and no
+    /// longer.
     Heartbeat {
         /// The validity of a grant or a renewal.
         valid: Duration,
@@ -138,7 +138,7 @@ pub enum Safety {
     Evictable,
     /// A failover or a restart without data.
     LostOnFailover,
-    /// Only what breaks the server's documented durability.
+    /// Only a breach of the server's documented durability.
     Strict,
 }
 

@@ -75,14 +75,14 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::recall`].
     async fn look(&self, resource: &Resource) -> Result<Sight, Failure>;
 
-    /// Returns the resources that are locked and whose names begin with `prefix`, and by whom.
+    /// Returns the resources that are locked and whose names begin with `prefix`, with their holders.
     ///
     /// # Errors
     /// As [`Member::recall`].
     async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure>;
 
-    /// Listens for news of a resource. It comes back when nothing more can be missed, or when it is known
-    /// that nothing can be heard for now.
+    /// Listens for news of a resource. It returns when nothing more can be missed, or when it is known that
+    /// nothing can be heard for now.
     ///
     /// # Errors
     /// The server does not permit it.
@@ -141,8 +141,8 @@ pub struct Memory {
     pub run: String,
     /// Its mark, of any run.
     pub mark: Option<Mark>,
-    /// When it was first seen without a mark of its run, in microseconds by its own clock; `None` where it
-    /// is armed, and where nobody has asked it for a lock since.
+    /// The moment at which it was first seen without a mark of its run, in microseconds by its own clock;
+    /// `None` where it is armed, and where nobody has asked it for a lock since.
     pub unarmed_since: Option<u64>,
     /// Its wall clock, in microseconds of the Unix epoch.
     pub unix_us: u64,
@@ -202,9 +202,9 @@ pub enum Vote {
     },
     /// Another's.
     Theirs {
-        /// Whether a second round was carried out.
+        /// `true` if a second round was carried out.
         granted: bool,
-        /// When the lock ends unless it is extended.
+        /// The time until the lock ends unless it is extended.
         ends_in: Duration,
         /// The number of connections that listen for news; zero where the member does not say.
         listeners: u32,
@@ -226,11 +226,11 @@ pub struct Stay<'a> {
 /// The outcome of extending a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// It runs for another ttl.
+    /// The lock runs for another ttl.
     Extended,
-    /// There is none.
+    /// The lock does not exist.
     Free,
-    /// It is another's, or of a claim that was not granted.
+    /// The lock is another's, or of a claim that was not granted.
     Refused,
 }
 
@@ -250,9 +250,9 @@ pub struct Seen {
     pub id: ClaimId,
     /// Its fence, where a second round was carried out.
     pub fence: Option<Fence>,
-    /// Since when, in milliseconds of the Unix epoch.
+    /// The beginning, in milliseconds of the Unix epoch.
     pub since_unix_ms: Option<u64>,
-    /// When the lock ends unless it is extended.
+    /// The time until the lock ends unless it is extended.
     pub ends_in: Duration,
     /// The note of the holder.
     pub note: Note,

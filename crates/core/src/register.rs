@@ -22,8 +22,8 @@ use crate::{Effect, Failure, FailureKind, Patience, Resource, Safety, Waiting};
 ///    several swaps on one seen state one takes effect at most.
 /// 2. **Never by half**: a value is the one that was written, whole, or none.
 /// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
-/// 4. **Wake**: who waits for a change learns of it within what `waiting` promises, also of one between
-///    look and wait.
+/// 4. **Wake**: a waiter learns of a change within what `waiting` promises, also of one between look and
+///    wait.
 /// 5. **Own kind only**: a value that was not written by a register is left as it is, and is a failure.
 ///
 /// As those of a backend, its futures are never dropped midway; they need not be cancel safe.
@@ -65,7 +65,7 @@ pub struct RegisterPromise {
     pub waiting: Waiting,
     /// The events that can take a written value away, or bring an old one back.
     pub safety: Safety,
-    /// Whether values can be written that the store itself forgets after a while.
+    /// `true` if values can be written that the store itself forgets after a while.
     pub forgets: bool,
 }
 
@@ -112,6 +112,6 @@ pub struct Stamp(pub String);
 pub struct Put {
     /// The value; `None` removes the present one.
     pub value: Option<Vec<u8>>,
-    /// In how long the store is to forget it, not earlier; `None` for never.
+    /// The time after which the store is to forget it, not earlier; `None` for never.
     pub keep: Option<Duration>,
 }

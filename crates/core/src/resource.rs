@@ -132,7 +132,7 @@ pub enum InvalidResource {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// It has a control character.
+    /// A name with a control character.
     #[error("the name has a control character at byte {at}: use printable text")]
     Control {
         /// Its position, in bytes from the beginning.

@@ -29,8 +29,8 @@ pub struct Standing {
     pub share: Share,
     /// Its fence, where it holds.
     pub fence: Option<Fence>,
-    /// Since when it holds or waits, in milliseconds of the Unix epoch on the server's clock; for display
-    /// only.
+    /// The moment since which it holds or waits, in milliseconds of the Unix epoch on the server's clock;
+    /// for display only.
     pub since_unix_ms: Option<u64>,
     /// The time for which the server keeps it without hearing of it again; `None` where a session keeps it
     /// alive.

@@ -24,7 +24,7 @@ impl Process {
         Process(std::process::id())
     }
 
-    /// Returns whether this code runs in that process, and not in a fork of it.
+    /// Returns `true` if this code runs in that process, and not in a fork of it.
     pub fn is_this(self) -> bool {
         std::process::id() == self.0
     }

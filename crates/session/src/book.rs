@@ -1,9 +1,9 @@
 //! The claims that this client holds, and in which session.
 //!
-//! Ground rules: a server lets one session take one lock again and again, so who excludes whom within this
-//! client is decided here, before anything is sent. The book is behind a plain mutex that is never held
-//! across an await. The end of a session strikes out all that it held, and notifies every holder, in one
-//! step.
+//! Ground rules: a server lets one session take one lock again and again, so which claims of this client
+//! exclude each other is decided here, before anything is sent. The book is behind a plain mutex that is
+//! never held across an await. The end of a session strikes out all that it held, and notifies every
+//! holder, in one step.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ struct Taken {
 /// The answer to whether a lock may be asked for.
 #[derive(Debug)]
 pub(crate) enum Reserved {
-    /// It may; the answer has to be entered, or the place given up.
+    /// The lock may be asked for; the answer has to be entered, or the place given up.
     Ask(Beside),
     /// Another claim of this client has it.
     Busy,
@@ -157,8 +157,8 @@ impl<S: Session> Book<S> {
         pages.keys.retain(|_, taken| taken.session != session);
         let lost = pages.held.extract_if(|_, held| held.open.number == session);
         let lost: Vec<Held<S>> = lost.map(|(_, held)| held).collect();
-        // Those who hear of it are foreign code, and the last handle of a session may be among what is
-        // dropped: neither is any business of those who want the book.
+        // Listeners are foreign code, and the last handle of a session may be among what is dropped:
+        // neither is any business of the tasks that want the book.
         drop(pages);
         for held in &lost {
             held.lost.fire(LossCause::SessionEnded);

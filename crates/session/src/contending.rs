@@ -141,7 +141,7 @@ impl<C: Sessions> SessionBackend<C> {
                 return Ok(None);
             }
             if patience.now().since(asked_at) < wait / 2 {
-                // It was not worth the wait, for instance because of a deadlock with somebody's transaction.
+                // It was not worth the wait, for instance because of a deadlock with another transaction.
                 let before_next = pause(claim, round, Duration::MAX);
                 tokio::select! {
                     () = tokio::time::sleep(before_next) => {}

@@ -53,7 +53,7 @@ impl<C: Sessions> SessionBackend<C> {
         }
     }
 
-    /// Ends a claim of anybody. A claim of this client is released, and its session stays.
+    /// Ends a claim of any client. A claim of this client is released, and its session stays.
     pub(crate) async fn take_away(&self, claim: &Claim) -> Result<Broken, Failure> {
         match self.end_one(claim).await {
             Release::Freed => return Ok(Broken::Ended { beside: Vec::new() }),

@@ -1,14 +1,15 @@
 //! A whole [`Backend`](leasehold_core::Backend) over any server whose *connections* hold locks: advisory
 //! locks, named locks, rows locked by an open transaction.
 //!
-//! The server decides who holds. Everything else is written here, once: which claims share a connection and
-//! which exclude each other on it, how many connections there are, who waits and how a wait is called back,
-//! signs of life, and the loss of a connection, which is the loss of all its locks at once.
+//! The server decides which session holds. Everything else is written here, once: which claims share a
+//! connection and which exclude each other on it, how many connections exist, which claims wait and how a
+//! wait is cancelled, signs of life, and the loss of a connection, which is the loss of all its locks at
+//! once.
 //!
 //! # What a server brings
 //!
-//! [`Sessions`] opens sessions and looks at who holds what; a [`Session`] locks, unlocks, gives a sign of
-//! life, and calls back a question that waits. Dropping it closes the connection.
+//! [`Sessions`] opens sessions and reads the holders; a [`Session`] locks, unlocks, gives a sign of life,
+//! and cancels a question that waits. Dropping it closes the connection.
 //!
 //! # When a lock is lost
 //!
@@ -17,7 +18,7 @@
 //! for which a holder may count on it (the profile's [`Liveness::Heartbeat`](leasehold_core::Liveness)),
 //! counted from before the last question that was answered. The server must keep a silent session for
 //! longer than that, by what is set for the session when it is opened. So a holder knows of the loss before
-//! the server can give the lock to anybody else.
+//! the server can give the lock to another client.
 //!
 //! # Ground rules
 //!

@@ -16,7 +16,7 @@ impl<C: Sessions> SessionBackend<C> {
             (holder.id, holder.fence).hash(&mut state);
         }
         let version = Version(format!("{:016x}", state.finish()));
-        // Nobody but the server knows who waits, and it does not say for which claim.
+        // Only the server knows which sessions wait, and it does not say for which claim.
         let (fence, waiting) = (holders.iter().filter_map(|holder| holder.fence).max(), Vec::new());
         Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence })
     }

@@ -33,7 +33,7 @@ struct Pulse {
     is_over: AtomicBool,
     /// `true` while a question waits in the server, so that no other can be answered.
     is_waiting: AtomicBool,
-    /// Before the last question that was answered, in nanoseconds of the clock.
+    /// The moment before the last question that was answered, in nanoseconds of the clock.
     heard: AtomicU64,
 }
 

@@ -1,7 +1,7 @@
 //! The sessions of one client: which there are, and which may be used.
 //!
-//! Ground rules: a session is opened by one task while the others wait for it. One that is over is never
-//! handed out, and its end strikes out what it held before anybody learns of it in another way.
+//! Ground rules: a session is opened by one task while the others wait for it. A session that is over is
+//! never handed out, and its end strikes out what it held before anybody learns of it in another way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

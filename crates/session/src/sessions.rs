@@ -64,7 +64,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// resources that it held beside it; `None` where no session holds it, and none was ended then.
     ///
     /// The server checks in the step that ends the session that it holds, so no other session that has come
-    /// in its place is hit. It comes back when the lock is free.
+    /// in its place is hit. It returns when the lock is free.
     ///
     /// # Errors
     /// `Denied` where this user may not, `Unsupported` where it is of another program. A [`Failure`] whose
@@ -83,7 +83,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
 pub enum Room {
     /// Any number: all locks of a client share one connection.
     Many,
-    /// One: each lock, and each that waits in the server, has a connection of its own.
+    /// One lock per session: each lock, and each that waits in the server, has a connection of its own.
     One {
         /// Connections of one client at most. A claim that would need one more is refused at once.
         sessions: usize,
@@ -133,7 +133,7 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// A failure after which the session is closed.
     async fn unlock(&self, claim: &Claim, beside: Beside) -> Result<bool, Failure>;
 
-    /// Asks for anything, so that each side hears of the other.
+    /// Asks for anything, so that each side has a sign of life of the other.
     ///
     /// # Errors
     /// A failure after which the session is closed.
@@ -156,7 +156,7 @@ pub trait Session: Debug + Send + Sync + 'static {
 /// One question for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// For whom. Its share is exclusive or a reader's.
+    /// The claim that asks. Its share is exclusive or a reader's.
     pub claim: &'a Claim,
     /// The time for which the server may let it wait; zero where it must answer at once. Never longer than
     /// [`LONGEST_WAIT`].

@@ -94,7 +94,7 @@ impl EtcdCluster {
     /// Returns the address of a member's port for clients.
     ///
     /// # Panics
-    /// If there is no such member.
+    /// If the member does not exist.
     pub fn addr(&self, member: usize) -> SocketAddr {
         self.members[member].client.addr()
     }

@@ -1,7 +1,7 @@
 //! A real MariaDB server with its faults as methods, a replica of it, and a cluster of several.
 //!
-//! MariaDB refuses to run as root. Where the tests do, the server runs as the user `mysql` of its Debian
-//! package, to whom its directory is given. The kit asks its server through the program `mariadb`, over the
+//! MariaDB refuses to run as root. If the tests do, the server runs as the user `mysql` of its Debian
+//! package, which owns its directory. The kit asks its server through the program `mariadb`, over the
 //! server's socket.
 
 mod builder;
@@ -178,7 +178,7 @@ impl MariaDbServer {
         output("mariadb", mariadb).await
     }
 
-    /// Waits until the server answers, and sees to it that it asks for the password.
+    /// Waits until the server answers, and makes it ask for the password.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         loop {

@@ -1,7 +1,7 @@
 //! Loopback ports for servers that are started and started again.
 //!
 //! A port stays taken for as long as its value lives, also while nothing listens on it, so that a server
-//! comes back on the same port. Ports are chosen below 32768, where the system's range for outgoing
+//! restarts on the same port. Ports are chosen below 32768, where the system's range for outgoing
 //! connections begins: from that range on, any client's connection may take a port away while its server is
 //! down.
 

@@ -1,7 +1,7 @@
 //! A real PostgreSQL server with its faults as methods, a standby of it, and a pooler before it.
 //!
-//! PostgreSQL refuses to run as root. Where the tests do, the server runs as the user `postgres` of its
-//! Debian package, to whom its directory is given. The kit asks its server through `psql`.
+//! PostgreSQL refuses to run as root. If the tests do, the server runs as the user `postgres` of its Debian
+//! package, which owns its directory. The kit asks its server through `psql`.
 
 mod bouncer;
 mod builder;
@@ -257,7 +257,7 @@ struct Programs {
     psql: PathBuf,
     /// The program that runs another one as another user, if the tests run as root.
     runner: Option<(PathBuf, u32, u32)>,
-    /// In which its messages are.
+    /// The language of its messages.
     language: Option<String>,
 }
 
@@ -320,7 +320,7 @@ impl Programs {
     }
 }
 
-/// Returns how root becomes the user of the Debian package; nothing for anybody else.
+/// Returns how root becomes the user of the Debian package; `None` for any other user.
 fn runner() -> Result<Option<(PathBuf, u32, u32)>, Error> {
     use std::os::unix::fs::MetadataExt;
     if !rustix::process::geteuid().is_root() {

@@ -178,8 +178,8 @@ const CHANGE_PAUSE: Duration = Duration::from_millis(1);
 /// pipe ends before a number came, there never was a server.
 const GUARDIAN: &str = "read -r group || exit 0; read -r _; kill -s KILL -- \"-$group\"";
 
-/// Tells the guardian its number before it becomes the server, so that no moment is unguarded, whenever the
-/// test is killed. Redirecting its output closes its end of the pipe.
+/// A script that reports its number to the guardian before it becomes the server, so that no moment is
+/// unguarded, whenever the test is killed. Redirecting its output closes its end of the pipe.
 const INTRODUCE: &str = "echo $$; log=$1; shift; exec \"$@\" >>\"$log\" 2>&1";
 
 /// A child that has not been waited for. While that is so its number cannot become another process's.

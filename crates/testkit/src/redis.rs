@@ -59,9 +59,9 @@ pub struct RedisServer {
 /// The fate of the data in a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
-    /// They survive, as in an orderly restart.
+    /// The data survive, as in an orderly restart.
     Keep,
-    /// They are gone, as after the loss of a disk, or a crash without persistence.
+    /// The data are gone, as after the loss of a disk, or a crash without persistence.
     Lose,
 }
 

@@ -32,7 +32,7 @@ pub fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
     None
 }
 
-/// Returns a wrapper that gives a mount namespace, also to those who are not root where the kernel allows
+/// Returns a wrapper that gives a mount namespace, also to users other than root where the kernel allows
 /// it.
 pub fn private_mounts() -> Vec<String> {
     let mut wrapper = vec!["unshare".to_owned(), "--mount".to_owned()];

@@ -32,7 +32,7 @@ use crate::require;
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     nodes: Vec<Node>,
-    /// With the directory that they are in.
+    /// The certificates, with the directory that they are in.
     tls: Option<(Certificates, Directory)>,
 }
 
@@ -156,7 +156,7 @@ impl ZooKeeperEnsemble {
     /// Returns the address where a server's clients connect by TLS.
     ///
     /// # Panics
-    /// If there is no such server, or none that speaks TLS.
+    /// If the server does not exist, or does not speak TLS.
     pub fn secure_addr(&self, server: usize) -> SocketAddr {
         assert!(self.tls.is_some(), "this ensemble was started without TLS");
         self.nodes[server].ports.secure.addr()

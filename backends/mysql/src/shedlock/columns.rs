@@ -215,8 +215,8 @@ fn text_width(kind: &str) -> Option<usize> {
     }
 }
 
-/// Returns whether a column of dates follows the session's time zone, and how many digits of a second's
-/// fraction it has.
+/// Returns the form of a column of dates: whether it follows the session's time zone, and how many digits
+/// of a second's fraction it has.
 fn date(kind: &str) -> Option<(bool, usize)> {
     let (kind, digits) = match kind.strip_suffix(')').and_then(|kind| kind.split_once('(')) {
         Some((kind, digits)) => (kind, digits.parse().ok().filter(|digits| *digits <= 6)?),

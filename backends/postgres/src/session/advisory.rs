@@ -324,8 +324,8 @@ impl Statements {
     }
 }
 
-/// Takes the lock, and enters who has it, in one round trip. The fence is drawn for a row that is there
-/// only once the lock was given.
+/// Takes the lock, and enters who has it, in one round trip. The fence is drawn for a row that exists only
+/// once the lock was given.
 fn take(names: &Names, lock: &str, clear: &str) -> String {
     let held = names.table("_held");
     format!(
@@ -394,8 +394,8 @@ const TAKE: &[Type] = &[
     Type::TEXT,
 ];
 
-/// Of a statement that gives a lock back: the key, the mark of the session and, where it has a row, the
-/// claim.
+/// The parameters of a statement that releases a lock: the key, the mark of the session and, where it has a
+/// row, the claim.
 const FREE: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4, Type::TEXT, Type::TEXT];
 
 /// The setting that marks a session. No server reports its changes, so no pooler carries it from one

@@ -1,5 +1,5 @@
-//! Rows locked by open transactions: each lock has a connection of its own, and who waits for one waits in
-//! the server.
+//! Rows locked by open transactions: each lock has a connection of its own, and a waiter waits in the
+//! server.
 //!
 //! Ground rules: everything that is set for a lock is set for its transaction, so that it works through a
 //! pooler that keeps a session for no longer. What others are to see at once, and what must not be taken
@@ -105,13 +105,13 @@ pub(crate) struct RowSession {
 /// The way to end a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
-    /// There is none.
+    /// No call.
     None,
-    /// It is to be noted.
+    /// A call is to be noted.
     Noted,
     /// The server is to be asked.
     Sent,
-    /// It was noted, and will be heeded.
+    /// A call was noted, and will be heeded.
     Heeded,
 }
 

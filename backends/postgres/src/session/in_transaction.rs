@@ -34,7 +34,7 @@ pub fn in_transaction_sql(config: &PostgresConfig) -> String {
 /// Takes the lock of `method=for-update` inside a transaction of the user's own, and waits until it is to
 /// be had.
 ///
-/// This is the way out to a type of `tokio-postgres`, for those who use that client; [`in_transaction_sql`]
+/// This is the way out to a type of `tokio-postgres`, for users of that client; [`in_transaction_sql`]
 /// serves every other.
 ///
 /// # Promises

@@ -1,4 +1,4 @@
-//! The table of holders: a row beside each lock, for those who look.
+//! The table of holders: a row beside each lock, for onlookers.
 //!
 //! Ground rules: the lock decides, and a row only informs. A row counts while the session lives whose word
 //! it has; rows that outlived their session are cleared away by the next client.

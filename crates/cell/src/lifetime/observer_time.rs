@@ -37,8 +37,7 @@ impl Lifetime for ObserverTime {
 
     fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry {
         match old {
-            // Nothing was heard of it, and it was not called: its state stays what others may have seen
-            // before.
+            // It was silent, and it was not called: its state stays what others may have seen before.
             Some((judged, raw)) if judged == entry => raw.clone(),
             _ => {
                 let began = old.is_some_and(|(judged, _)| judged.since == entry.since);

@@ -72,8 +72,8 @@ impl<T: ShedTable> ShedBackend<T> {
         releases
     }
 
-    /// Returns those that are held all the same: by another program that was looked at, or under another
-    /// note.
+    /// Returns the claims that are held all the same: by another program that was looked at, or under
+    /// another note.
     async fn still_there(
         &self,
         claims: &[&Claim],

@@ -1,7 +1,7 @@
 //! The content of `locked_by`: the owner of a row.
 //!
 //! Ground rules: ShedLock's other users only compare it with their own, or show it to people. A row of
-//! theirs is shown, and may be ended by somebody who saw it.
+//! theirs is shown, and may be ended by a client that saw it.
 
 use leasehold_core::{Claim, ClaimId, Note};
 

@@ -31,7 +31,7 @@ pub(crate) const TABLE: Kind =
 pub(crate) const CACHE: Kind =
     Kind { timekeeping: Timekeeping::Observer, waiting: Waiting::Polls, order: Order::Fifo };
 
-/// Returns a mutex that somebody wants.
+/// Returns a wanted mutex.
 pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
@@ -74,7 +74,7 @@ pub(crate) struct Store {
 /// The fate of a commit of what several tasks want.
 #[derive(Debug)]
 enum Fate {
-    /// It is carried out when this is opened.
+    /// The commit is carried out when this is opened.
     Waits(Arc<Semaphore>),
     Panics,
 }

@@ -404,7 +404,7 @@ const STORM: Duration = Duration::from_millis(1200);
 const ASLEEP: Duration = Duration::from_millis(30);
 const KILLS: usize = 8;
 
-/// So many waiters die together. One by one they would cost a second each.
+/// The number of waiters that die together. One by one they would cost a second each.
 const DEAD: usize = 16;
 /// Two seconds are promised. No machine is so busy that it takes four times as long, and one by one they
 /// take twice that.

@@ -34,7 +34,7 @@ pub(crate) async fn a_wait_comes_back_when_patience_ends(trial: &Trial) -> Check
     trial.client(0).hold(&holder).await?;
     for n in 0..6u64 {
         let claim = trial.claim(&resource, Share::MUTEX)?;
-        // Once by the deadline, once by the word of one who does not want it any more.
+        // Once by the deadline, once by a caller that does not want it any more.
         let wait = Duration::from_millis(20 + 30 * n);
         let began = trial.clock.now();
         let patience = match n % 2 {

@@ -207,6 +207,7 @@ pub(crate) async fn what_is_free_is_granted_at_once(trial: &Trial) -> Checked {
 
 const POLL_ANSWER: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(400);
-/// A call may come back early once in a while; one that comes back all the time is a poll in disguise.
+/// The calls that may return early: once in a while is allowed; a call that returns all the time is a poll
+/// in disguise.
 const CALLS: u32 = 5;
 const TOLERANCE: Duration = Duration::from_secs(2);

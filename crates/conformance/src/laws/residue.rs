@@ -35,8 +35,8 @@ pub(crate) async fn an_ended_wait_leaves_no_place(trial: &Trial) -> Checked {
         let ended = patience.is_ended();
         let step = trial.client(1).contend(&claim, &patience).await?;
         ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
-        // One that waits by itself comes back with nothing left; one that polls needs a last look to know
-        // the end.
+        // One that waits by itself returns with nothing left; one that polls needs a last look to know the
+        // end.
         if ended || (!trial.polls() && patience.is_ended()) {
             break;
         }

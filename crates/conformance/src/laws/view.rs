@@ -145,7 +145,8 @@ pub(crate) async fn the_end_of_a_lease_wakes_an_onlooker(trial: &Trial) -> Check
     ensure!(seen.holders.len() == 1, "held by one, shown are {:?}", seen.holders);
     let wait = trial.ttl() + ONLOOKER * 3;
     let mut snapshot = watch(trial.client(1), &resource, &seen.version, wait).await?;
-    // A claim that is kept by two leases is seen to lose one before the other, which is a change of its own.
+    // A claim that two leases keep alive is seen to lose one before the other, which is a change of its
+    // own.
     for _ in 0..STEPS {
         if snapshot.holders.is_empty() {
             break;
@@ -249,7 +250,7 @@ async fn watch(
             if snapshot.version != *seen || patience.is_ended() {
                 return Ok::<_, Failure>(snapshot);
             }
-            // As the engine does over a store that hears of no changes.
+            // As the engine does over a store without change notifications.
             tokio::time::sleep(LOOK_AGAIN.min(patience.left())).await;
         }
     };

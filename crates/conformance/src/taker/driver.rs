@@ -50,7 +50,7 @@ impl Taker {
         self.taken(wait).await
     }
 
-    /// Takes what is free.
+    /// Takes a free lock.
     pub(crate) async fn hold(&mut self, claim: &Claim) -> Checked<Option<Fence>> {
         let taken = self.take(claim, Duration::ZERO).await?;
         taken

@@ -24,7 +24,7 @@ impl Order {
     /// Reads what `to_string` wrote.
     ///
     /// # Errors
-    /// Says what is wrong with the line.
+    /// Returns an error that says what is wrong with the line.
     pub(super) fn parse(line: &str) -> Result<Order, String> {
         let mut words = line.split_ascii_whitespace();
         let order = match words.next() {

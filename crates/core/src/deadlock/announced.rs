@@ -76,7 +76,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Returns those of a store that promises this.
+    /// Returns the places of a store that promises this.
     ///
     /// # Errors
     /// Never: the names are good ones.
@@ -138,7 +138,7 @@ impl Announced {
 
 /// The resource where waits are announced; where nobody shares a lock, below it.
 const NAME: &str = "leasehold!waits";
-/// As many as one look can bring, with their notes.
+/// The most waits that one look can bring, with their notes.
 const SHARED_MOST: usize = 256;
 /// Each of these is looked at by itself.
 const EXCLUSIVE_MOST: usize = 32;

@@ -27,9 +27,9 @@ enum Heard {
 /// The state of the count: whether more answers may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// They may.
+    /// More answers may come.
     Open,
-    /// They come too late.
+    /// Further answers come too late.
     Closed,
 }
 
@@ -50,7 +50,7 @@ pub enum Verdict {
     },
     /// Another claim holds.
     Busy {
-        /// When a majority is free at the earliest, unless somebody releases.
+        /// The time until a majority is free at the earliest, unless somebody releases.
         free_in: Duration,
         /// The number of connections that listen, the most that a member reported.
         listeners: u32,

@@ -1,7 +1,7 @@
 //! A server in the memory of this process whose sessions hold locks, with its faults as methods.
 //!
-//! As real ones do, it lets one session take one lock again and again: who excludes whom within a client is
-//! not its business.
+//! As real ones do, it lets one session take one lock again and again: which claims exclude each other
+//! within a client is not its business.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
 

@@ -51,7 +51,8 @@ impl MariaDbBuilder {
         self
     }
 
-    /// Asks those who come over the network for this password, which needs no escaping in a URL or in SQL.
+    /// Asks clients that connect over the network for this password, which needs no escaping in a URL or in
+    /// SQL.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());

@@ -24,12 +24,12 @@ pub struct PgBouncer {
     port: Port,
 }
 
-/// For how long a client of the pooler keeps one session of the server.
+/// The time for which a client of the pooler keeps one session of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolMode {
     /// Until it disconnects.
     Session,
-    /// For one transaction.
+    /// A session for each transaction.
     Transaction,
 }
 

@@ -39,7 +39,7 @@ impl PostgresBuilder {
         self
     }
 
-    /// Asks those who come over the network for this password, which needs no escaping in a URL.
+    /// Asks clients that connect over the network for this password, which needs no escaping in a URL.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());

@@ -23,7 +23,7 @@ pub struct RedisBuilder {
     password: Option<String>,
     users: Vec<String>,
     tls: Option<Tls>,
-    /// Of an authority that other servers share; else the server has one of its own.
+    /// The certificates of an authority that other servers share; else the server has one of its own.
     certificates: Option<Certificates>,
     lines: Vec<String>,
 }

@@ -86,7 +86,7 @@ impl RedisCluster {
     /// which remember them.
     ///
     /// # Panics
-    /// If there is no such member.
+    /// If the member does not exist.
     pub fn member(&self, member: usize) -> &RedisServer {
         &self.members[member].server
     }
@@ -108,7 +108,7 @@ impl RedisCluster {
     /// Returns the address of a member's port for clients: with TLS where the cluster has it.
     ///
     /// # Panics
-    /// If there is no such member.
+    /// If the member does not exist.
     pub fn addr(&self, member: usize) -> SocketAddr {
         let server = &self.members[member].server;
         server.tls_addr().unwrap_or_else(|| server.addr())

@@ -91,7 +91,7 @@ impl Counts {
 /// The kit's own part since the server started.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
-    /// By the first two words, because only the server knows whether the second is a subcommand.
+    /// The counts by the first two words, because only the server knows whether the second is a subcommand.
     commands: BTreeMap<(String, String), u64>,
     connections: u64,
 }

@@ -109,7 +109,7 @@ impl RedisSentinel {
     /// Returns one server, to ask it or to count what it did.
     ///
     /// # Panics
-    /// If there is no such server, here and below.
+    /// If the server does not exist, here and below.
     pub fn server(&self, number: usize) -> &RedisServer {
         &self.servers[number].server
     }
@@ -389,7 +389,7 @@ impl Node {
         if proxies == Proxies::None {
             return Ok(Self { server: server.start().await?, proxy: None });
         }
-        // The proxy is there first, so that the server can name it; until the server is there, it leads
+        // The proxy is started first, so that the server can name it; until the server is started, it leads
         // nowhere.
         let own = Port::take()?;
         let proxy = Proxy::start(own.addr()).await?;

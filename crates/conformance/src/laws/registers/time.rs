@@ -214,7 +214,7 @@ fn lateness(trial: &Trial) -> Duration {
 
 const WAKES: usize = 4;
 const RACES: usize = 40;
-/// Long enough that who waits is asleep.
+/// A pause that is long enough that the waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(60);
 const PATIENT: Duration = Duration::from_millis(300);
 /// Timers may be this much early.

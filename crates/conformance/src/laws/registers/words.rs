@@ -56,7 +56,7 @@ pub(super) async fn remove(client: &Client, at: &Resource) -> Checked<Stamp> {
     exchange(client, at, |_| None).await
 }
 
-/// Writes what `new` makes of what is there, as often as others are first.
+/// Writes what `new` makes of the present value, as often as others are first.
 pub(super) async fn exchange(
     client: &Client,
     at: &Resource,
@@ -68,7 +68,7 @@ pub(super) async fn exchange(
         if let Some(stamp) = swap(client, at, &seen.stamp, value.as_deref()).await? {
             return Ok(stamp);
         }
-        // Of those who lose together, each comes back at another time.
+        // Of the writers that lose together, each returns at another time.
         tokio::time::sleep(PAUSE * (crate::chance::Chance::new()?.below(u64::from(tries.min(8) + 1)) as u32))
             .await;
     }
