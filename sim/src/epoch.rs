@@ -38,7 +38,7 @@ pub struct Rules {
     pub epoch: bool,
     /// The way in which a client learns its view.
     pub view: View,
-    /// By which ids a node knows that its record is its own continuation.
+    /// The ids by which a node knows that its record is its own continuation.
     pub ids: Ids,
     /// The beginning of a counter that does not continue.
     pub seed: Seed,
@@ -181,7 +181,7 @@ pub enum Step {
     Grant {
         /// The node.
         node: u8,
-        /// With which epoch.
+        /// The epoch.
         epoch: u8,
     },
     /// This follower is promoted.

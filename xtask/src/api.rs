@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 /// The crates whose API is listed.
 const CRATES: &[&str] = &["leasehold", "leasehold-core"];
-/// So many differences are shown of each listing.
+/// The number of differences that are shown of each listing.
 const SHOWN: usize = 20;
 
 /// The use of a listing that was made anew.

@@ -61,7 +61,7 @@ fn judge(failed: Vec<(Suite, String)>) -> Result<(), String> {
     Err(format!("{} test programs failed. Repeat each with:\n  {}", failed.len(), commands.join("\n  ")))
 }
 
-/// At least as many as there are kinds of stores.
+/// A number of stores, at least that of their kinds.
 const STORES: usize = 16;
 
 /// The longest that one program may run: what takes longer hangs.

@@ -182,6 +182,6 @@ const OVERRUN: Duration = Duration::from_millis(2_500);
 const MIN_TTL: Duration = Duration::from_secs(1);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const RENEW_BATCH_MAX: usize = 128;
-/// Why a dialect does not admit a share.
+/// The reason why a dialect does not admit a share.
 const OTHERS: &str =
     "the locks of etcd's other clients are mutexes: take dialect=native for readers and semaphores";

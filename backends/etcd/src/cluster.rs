@@ -49,9 +49,9 @@ pub(crate) struct Answer<T> {
 /// The pace at which a request asks while no server answers.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
-    /// When it is its turn among all.
+    /// The pace of its turn among all requests.
     Shared,
-    /// When so much time has passed since the last one of its kind.
+    /// A fixed time after the last request of its kind.
     Fixed(Duration),
 }
 

@@ -7,9 +7,9 @@ use leasehold_core::Moment;
 /// The purpose of a lease. Leases of one purpose are interchangeable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
-    /// To hold claims: so many seconds.
+    /// The holding of claims, for this many seconds.
     Hold(u64),
-    /// To wait: as short as a server allows, so that the place of a process that died is free soon.
+    /// The wait: as short as a server allows, so that the place of a process that died is free soon.
     Wait,
 }
 

@@ -35,7 +35,7 @@ struct Down {
     turn: u64,
     /// `true` if that request pauses or asks.
     is_taken: bool,
-    /// When a request that keeps leases last began to ask.
+    /// The time at which a request that keeps leases last began to ask.
     hurried_at: Option<Instant>,
     failure: Failure,
 }
@@ -219,7 +219,7 @@ impl Backoff {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause. An election takes about a second.
 const MOST: Duration = Duration::from_secs(1);
-/// For how long one request that asks keeps the others waiting: its own time limit may be minutes.
+/// The time for which one request that asks keeps the others waiting: its own time limit may be minutes.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

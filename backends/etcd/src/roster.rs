@@ -53,7 +53,7 @@ struct Seat {
     /// The time after that at which its key is removed: from before it was asked for until it was
     /// granted.
     padding: Duration,
-    /// When the last look was sent that found it held.
+    /// The time at which the last look was sent that found it held.
     seen_at: Moment,
     visitors: usize,
     /// The mark under which a request that may still arrive was sent.
@@ -83,9 +83,9 @@ pub(crate) struct View {
 /// The room in which a claim can be seated.
 #[derive(Clone, Debug)]
 pub(crate) enum Room {
-    /// On this lease.
+    /// Room on this lease.
     On(Lease),
-    /// On a lease that has to be opened first.
+    /// Room on a lease that has to be opened first.
     Open,
     /// Others are opening the first lease of this length.
     Soon,

@@ -15,7 +15,7 @@ pub(crate) struct Flaw {
     /// Its meaning for a lock.
     pub(crate) meaning: &'static str,
     pub(crate) severity: Severity,
-    /// As minor and patch of version 3, the oldest line first.
+    /// The versions without it, as minor and patch of version 3, the oldest line first.
     mended_in: &'static [(u32, u32)],
 }
 

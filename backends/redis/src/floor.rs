@@ -22,7 +22,7 @@ pub(crate) fn floor_key(prefix: &str, slot: u16) -> String {
     format!("{{{}}}:floor", String::from_utf8_lossy(&tag))
 }
 
-/// For each change of a slot the ending that makes it, four bits a letter.
+/// The ending that makes each change of a slot, four bits a letter.
 static ENDINGS: LazyLock<Vec<u16>> = LazyLock::new(|| {
     let mut endings = vec![0; usize::from(SLOTS)];
     let changes: Vec<u16> = (0..16).map(|bit| crc16(&letters(1 << bit))).collect();

@@ -212,7 +212,7 @@ pub(crate) const SCAN_COUNT: usize = 1_000;
 pub(crate) const MAX_SCANS: usize = 100_000;
 const MAX_NAMES: usize = 1_000_000;
 
-/// As much of an escaped prefix as hashed names begin with too.
+/// The length of an escaped prefix that hashed names begin with too.
 const HASHED_HEAD: usize = 24;
 
 /// Returns the beginning of the stored names to be found.

@@ -144,7 +144,8 @@ struct Shared {
 struct Board {
     last: u64,
     queue: BTreeMap<(Instant, u64), Entry>,
-    /// When each watched claim is due; `None` while it is glanced at, or once it was sent to look.
+    /// The time at which each watched claim is due; `None` while it is glanced at, or once it was sent
+    /// to look.
     due: BTreeMap<u64, Option<Instant>>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum Look {
     Busy {
         ahead: u32,
         first_end: Duration,
-        /// When another look challenges one of those ahead, or calls more of the line.
+        /// The time until another look challenges one of those ahead, or calls more of the line.
         look_in: Option<Duration>,
         /// The number of those ahead that wait, too.
         behind: u32,

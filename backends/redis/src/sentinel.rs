@@ -53,7 +53,7 @@ struct Shared {
 struct Sentinel {
     host: Host,
     dialer: Arc<Dialer>,
-    /// For questions: connected until a primary has been found.
+    /// The wire for questions: connected until a primary has been found.
     wire: Wire,
 }
 

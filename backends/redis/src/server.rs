@@ -25,7 +25,7 @@ pub struct Server {
     pub maxmemory_policy: Option<String>,
     /// `true` if it writes an append-only file.
     pub appendonly: Option<bool>,
-    /// When it flushes that file to disk, where `CONFIG GET` is permitted.
+    /// The policy by which it flushes that file to disk, where `CONFIG GET` is permitted.
     pub appendfsync: Option<String>,
     /// Set if it flushes nothing while it rewrites that file or saves a snapshot, where `CONFIG GET` is
     /// permitted.

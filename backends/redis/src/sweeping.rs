@@ -104,5 +104,5 @@ impl RedisBackend {
 const BATCH_MAX: usize = 100;
 const BATCHES: usize = 100;
 
-/// So that clients are served between two steps.
+/// A pause, so that clients are served between two steps.
 const BETWEEN_STEPS: Duration = Duration::from_millis(10);

@@ -22,7 +22,7 @@ pub(crate) struct Target {
     /// whose own epochs begin at 0 are counted from 1, so that none of their fences is taken for one of
     /// a server without an election.
     pub(crate) epoch: u64,
-    /// Which view of its source this is. Sources count them as they like.
+    /// The view of its source that this is. Sources count them as they like.
     pub(crate) view: u64,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Node {
     /// The name that it gives itself, where it has one that certificates may be made for.
     pub(crate) name: Option<String>,
     pub(crate) port: u16,
-    /// Since which epoch it serves its slots; a replica's is that of its primary.
+    /// The epoch since which it serves its slots; a replica's is that of its primary.
     pub(crate) epoch: u64,
     pub(crate) is_primary: bool,
     /// Set for the server that gave the answer: it knows its own slots.
@@ -43,7 +43,7 @@ pub(crate) struct Node {
 pub(crate) struct View {
     nodes: Vec<Node>,
     by_id: HashMap<String, usize>,
-    /// For each slot the position of its owner in `nodes`; `None` where no server serves it.
+    /// The position of each slot's owner in `nodes`; `None` where no server serves it.
     owners: Vec<Option<u16>>,
 }
 

@@ -71,7 +71,7 @@ enum Seen {
 struct Line {
     ahead: u32,
     first_end: Duration,
-    /// When another look challenges one of those ahead, or calls more of the line.
+    /// The time until another look challenges one of those ahead, or calls more of the line.
     look_in: Option<Duration>,
     /// The number of those ahead that wait, too. Holders do not look, so they are left no time for it.
     behind: u32,

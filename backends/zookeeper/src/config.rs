@@ -42,7 +42,7 @@ use crate::dialect::{Dialect, Mutexes};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ZooKeeperConfig {
-    /// At least one.
+    /// The servers, at least one.
     pub(crate) hosts: Vec<Host>,
     pub(crate) tls: Option<TlsFiles>,
     /// Empty, or with a slash at its beginning and none at its end.

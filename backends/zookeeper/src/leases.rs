@@ -28,7 +28,7 @@ use crate::wire;
 struct Pool {
     /// The number of leases.
     taken: usize,
-    /// Which state of the node said how many there may be, where one does.
+    /// The state of the node that said how many there may be, where one does.
     agreed: Option<i32>,
 }
 

@@ -153,7 +153,7 @@ fn leads_to(resource: &Resource, prefix: &str) -> bool {
     name.starts_with(prefix) || prefix.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// So many nodes are asked for together.
+/// The number of nodes that are asked for together.
 const LOOKS_AT_ONCE: usize = 64;
 /// The most nodes that one listing looks through.
 const MAX_WALKED: usize = 20_000;

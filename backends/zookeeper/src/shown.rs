@@ -45,7 +45,7 @@ fn id_in(text: &str) -> Option<(usize, usize)> {
 }
 
 const ID_DIGITS: usize = 32;
-/// As many digits as the `Debug` of an id shows.
+/// The number of digits that the `Debug` of an id shows.
 const KEPT: usize = 6;
 
 #[cfg(test)]

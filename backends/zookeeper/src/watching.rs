@@ -108,7 +108,7 @@ impl Session {
 /// The bytes that the client crate puts in one request, less some for watches that were dropped and are
 /// not yet removed.
 const ROOM: usize = 120 * 1024;
-/// For how long one waits without a watch, at least.
+/// The shortest wait without a watch.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks of claims without a watch, so that thousands of them do not keep the
 /// servers busy.

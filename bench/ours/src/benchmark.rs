@@ -84,9 +84,9 @@ impl Benchmark {
 
 const PLACEHOLDER: &str = "__rand_int__";
 const ID: &str = "0123456789abcdef0123456789abcdef";
-/// So many names that hardly one is drawn twice.
+/// A number of names of which hardly one is drawn twice.
 const FRESH: usize = 1_000_000_000;
-/// So many held locks for each release that few are drawn twice.
+/// A number of held locks for each release of which few are drawn twice.
 const HELD_PER_RELEASE: usize = 8;
 const HELD_MAX: usize = 200_000;
 

@@ -33,7 +33,7 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Code(u8),
-    /// By its number, since real-time signals have no name.
+    /// A signal, by its number, since real-time signals have no name.
     Signal(i32),
 }
 

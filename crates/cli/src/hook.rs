@@ -49,7 +49,7 @@ async fn attend(request: &Request, program: &Program, signals: &mut Signals) -> 
 struct Hook<'a> {
     warden: &'a Warden,
     grace: Duration,
-    /// When it is killed; `None` where it was not asked to end.
+    /// The time at which it is killed; `None` where it was not asked to end.
     end: Option<Moment>,
 }
 

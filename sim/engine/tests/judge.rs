@@ -27,7 +27,7 @@ struct Seen {
     fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
     /// The time since which a task could be served, by resource.
     idle_since: BTreeMap<Resource, Instant>,
-    /// Which task is first in the line of a client although it could be served, by client and resource,
+    /// The task that is first in the line of a client although it could be served, by client and resource,
     /// and since when.
     kept_waiting: BTreeMap<(usize, Resource), (u64, Instant)>,
     /// Public names of claims that were taken away: until it hears of that, the holder relies on them.

@@ -219,7 +219,7 @@ fn panics_in(seed: u64) -> u64 {
 
 const PANICS: u64 = 1_000;
 
-/// So many seeds at most find each mutant.
+/// The most seeds that finding each mutant takes.
 const MUTANT_SEEDS: u64 = 20_000;
 
 /// The number of seeds that are run each time. `LEASEHOLD_SIM_SEEDS` sets another number.

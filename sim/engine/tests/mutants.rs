@@ -142,5 +142,5 @@ fn an_upgrade_is_not_reported() {
     is_found("an upgrade is not reported", "of which it reported no acquisition");
 }
 
-/// So many seeds of a program that aims at one promise.
+/// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

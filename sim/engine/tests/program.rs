@@ -40,7 +40,7 @@ struct Ask {
     at_least: Duration,
     quiet: Duration,
     priority: i32,
-    /// With another note than most, so that no other claim may replace it.
+    /// `true` if its note differs from most, so that no other claim may replace it.
     is_noted: bool,
     owner: Option<Owner>,
 }

@@ -28,12 +28,12 @@ pub(crate) struct Wire {
     store: Arc<Store>,
     judge: Arc<Judge>,
     dice: Dice,
-    /// Of a hundred calls so many fail, until `calm_from`.
+    /// The number of calls in a hundred that fail, until `calm_from`.
     faults: u64,
     calm_from: Instant,
     /// The number of parts of the store: no part is in one call with claims of another.
     parts: u64,
-    /// Of a hundred calls so many take time.
+    /// The number of calls in a hundred that take time.
     slow: u64,
     crashed: CancellationToken,
     cut_off: std::sync::Mutex<Instant>,

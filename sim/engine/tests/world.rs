@@ -408,7 +408,7 @@ impl std::fmt::Debug for Judge {
 
 /// The interval at which it is checked whether any claim sleeps for no reason.
 const TICK: Duration = Duration::from_millis(500);
-/// For so long calls fail and things go wrong.
+/// The time for which calls fail and things go wrong.
 const TROUBLE: Duration = Duration::from_secs(10);
 /// The latest that a call ends which began in that time: cut off, and slow twice.
 const LATEST: Duration = Duration::from_secs(20);

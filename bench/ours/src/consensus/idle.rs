@@ -36,7 +36,7 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
 struct Holding {
     /// Microseconds of time for each to be taken, with 64 tasks.
     taken: f64,
-    /// To the server, in a second.
+    /// The messages to the server, in a second.
     messages: f64,
     /// Processor time in a second, of this process and of the server.
     client: f64,

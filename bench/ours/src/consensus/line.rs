@@ -55,7 +55,7 @@ pub(crate) struct Handed {
     pub(crate) holds: Vec<Hold>,
     /// The moment after which no waiter began anew.
     pub(crate) until: u64,
-    /// To the server, by all together.
+    /// The messages to the server, by all together.
     pub(crate) messages: f64,
 }
 
