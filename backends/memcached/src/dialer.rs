@@ -122,7 +122,7 @@ impl Dialer {
             )),
             (Some(user), Some(password)) => {
                 let words = format!("{user} {}", reveal(&password));
-                // The name is anything, the value is what counts; it stands behind its length.
+                // The name is anything, the value is what counts; it follows its length.
                 Ok(Some(format!("set login 0 0 {}\r\n{words}\r\n", words.len()).into_bytes()))
             }
         }

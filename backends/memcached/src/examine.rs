@@ -8,7 +8,7 @@ use leasehold_core::{Finding, Severity};
 use crate::facts::Facts;
 use crate::wire::{Node, Wire};
 
-/// Returns the findings of all servers, and of how they stand together.
+/// Returns the findings of all servers, and of their combination.
 pub(crate) async fn all(wire: &Wire, ttl: Duration) -> Vec<Finding> {
     let looks = join_all(wire.nodes.iter().map(|node| async move { (node, node.dialer.look().await) })).await;
     let mut findings = vec![durability()];

@@ -170,7 +170,7 @@ fn privileges(cells: &MySqlCells, facts: &Facts) -> Finding {
     let config = &cells.pool.config;
     let user = config.credentials.user.as_deref().unwrap_or_default();
     let rights = rights(&facts.grants);
-    // Nothing can be taken from one who may do anything by granting it less.
+    // No right can be taken from a user that may do anything by granting it less.
     let (user_for_locks, first) = match rights {
         Rights::Everything => {
             (OWN_USER, format!("CREATE USER '{OWN_USER}'@'%' IDENTIFIED BY …, name it in the URL, "))

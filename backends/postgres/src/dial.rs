@@ -317,7 +317,7 @@ pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: 
 const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_client_port(), \
                         pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_backend_pid()";
 
-/// Messages that wait to be read by one who listens; beyond that the server waits.
+/// The messages that wait to be read by a listener; beyond that the server waits.
 const UNASKED_MAX: usize = 1_000;
 
 /// The oldest version: older ones have no table of this form, and are no longer maintained.

@@ -214,8 +214,8 @@ impl<C: Cells> CellBackend<C> {
         Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
-    /// Where the order is free a claim asks past the line first, and is queued only as one of those to be
-    /// called.
+    /// Contends in a page: where the order is free, a claim asks past the line first, and is queued only as
+    /// one of those to be called.
     fn contend_in(&self, page: &Page, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
         let known = page.ledger.entries().iter().any(|entry| entry.id == claim.id);
         if self.cells.profile().order == Order::Unordered && !known {

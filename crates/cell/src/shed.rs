@@ -129,7 +129,8 @@ pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
         order: Order::Unordered,
         waiting: Waiting::Polls,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-        // The others who write this table make none: a counter of ours would stand still while they hold.
+        // The other programs that write this table make none: a counter of ours would not change while they
+        // hold.
         fencing: Grade::None,
         safety,
         place_ttl: Duration::ZERO,

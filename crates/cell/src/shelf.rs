@@ -45,7 +45,7 @@ impl<C: Cells> Shelf<C> {
         }
     }
 
-    /// Writes where nothing stands.
+    /// Writes where no value exists.
     async fn begin(&self, at: &Resource, put: cells::Put) -> Result<Option<Stamp>, Failure> {
         match self.cells.seize(at, &put).await? {
             Seized::Taken { version, fence } => Ok(Some(State { epoch: fence.epoch, version }.stamp())),

@@ -7,7 +7,7 @@ use leasehold_core::{Clock, Moment, Patience};
 
 /// A steady clock that begins when it is made.
 ///
-/// It stands still while the machine is suspended, which a real client's clock must not; a test run is not
+/// It does not advance while the machine is suspended, as a real client's clock must; a test run is not
 /// suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock(Instant);

@@ -277,7 +277,7 @@ impl Ledger {
     /// Finds where the part of the line ends in which every waiting claim is admitted, in one pass over the
     /// line.
     fn called_up_to(&self) -> usize {
-        // What is held counts wherever it stands, as in `admits`; what waits counts for those behind it.
+        // A held claim counts at any place, as in `admits`; a waiting claim counts for those behind it.
         let (mut load, mut capacity) = (0, u32::MAX);
         for entry in self.entries.iter().filter(|entry| entry.granted.is_some()) {
             load += u64::from(entry.share.weight());
@@ -374,7 +374,7 @@ impl Ledger {
         blocker.until
     }
 
-    /// Returns the rule itself, for a claim that stands behind the first `ahead` entries.
+    /// Returns the rule itself, for a claim that is behind the first `ahead` entries.
     ///
     /// A held claim counts at any place in the line: one that passes the line is in nobody's way only while
     /// it fits.

@@ -38,16 +38,16 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::recall`]; one of unknown effect may have written it.
     async fn mark(&self, heard: &Memory, epoch: u64) -> Result<bool, Failure>;
 
-    /// The first round: locks the resource if it is free or the claim's own already, for at least
+    /// Asks in the first round: locks the resource if it is free or the claim's own already, for at least
     /// the claim's ttl, and gives the lock the value `stamp`.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have locked it.
     async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure>;
 
-    /// The second round: takes the fence if the lock still has the value `stamp`, the run is still
-    /// `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence. A
-    /// mark of a lower epoch is raised by the way. Whether the fence is taken now.
+    /// Writes in the second round: takes the fence if the lock still has the value `stamp`, the run is
+    /// still `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence.
+    /// A mark of a lower epoch is raised by the way. Whether the fence is taken now.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have taken it.

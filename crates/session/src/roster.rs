@@ -120,7 +120,7 @@ impl<C: Sessions> Roster<C> {
     }
 }
 
-/// Sessions without a lock that are kept for the next one who asks.
+/// The sessions without a lock that are kept for the next caller.
 const IDLE_MAX: usize = 8;
 
 /// Returns `true` if a failure leaves the session in doubt.

@@ -300,7 +300,7 @@ async fn serve(addr: SocketAddr, shared: Arc<Shared>, mut orders: mpsc::Unbounde
                         closed
                     }
                 };
-                // The one who ordered may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = done.send(outcome);
             }
             client = accept(listener.as_ref()) => {

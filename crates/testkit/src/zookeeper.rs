@@ -206,7 +206,7 @@ impl ZooKeeperEnsemble {
         self.nodes[server].process.directory().path().join(DATA)
     }
 
-    /// Returns the number of the server that leads, or stands alone. `None` while there is none.
+    /// Returns the number of the server that leads, or runs alone. `None` while there is none.
     pub async fn leader(&self) -> Option<usize> {
         for server in 0..self.nodes.len() {
             let state = self.ask(server, "srvr").await.unwrap_or_default();

@@ -6,8 +6,8 @@
 //! one.
 //!
 //! There are two forms. Where one clock ends the claims of all, an end is a moment of that clock. Where
-//! each observer measures by its own clock, an end is a span, and the count of signs of life stands beside
-//! it. Neither form can be read as the other, nor by a release that knows only one of them.
+//! each observer measures by its own clock, an end is a span, and the count of signs of life is beside it.
+//! Neither form can be read as the other, nor by a release that knows only one of them.
 
 use std::fmt::Write;
 

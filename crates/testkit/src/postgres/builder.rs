@@ -77,7 +77,7 @@ impl PostgresBuilder {
         programs.own(directory.path())?;
         let certificates = self.tls.then(|| Certificates::create(&directory)).transpose()?;
         if let Some(certificates) = &certificates {
-            // The server insists on being the only one who can read its key.
+            // The server insists on being the only user that can read its key.
             let server = certificates.server();
             let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             std::fs::set_permissions(&server.key, private).map_err(cannot("close", server.key.display()))?;
