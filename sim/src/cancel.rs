@@ -72,7 +72,7 @@ pub enum Answer {
     Granted,
     /// Not yet, or not at all.
     Busy,
-    /// It is not there any more.
+    /// It does not exist any more.
     Ended,
 }
 

@@ -80,7 +80,7 @@ type Seen = Key;
 /// A request that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Puts the client's key where it is not there, and sees the line.
+    /// Puts the client's key if it does not exist, and sees the line.
     Stand,
     /// Sees the line.
     Look,
@@ -97,7 +97,7 @@ pub enum Answer {
     Line(Option<Seen>, bool, bool),
     /// The key as it is now, if it was moved.
     Moved(Option<Seen>),
-    /// It is not there any more.
+    /// It does not exist any more.
     Ended,
 }
 

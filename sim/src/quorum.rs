@@ -132,7 +132,7 @@ impl Node {
         takes
     }
 
-    /// Marks the node, if it is as it was heard. Whether it did.
+    /// Marks the node, if it is as it was heard. Returns `true` if it did.
     pub fn mark(&mut self, heard: Heard, epoch: u8, rules: &Rules) -> bool {
         let same =
             (self.run == heard.run || !rules.same_run) && (self.epoch == heard.epoch || !rules.from_heard);

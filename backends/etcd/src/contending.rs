@@ -200,7 +200,7 @@ impl Call<'_> {
         Ok(busy(1))
     }
 
-    /// Puts the claim's key where it is not there, and looks.
+    /// Puts the claim's key if it does not exist, and looks.
     async fn stand(&self) -> Result<Seen, Failure> {
         for _ in 0..ATTEMPTS {
             let seen = self.place(None).await?;
@@ -266,7 +266,7 @@ impl Call<'_> {
         }
     }
 
-    /// Puts the key where it is not there, perhaps under one more condition, and sees the line in the
+    /// Puts the key if it does not exist, perhaps under one more condition, and sees the line in the
     /// same transaction.
     async fn place(&self, condition: Option<Compare>) -> Result<Seen, Failure> {
         let (core, claim) = (self.core, self.claim);

@@ -310,7 +310,7 @@ impl Core {
         Ok(())
     }
 
-    /// Deletes keys. Returns in order whether each was there, and whether that may be the work of an
+    /// Deletes keys. Returns in order whether each existed, and whether that may be the work of an
     /// earlier try.
     pub(crate) async fn delete(&self, keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
         let most = self.operations_max();

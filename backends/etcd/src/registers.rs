@@ -95,7 +95,7 @@ impl Place {
 /// One state of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
-    /// The revision that created it; 0 where it is not there.
+    /// The revision that created it; 0 where it does not exist.
     created: i64,
     /// The number of puts since then; without a value, the revision of the last removal of its share.
     version: i64,

@@ -54,7 +54,7 @@ pub(crate) enum Dialect {
     /// leasehold's own.
     #[default]
     Native,
-    /// A string that is set if it is not there.
+    /// A string that is set if it does not exist.
     Plain,
     /// A hash of owners.
     Redisson,

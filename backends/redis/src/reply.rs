@@ -74,7 +74,7 @@ pub(crate) fn numbers(answer: Value, count: usize) -> Result<Vec<u32>, Failure> 
     if numbers.len() == count { Ok(numbers) } else { Err(not_understood()) }
 }
 
-/// Reads the answer of the script `release`: whether the claim was there.
+/// Reads the answer of the script `release`: `true` if the claim existed.
 pub(crate) fn was_there(answer: Value) -> Result<bool, Failure> {
     read::<u32>(answer).map(|there| there == 1)
 }

@@ -1,6 +1,6 @@
 //! The facts about the server, and the promises that follow from them.
 //!
-//! Asked once, when the backend connects. What may not be asked is assumed to be the weaker.
+//! Asked once, when the backend connects. A fact that may not be asked is assumed to be the weaker.
 
 use std::collections::HashMap;
 use std::time::Duration;

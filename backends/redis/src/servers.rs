@@ -306,7 +306,7 @@ impl Cluster {
         }
     }
 
-    /// Returns once another server serves the slots of a silent one.
+    /// Waits until another server serves the slots of a silent one.
     async fn replaced(&self, silent: &Member, slot: u16) {
         loop {
             tokio::time::sleep(SILENCE).await;

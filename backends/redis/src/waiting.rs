@@ -253,7 +253,7 @@ impl Asking<'_> {
         Ok(Step::Busy(Hint { ask_again_in: None, ahead }))
     }
 
-    /// Leaves the line because of a failure that will not pass. What it leaves behind ends by itself.
+    /// Leaves the line because of a failure that will not pass. Its remains end by themselves.
     async fn give_up(&self, failure: Failure) -> Failure {
         match self.leave(None).await {
             Ok(_) => failure,

@@ -83,7 +83,7 @@ impl Ensemble {
         }
     }
 
-    /// Removes the claim's node, wherever it is; whether it was there.
+    /// Removes the claim's node, wherever it is. Returns `true` if it existed.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
         let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
         // From here on it counts as abandoned, also where no server can be asked now.

@@ -98,7 +98,7 @@ impl Ensemble {
         }
     }
 
-    /// Returns `true` if the lease that this client has still exists, confirmed by the ensemble.
+    /// Looks whether the lease that this client has still exists, confirmed by the ensemble.
     async fn still_leases(
         &self,
         session: &Session,

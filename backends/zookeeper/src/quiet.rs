@@ -31,7 +31,7 @@ enum Alone {
     Last { watched: Watched, number: i32, gone: bool },
 }
 
-/// A container that was there when this was made, in one session, until [`Watched::is_gone`] says otherwise.
+/// A container that existed when this was made, in one session, until [`Watched::is_gone`] says otherwise.
 pub(crate) struct Watched {
     session: i64,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,

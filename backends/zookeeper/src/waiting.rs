@@ -426,7 +426,7 @@ impl Ensemble {
         Ok(())
     }
 
-    /// Removes a node; whether it was there.
+    /// Removes a node. Returns `true` if it existed.
     pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Failure> {
         match session.ask(self.config.timeout, session.client.delete(path, None)).await {
             Ok(()) => Ok(true),

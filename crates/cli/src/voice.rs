@@ -2,7 +2,7 @@
 //!
 //! Ground rules: a terminal may take no output for a while (Ctrl-S), a pipe may be full, and a job in
 //! the background may not write to its terminal at all. None of that may delay a renewal or a signal to
-//! the command, so nothing else of `run` writes to stderr. What cannot be said is dropped.
+//! the command, so nothing else of `run` writes to stderr. A line that cannot be written is dropped.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;

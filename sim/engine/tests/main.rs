@@ -28,12 +28,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use judge::{INJECTED, Verdict};
 use world::Run;
 
-/// Runs one seed. What panics in one of its tasks fails it.
+/// Runs one seed. A panic in one of its tasks fails it.
 fn run(how: Run) -> Verdict {
     caught(|| world::run(how))
 }
 
-/// Runs a program. What panics in one of its tasks fails it.
+/// Runs a program. A panic in one of its tasks fails it.
 fn caught(program: impl FnOnce() -> Verdict + panic::UnwindSafe) -> Verdict {
     PANIC.with_borrow_mut(|panic| panic.clear());
     let ran = panic::catch_unwind(program);

@@ -30,7 +30,7 @@ impl RawEtcd {
         Ok(raw)
     }
 
-    /// Puts a key that is not there, and deletes it.
+    /// Puts a key that does not exist, and deletes it.
     pub(crate) async fn cycle(self) -> Outcome<()> {
         let absent = Compare { target: CREATE, key: KEY.to_vec(), create_revision: Some(0) };
         let put = Operation::Put(Put { key: KEY.to_vec(), value: VALUE.to_vec(), lease: self.lease });

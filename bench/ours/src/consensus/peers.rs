@@ -83,7 +83,7 @@ pub(crate) async fn run(peer: &Peer, system: &System, waiters: usize, length: Du
     Ok(Handed { holds, until, messages: system.messages().await? - before })
 }
 
-/// Puts all of them in line, then ends each when it holds.
+/// Puts all of them in line, then interrupts each when it holds, which releases.
 async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Outcome<Handed> {
     let program = require::program("etcdctl", "etcd-client")?;
     let before = system.messages().await?;
