@@ -61,7 +61,7 @@ use crate::witness::{Telling, Witness};
 /// let guard = locks.mutex("orders/42").lock().await?;
 /// let seen = locks.inspect("orders/42").await?;
 /// assert_eq!(seen.holders[0].fence, guard.fence());
-/// assert!(locks.close(Duration::from_secs(5)).await); // all that was held is given back
+/// assert!(locks.close(Duration::from_secs(5)).await); // everything held is released
 /// # drop(guard);
 /// # Ok(())
 /// # }
@@ -103,7 +103,7 @@ impl Leasehold {
     /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server |
-    /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | whatever primary Redis Sentinel elects |
+    /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | the primary that Redis Sentinel elects |
     /// | `redis+cluster://h1,h2,h3`, `rediss+cluster://…` | a Redis or Valkey cluster |
     /// | `redlock://h1,h2,h3`, `redlocks://…` | a majority of independent Redis or Valkey servers |
     /// | `etcd://host:2379,host:2379`, `etcds://…` (feature `etcd`) | an etcd cluster |

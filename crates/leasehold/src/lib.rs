@@ -8,8 +8,8 @@
 //! # async fn main() -> leasehold::Result<()> {
 //! let locks = Leasehold::open("mem:").await?;
 //! let mutex = locks.mutex("orders/42").ttl(Duration::from_secs(30));
-//! let guard = mutex.lock().await?; // waits in line; renewed in the background
-//! let done = guard.run(async { 2 + 2 }).await?; // stopped the moment the lock is lost
+//! let guard = mutex.lock().await?; // waits in the queue; renewed in the background
+//! let done = guard.run(async { 2 + 2 }).await?; // stopped when the lock is lost
 //! assert_eq!(done, 4);
 //! guard.release().await?; // or drop it
 //! # Ok(())

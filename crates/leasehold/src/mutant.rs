@@ -1,9 +1,9 @@
-//! Defects that were found in the engine once, to be put back by the tests that must find them again.
+//! Defects that were once found in the engine. Tests put them back, and must find them again.
 //!
-//! Ground rules: what is put back stands in the code as `mutant!("name")`, which is `false` where this crate is compiled for
-//! anybody but the simulation of the engine.
+//! Ground rules: a defect is written in the code as `mutant!("name")`, which is `false` unless this crate is
+//! compiled for the simulation of the engine.
 
-/// Whether this defect is there.
+/// Returns `true` if this defect is put back.
 #[cfg(not(leasehold_sim))]
 macro_rules! mutant {
     ($name:literal) => {
@@ -31,7 +31,7 @@ pub(crate) fn put_back(name: &'static str) {
     THERE.set(name);
 }
 
-/// Ends a task with what is returned, where this defect is there.
+/// Ends a task with the given value, if this defect is put back.
 #[cfg(leasehold_sim)]
 pub(crate) fn aborted<T>(name: &str, task: &tokio::task::JoinHandle<T>) -> Option<Aborted> {
     is_there(name).then(|| Aborted(task.abort_handle()))

@@ -18,7 +18,7 @@ pub fn begin(seed: u64, mutant: &'static str) {
 /// One guard, as the engine has it marked.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// The state that was marked last, whatever the clock says by now.
+    /// The state that was marked last, which may be behind the clock.
     pub marked: State,
     /// The end by the clock of its client, unless it is renewed.
     pub until: Moment,

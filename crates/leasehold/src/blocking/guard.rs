@@ -147,8 +147,7 @@ impl Guard {
     /// Blocks until another client requests the release of the lock, for up to `limit`; `None` if there
     /// is no request by then. The lock stays held.
     ///
-    /// Each call takes at least the time of a round trip to the store, also between the steps of some
-    /// work.
+    /// Between the steps of some work, `limit` has to be at least the time of a round trip to the store.
     ///
     /// # Errors
     /// As [`Guard::revoked`](crate::Guard::revoked), and `Closed` in a forked process.

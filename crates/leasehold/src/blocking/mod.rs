@@ -10,7 +10,7 @@
 //! let inner = mutex.lock()?; // the same thread: granted at once
 //! assert_eq!(outer.fence(), inner.fence());
 //! inner.release()?;
-//! outer.release()?; // the last one gives it back
+//! outer.release()?; // the last one releases it
 //! # Ok(())
 //! # }
 //! ```

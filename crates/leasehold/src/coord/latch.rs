@@ -1,6 +1,6 @@
 //! A latch that opens after a number of counts.
 //!
-//! Ground rules: the register keeps each counter, and not only their number: so a count that is
+//! Ground rules: the register keeps an id for each count, and not only their number: so a count that is
 //! repeated because its answer was lost is one count. Each instance of a latch has a number drawn at
 //! random, so an instance that was removed is not confused with the next.
 

@@ -28,7 +28,7 @@ use crate::lock::{Guard, Mutex};
 /// let locks = leasehold::Leasehold::open("mem:").await?;
 /// let stock = locks.segmented("stock/42", 12);
 /// let mine = stock.of("customer/7").lock().await?;    // always the same segment
-/// let free = stock.any().await?;                      // whichever is free
+/// let free = stock.any().await?;                      // any that is free
 /// assert_ne!(mine.resource(), free.resource());
 /// drop((mine, free));
 /// let whole = stock.all().lock().await?;              // nobody else has any

@@ -233,7 +233,7 @@ impl FenceColumn {
         statement
     }
 
-    /// Returns the condition for a custom statement about the row, where its parameter `place` is the
+    /// Returns the condition for a custom statement about the row, whose parameter `place` is the
     /// fence. MySQL counts its parameters itself.
     ///
     /// It compares with the very fence, not with an older one or the same: a holder that has not opened

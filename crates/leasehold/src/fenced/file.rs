@@ -39,7 +39,7 @@ use super::{NoFence, Stale, compare, shown};
 ///
 /// let next = locks.mutex("stock").lock().await?;
 /// assert_eq!(FencedFile::open(&path, next.fence())?.read()?, b"41 left");
-/// assert!(file.write(b"40 left").is_err()); // whoever held it before
+/// assert!(file.write(b"40 left").is_err()); // the previous holder
 /// # Ok(())
 /// # }
 /// ```

@@ -20,7 +20,7 @@ use super::{NoFence, Stale, compare, shown};
 /// # fn add_one(_: &[u8]) -> Vec<u8> { Vec::new() }
 /// # fn example(guard: &leasehold::Guard) -> Result<(), Box<dyn std::error::Error>> {
 /// let object = loop {
-///     // `get`: the body and its tag. `put`: the tag of what was written, or `None` where the store answers 412.
+///     // `get`: the body and its tag. `put`: the new tag, or `None` if the store answers 412.
 ///     let raise = FencedObject::open(guard.fence(), &get())?;
 ///     if let Some(tag) = put(&raise) {
 ///         break raise.done(tag);

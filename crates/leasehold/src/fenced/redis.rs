@@ -62,7 +62,7 @@ pub trait RedisEval: Send + Sync {
 ///     Some(text) => String::from_utf8(text)?.parse()?,
 ///     None => 0,
 /// };
-/// account.set((balance - 1).to_string().as_bytes()).await?; // refused where a later holder was here
+/// account.set((balance - 1).to_string().as_bytes()).await?; // refused if a later holder was here
 /// # Ok(())
 /// # }
 /// ```

@@ -245,7 +245,7 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
     })
 }
 
-/// Marks the effect as unknown: the new lock may be held, whatever the failure says of the last
+/// Marks the effect as unknown: the new lock may be held, regardless of what the failure says of the last
 /// request.
 fn uncertain(mut failure: Failure) -> Failure {
     failure.effect = Effect::Unknown;

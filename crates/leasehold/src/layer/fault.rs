@@ -27,7 +27,7 @@ use tokio::sync::watch;
 /// let locks = Leasehold::builder().over(fault.clone())?;
 /// let guard = locks.mutex("job").ttl(Duration::from_millis(200)).lock().await?;
 /// fault.set(Verb::Renew, Mode::Hang);
-/// guard.lost().await; // told in time, although nobody answers
+/// guard.lost().await; // reported in time, without an answer
 /// # Ok(())
 /// # }
 /// ```

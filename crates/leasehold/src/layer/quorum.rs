@@ -59,7 +59,7 @@ pub use arming::Rearmed;
 ///
 /// # async fn replace() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = Leasehold::open("redlock://a,b,c").await?;
-/// // A majority was set up anew, and whoever held before has ended:
+/// // A majority was set up anew, and all earlier holders have ended:
 /// let backend: &dyn Any = &**locks.backend();
 /// if let Some(quorum) = backend.downcast_ref::<Quorum>() {
 ///     let rearmed = quorum.rearm().await?;

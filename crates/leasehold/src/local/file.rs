@@ -3,14 +3,14 @@
 //! # How it works
 //! Each resource has a directory of its own. It contains
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | `ledger` | the line of claims ([`Ledger`](leasehold_core::Ledger)), in two slots that are written in turn |
+//! | `ledger` | the queue of claims ([`Ledger`](leasehold_core::Ledger)), in two slots written in turn |
 //! | `lock` | `flock`ed for the microseconds in which the ledger is changed; never for a wait |
-//! | `claim-…` | one FIFO for each claim, open and `flock`ed by the process that made the claim: its sign of life |
-//! | `fence` | the number up to which fences are reserved, written through to the disk |
-//! | `name` | the full name of the resource, where the directory's name is a hash of it |
-//! | `value` | the register of the same name, where it was written; replaced as a whole, and written through to the disk |
+//! | `claim-…` | one FIFO for each claim, open and `flock`ed by the process of the claim: its sign of life |
+//! | `fence` | the number up to which fences are reserved, synced to the disk |
+//! | `name` | the full name of the resource, if the directory's name is a hash of it |
+//! | `value` | the register of the same name, once written; replaced as a whole, and synced to the disk |
 //!
 //! **A claim lives exactly as long as its process keeps its FIFO locked.** When the process ends, in
 //! any way, the kernel first drops the lock and then closes the FIFO; the hang-up wakes the next claim

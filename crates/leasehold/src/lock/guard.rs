@@ -37,10 +37,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// use leasehold::{Leasehold, fenced::FenceGate};
 ///
 /// let locks = Leasehold::open("mem:").await?;
-/// let stock = FenceGate::new(7); // what is protected refuses whoever comes with an older fence
+/// let stock = FenceGate::new(7); // refuses older fences
 /// let guard = locks.mutex("stock/42").lock().await?;
-/// let pass = stock.open(guard.fence()).unwrap(); // before the first look
-/// let sold = guard.run(async { pass.access(|left| *left -= 1) }).await?; // dropped the moment the lock is lost
+/// let pass = stock.open(guard.fence()).unwrap(); // before the first read
+/// let sold = guard.run(async { pass.access(|left| *left -= 1) }).await?; // dropped when the lock is lost
 /// assert!(sold.is_ok());
 /// guard.check()?; // still held, by the clock
 /// guard.release().await?;
@@ -147,7 +147,7 @@ impl Guard {
     }
 
     /// Returns the time for which the lock is held without another renewal: zero when it is lost,
-    /// `Duration::MAX` where a session keeps it alive.
+    /// `Duration::MAX` if a session keeps it alive.
     pub fn remaining(&self) -> Duration {
         self.hold().held().remaining()
     }

@@ -220,7 +220,7 @@ impl<K> Lock<K> {
     /// let has_ben = lock("to", &ben).lock().await?;
     /// let ben_waits = async {
     ///     let refused = lock("from", &ben).lock().await;
-    ///     drop(has_ben); // so that the other can go on
+    ///     drop(has_ben); // so that the other can continue
     ///     refused
     /// };
     /// let ann_waits = async {

@@ -17,7 +17,7 @@ use crate::error::Result;
 /// let locks = leasehold::Leasehold::open("mem:").await?;
 /// let mutex = locks.mutex("nightly");
 /// let guard = mutex.lock().await?;
-/// assert!(mutex.try_lock().await?.is_none()); // busy is no error
+/// assert!(mutex.try_lock().await?.is_none()); // contention is not an error
 /// guard.release().await?;
 /// # Ok(())
 /// # }

@@ -41,18 +41,18 @@ impl Lock<Counted> {
         self.acquire_many(1).await
     }
 
-    /// Takes one permit if it is free now; `None` where it is not.
+    /// Acquires one permit if it is free now; `None` if it is not.
     ///
     /// # Errors
-    /// Acquires one permit if it is free now; `None` if it is not.
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
         self.try_acquire_many(1).await
     }
 
-    /// Waits in line for up to `limit` for one permit.
+    /// Waits in the queue for up to `limit` for one permit.
     ///
     /// # Errors
-    /// Waits in the queue for up to `limit` for one permit.
+    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Guard> {
         self.acquire_many_timeout(1, limit).await
     }

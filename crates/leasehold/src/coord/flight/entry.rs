@@ -25,9 +25,9 @@ pub(super) struct Entry {
 struct Kept {
     /// The value; `None` if the source has no such value.
     value: Option<Vec<u8>>,
-    /// It is fresh as long as more than this is left.
+    /// The remaining time above which it is fresh.
     fresh_above: Duration,
-    /// It may be returned as long as more than this is left.
+    /// The remaining time above which it may be returned.
     good_above: Duration,
     /// The time that it took to load.
     took: Duration,

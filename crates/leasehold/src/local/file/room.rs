@@ -26,7 +26,7 @@ use crate::SystemClock;
 pub(super) struct Room {
     path: PathBuf,
     directory: OwnedFd,
-    /// The identity of the directory, whatever its path leads to later.
+    /// The identity of the directory, even if its path leads elsewhere later.
     pub(super) identity: Identity,
 }
 
