@@ -10,7 +10,7 @@ use crate::reply::Reply;
 use crate::token::Token;
 
 impl PlainBackend {
-    /// Returns the lock as it is, held by whomever.
+    /// Returns the lock as it is, held by any client.
     pub(crate) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let nobody = Snapshot {
             resource: resource.clone(),

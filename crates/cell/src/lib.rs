@@ -8,24 +8,23 @@
 //!
 //! # What a store brings
 //!
-//! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one step, so that
-//! an uncontended acquire is one round trip. A release is one round trip too: a client that holds a cell
-//! alone remembers its version, and swaps without reading. Where this client was the last to write, both
-//! are an
-//! [`Amend`]: what several tasks want at once goes to the store in one commit. A store that can carry a
-//! word from one client to another rings the [`Bells`]; all others are polled.
+//! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one
+//! step, so that an uncontended acquire is one round trip. A release is one round trip too: a client that
+//! holds a cell alone remembers its version, and swaps without reading. Where this client was the last to
+//! write, both are an [`Amend`]: what several tasks want at once goes to the store in one commit. A store
+//! that can carry a word from one client to another rings the [`Bells`]; all others are polled.
 //!
 //! # Whose time
 //!
-//! [`Timekeeping::Store`]: the store says with every read how old the cell is by its own clock, taken when the
-//! statement runs; everything in a ledger is counted from the cell's origin, which the store stamps itself.
-//! No client's clock is ever compared with another's.
+//! [`Timekeeping::Store`]: the store says with every read how old the cell is by its own clock, taken when
+//! the statement runs; everything in a ledger is counted from the cell's origin, which the store stamps
+//! itself. No client's clock is ever compared with another's.
 //!
-//! [`Timekeeping::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates. Each
-//! observer counts from when it first saw a claim in the state that it is in: one that gave no sign of life
-//! for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in the
-//! ledger, so that nobody has to have seen the claim before to be heard. A newcomer waits for one span more
-//! than the others; no step of any clock frees a claim early.
+//! [`Timekeeping::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates.
+//! Each observer counts from when it first saw a claim in the state that it is in: one that gave no sign of
+//! life for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in
+//! the ledger, so that nobody has to have seen the claim before to be heard. A newcomer waits for one span
+//! more than the others; no step of any clock frees a claim early.
 //!
 //! # ShedLock's table
 //!

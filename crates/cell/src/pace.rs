@@ -104,7 +104,7 @@ fn check_share(profile: &Profile, share: Share) -> Result<(), Failure> {
         .map_err(|unmet| Failure::new(FailureKind::Unsupported, Effect::None, unmet.to_string()))
 }
 
-/// Returns the cell changed whenever it was to be written.
+/// Returns the failure of a cell that changed whenever it was to be written.
 pub(crate) fn too_busy() -> Failure {
     Failure::unavailable(format!(
         "other clients changed it {MAX_TRIES} times between look and write: try again later"
