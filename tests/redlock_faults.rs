@@ -90,7 +90,7 @@ async fn a_lock_that_a_minority_forgot_is_there_again_after_a_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_majority_forgot_is_told_and_nobody_follows_before_an_operator_says_so() {
+async fn majority_data_loss_is_reported_and_blocks_until_rearmed() {
     let Some(servers) = servers(5).await else { return };
     let locks = impatient(&servers, "").await;
     let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
@@ -113,7 +113,7 @@ async fn a_holder_whose_majority_forgot_is_told_and_nobody_follows_before_an_ope
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_forgot_one_after_the_other_come_back_by_themselves() {
+async fn data_loss_on_one_server_after_another_recovers_by_itself() {
     let Some(servers) = servers(3).await else { return };
     let locks = redlock(&servers.hosts(), SHORT).await;
     let mut last = None;
@@ -137,7 +137,7 @@ async fn servers_that_forgot_one_after_the_other_come_back_by_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_servers_are_put_to_use_without_an_operator_once_no_lease_could_be_older() {
+async fn new_servers_join_by_themselves_once_no_lease_can_be_older() {
     let Some(servers) = RedisQuorum::start_or_skip(3).await else { return };
     let locks = redlock(&servers.hosts(), SHORT).await;
     let error = impatient(&servers, SHORT).await.mutex("job").lock().await.unwrap_err();
@@ -148,7 +148,7 @@ async fn new_servers_are_put_to_use_without_an_operator_once_no_lease_could_be_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_server_has_forgotten_although_it_did_not_start_anew() {
+async fn flush_without_restart_counts_as_data_loss() {
     let Some(servers) = servers(3).await else { return };
     let locks = impatient(&servers, "").await;
     let guard = locks.mutex("job").lock().await.unwrap();
@@ -238,7 +238,7 @@ async fn a_flushed_server_comes_back_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_may_forget_single_keys_or_have_two_names_are_refused() {
+async fn servers_that_evict_keys_or_have_two_names_are_refused() {
     let builder = RedisServer::builder().arg("--maxmemory-policy").arg("allkeys-lru");
     if RedisQuorum::start_or_skip(1).await.is_none() {
         return;

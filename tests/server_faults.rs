@@ -19,7 +19,7 @@ async fn lost_in_time(guard: &Guard) -> LossCause {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_hangs_past_the_lease_loses_the_lock_and_then_goes_on() {
+async fn server_hang_past_the_lease_loses_the_lock_and_then_recovers() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let locks = Leasehold::open(&format!("{}?timeout=500ms", server.url())).await.unwrap();
     let guard = hold(&locks, "job").await;
@@ -34,7 +34,7 @@ async fn a_server_that_hangs_past_the_lease_loses_the_lock_and_then_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_forgot_everything_is_noticed_at_the_next_renewal() {
+async fn server_data_loss_is_noticed_at_the_next_renewal() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let locks = Leasehold::open(&server.url()).await.unwrap();
     let guard = hold(&locks, "job").await;
@@ -75,7 +75,7 @@ async fn those_who_wait_survive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_is_cut_off_is_told_before_its_successor_and_does_not_touch_it() {
+async fn partitioned_holder_sees_loss_first_and_spares_its_successor() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for way in [Way::Both, Way::ToServer, Way::ToClient] {
         let proxy = Proxy::start(server.addr()).await.unwrap();

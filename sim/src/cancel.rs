@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_nothing_where_broken_connections_carry_out_nothing_late() {
+    fn leaves_nothing_if_broken_connections_execute_nothing_late() {
         holds(model(SOUND, false));
     }
 

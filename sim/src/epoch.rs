@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_run_id_alone_breaks_when_a_deposed_master_is_promoted_again() {
+    fn breaks_with_run_id_alone_if_a_deposed_master_is_promoted() {
         assert_eq!(breaks(two(Rules { ids: Ids::Run, ..SOUND }, 4, 2, 0), RISING), 8);
         // One failover is not enough for that.
         holds(two(Rules { ids: Ids::Run, ..SOUND }, 4, 1, 1));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn beginning_at_zero_with_each_epoch_breaks_when_a_master_restarts_with_an_old_copy() {
+    fn breaks_with_zero_per_epoch_if_a_master_restarts_an_old_copy() {
         let rules = Rules { seed: Seed::ZeroWithEpoch, ..SOUND };
         assert_eq!(breaks(two(rules, 4, 1, 1), RISING), 7);
         // Restarts are needed for that.

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_that_is_not_recalled_does_no_harm_but_a_useless_grant() {
+    fn holds_if_a_contender_is_not_recalled_but_grants_uselessly() {
         holds(model(Rules { recalls: false, ..SOUND }, &[2, 1], 1, true));
     }
 

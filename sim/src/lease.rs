@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_margin_a_slow_clock_breaks_it_and_only_a_slow_clock() {
+    fn breaks_without_a_margin_by_a_slow_clock_only() {
         let rules = Rules { margin: 0, ..SOUND };
         assert_eq!(breaks(two(rules, 1, 0), EXCLUSIVE), 9);
         holds(Lease { slow_clocks: false, ..two(rules, 2, 0) });
@@ -519,14 +519,14 @@ mod tests {
     }
 
     #[test]
-    fn checking_writes_only_loses_an_update_as_checking_nothing_does() {
+    fn update_is_lost_if_only_writes_or_nothing_is_checked() {
         assert_eq!(breaks(two(Rules { fence: FenceUse::OnWrite, ..SOUND }, 1, 0), NO_LOST_UPDATE), 15);
         assert_eq!(breaks(two(Rules { fence: FenceUse::Never, ..SOUND }, 1, 0), NO_LOST_UPDATE), 15);
     }
 
     #[test]
     #[ignore = "minutes"]
-    fn that_lost_stays_lost_is_for_the_holder_and_not_for_the_others() {
+    fn holds_for_others_if_a_lost_lease_does_not_stay_lost() {
         holds(two(Rules { lost_stays_lost: false, ..SOUND }, 1, 1));
     }
 

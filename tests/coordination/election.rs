@@ -89,7 +89,7 @@ async fn a_leader_dies(ground: &Ground, victim: crate::player::Victim) {
 
 async fn rules(ground: &Ground) {
     candidates_lead_one_after_the_other_and_all_see_who(ground).await;
-    what_is_proclaimed_is_seen_while_its_leader_leads_and_not_after(ground).await;
+    proclaimed_value_is_seen_only_while_its_leader_leads(ground).await;
     an_observer_is_told_each_time_something_else_is_true(ground).await;
 }
 
@@ -114,7 +114,7 @@ async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
     assert_eq!(theirs.leader().await.unwrap(), None, "nobody leads by a value that is refused");
 }
 
-async fn what_is_proclaimed_is_seen_while_its_leader_leads_and_not_after(ground: &Ground) {
+async fn proclaimed_value_is_seen_only_while_its_leader_leads(ground: &Ground) {
     let (ours, theirs) = (ground.one.election("election/2"), ground.two.election("election/2"));
     let leadership = soon("to lead", ours.campaign("at first")).await.unwrap();
     if !ground.admits(Admission::SharedExclusive) {

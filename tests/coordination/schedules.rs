@@ -215,7 +215,7 @@ fn segments_have_one_holder_each() {
 }
 
 #[test]
-fn elections_have_one_leader_and_observers_see_no_value_after_its_leader() {
+fn elections_have_one_leader_and_no_value_outlives_its_leader() {
     let events = in_all_schedules(|locks, name, history, mut chance| async move {
         let election = locks.election(&name);
         for round in 0..ROUNDS {

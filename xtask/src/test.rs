@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_ends_the_run_and_names_the_command_that_repeats_it() {
+    fn failed_step_ends_the_run_and_names_the_command_to_repeat_it() {
         const BAD: Step = Step { name: "clippy", work: Work::Chore("fail", |_| Err("as wanted".to_owned())) };
         const NEVER: Step =
             Step { name: "doc", work: Work::Chore("panic", |_| panic!("ran after a failure")) };

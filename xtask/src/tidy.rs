@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_covers_its_file_and_rule_only_and_must_be_needed() {
+    fn exception_covers_one_file_and_rule_and_must_be_needed() {
         let found = |path| Finding::error(path, 3, "call", "Do this.");
         let allowed = [Exception { path: "a.rs", rule: "call", why: "the clock itself" }];
         assert_eq!(Exception::apply(vec![found("a.rs")], &allowed, "LIST"), vec![]);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_outlives_its_claims_by_a_second_at_least_and_an_eighth_at_most() {
+    fn lease_ttl_exceeds_claim_ttl_by_at_least_1s_at_most_an_eighth() {
         for millis in (100..200_000).step_by(37).chain([86_400_000]) {
             let ttl = Duration::from_millis(millis);
             let length = Duration::from_secs(length_for(ttl));

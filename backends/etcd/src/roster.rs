@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_was_dropped_ends_and_one_that_left_nothing_is_forgotten() {
+    fn dropped_wait_is_ended_and_an_empty_one_is_forgotten() {
         let mut roster = roster();
         seat(&mut roster, 1, 1);
         roster.sending(id(1), 0);

@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_dialect_of_others_their_keys_are_claims_and_can_be_ended() {
+    fn foreign_dialect_keys_are_read_as_claims_and_can_be_ended() {
         let layout = concurrency();
         let ours = claim("jobs/a", Share::MUTEX);
         assert_eq!(layout.key(&ours, Slot::Own), b"jobs/a/abababababababababababababababab");
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_dialect_without_lines_the_value_tells_whose_the_key_is() {
+    fn dialect_without_queue_value_identifies_the_owner_of_the_key() {
         let layout = Layout::new("/locks/", Dialect::Etcd3);
         let ours = claim("jobs/a", Share::MUTEX);
         let key = layout.key(&ours, Slot::Own);

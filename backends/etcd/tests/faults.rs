@@ -296,7 +296,7 @@ async fn a_revoked_lease_is_told_and_its_waiter_stands_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_was_compacted_away_while_the_stream_was_down_is_not_missed() {
+async fn release_compacted_while_the_watch_was_down_is_not_missed() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let first = connect(&server.url()).await;

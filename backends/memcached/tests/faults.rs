@@ -78,7 +78,7 @@ async fn flush_all_loses_the_lock_and_fences_go_on() {
 }
 
 #[tokio::test]
-async fn eviction_loses_the_lock_and_a_server_that_spares_short_lives_does_not() {
+async fn eviction_loses_the_lock_unless_the_server_spares_short_ttls() {
     for dialect in DIALECTS {
         for spares in [false, true] {
             let builder = MemcachedServer::builder().memory_mb(8);
@@ -105,7 +105,7 @@ async fn eviction_loses_the_lock_and_a_server_that_spares_short_lives_does_not()
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_newcomers_and_their_attempts_leave_the_lock_alone() {
+async fn full_server_refuses_new_claims_and_leaves_the_lock_unchanged() {
     for dialect in DIALECTS {
         let Some(server) = MemcachedServer::builder().memory_mb(8).without_evictions().start_or_skip().await
         else {
@@ -171,7 +171,7 @@ async fn a_lost_answer_is_told_and_settled_by_asking_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_unavailable_and_its_lock_is_not_given_away() {
+async fn server_hang_is_unavailable_and_its_lock_is_not_granted() {
     for dialect in DIALECTS {
         let Some(server) = MemcachedServer::start_or_skip().await else { return };
         let url = format!("{}&timeout=3s", in_dialect(&server.url(), dialect));
@@ -188,7 +188,7 @@ async fn a_server_that_hangs_is_unavailable_and_its_lock_is_not_given_away() {
 }
 
 #[tokio::test]
-async fn what_lives_on_a_dead_server_is_unavailable_and_the_rest_goes_on() {
+async fn dead_server_makes_its_locks_unavailable_and_others_continue() {
     for dialect in DIALECTS {
         let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
         let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();

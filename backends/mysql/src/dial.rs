@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_servers_are_told_apart_from_those_that_call_themselves_old() {
+    fn old_versions_are_distinguished_from_compatibility_prefixes() {
         let place = Place::Unix("/s".into());
         for (flavour, version, fits) in [
             (Flavour::MariaDb, "10.11.19-MariaDB-0+deb12u1", true),

@@ -10,7 +10,7 @@ use leasehold_testkit::MariaDbServer;
 
 /// As many renewals as `LEASEHOLD_RENEWALS` says, else two thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches() {
+async fn ten_thousand_rows_need_no_scan_and_renewals_are_batched() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     server

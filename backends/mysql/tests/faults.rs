@@ -30,7 +30,7 @@ async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
 
 /// No epoch tells of a promotion. The counter follows the clock, so that it rises unless that of the new primary is behind.
 #[tokio::test]
-async fn a_replica_is_refused_until_it_takes_over_and_goes_on_above_what_it_never_got() {
+async fn replica_is_refused_until_failover_and_fences_continue_above() {
     let builder = MariaDbServer::builder().replicated().setting("sync-binlog", "1");
     let Some(primary) = builder.start_or_skip().await else { return };
     assert_eq!(open(&primary.url()).await.profile().fencing, Grade::Strict);
@@ -213,8 +213,8 @@ const ASLEEP: &str = "FROM information_schema.processlist WHERE state = 'User sl
 
 /// The server's data lie on a disk of 200 MB, which somebody else fills.
 #[tokio::test]
-async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
-    let name = "a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold";
+async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
+    let name = "full_disk_refuses_new_claims_and_holders_keep_their_locks";
     let script = "mount -t tmpfs -o size=200m,mode=1777 tmpfs \"$DIR\"";
     let Some(dir) = inside(name, &private_mounts(), script) else { return };
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
@@ -359,7 +359,7 @@ async fn a_wait_for_a_connection_has_a_limit() {
 
 /// One round trip takes what is free, also after ten seconds without one, as between two renewals.
 #[tokio::test]
-async fn a_connection_that_was_used_of_late_is_not_asked_whether_it_lives() {
+async fn recently_used_connection_is_not_probed() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let clock = std::sync::Arc::new(leasehold_core::ManualClock::new());
     let config = leasehold_mysql::MySqlConfig::parse(&server.url()).unwrap();

@@ -33,7 +33,7 @@ async fn lost_within(signal: &mut LossSignal, limit: Duration) {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_ended_is_the_end_of_its_lock_and_of_no_other() {
+async fn killed_connection_ends_its_own_lock_and_no_other() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     // The server's own idea of a dead connection is none for ours.
     server.sql("SET GLOBAL idle_transaction_timeout = 1").await.unwrap();
@@ -62,7 +62,7 @@ async fn a_connection_that_is_ended_is_the_end_of_its_lock_and_of_no_other() {
 
 /// The server notices nothing of the network, and ends the session by its own limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_network_parts_the_loss_is_told_before_another_is_granted() {
+async fn network_partition_loss_is_reported_before_the_next_grant() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let through = open(&format!("{}?{OPTIONS}", server.url_at(proxy.addr()))).await;
@@ -180,8 +180,7 @@ async fn cancel_one(backend: Arc<dyn Backend>, n: usize) {
 }
 
 #[tokio::test]
-async fn a_lock_in_the_users_own_transaction_ends_with_it_and_what_it_protects_is_written_by_the_same_commit()
-{
+async fn lock_in_user_transaction_commits_with_the_protected_data() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let url = format!("{}?method=for-update", server.url());
     let (sql, backend) = (in_transaction_sql(&MySqlConfig::parse(&url).unwrap()), open(&url).await);

@@ -15,7 +15,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_different_servers_exclude_each_other_and_lost_certifications_are_run_again() {
+async fn galera_clients_exclude_each_other_and_retry_certification() {
     let Some(cluster) = GaleraCluster::start_or_skip(2).await else { return };
     let urls: Vec<String> = cluster.servers().iter().map(MariaDbServer::url).collect();
     // All come at once, and the tables are not there yet.
@@ -91,7 +91,7 @@ async fn clients_of_different_servers_exclude_each_other_and_lost_certifications
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_lost_the_others_decides_nothing_and_loses_nobody_anything() {
+async fn galera_server_without_quorum_decides_and_loses_nothing() {
     let Some(cluster) = GaleraCluster::start_or_skip(2).await else { return };
     let [here, there] = cluster.servers() else { panic!("two were asked for") };
     // Creating the tables takes the servers longer than anything else.

@@ -39,7 +39,7 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
 }
 
 #[tokio::test]
-async fn who_may_create_nothing_locks_rows_by_what_was_printed_for_them() {
+async fn user_without_create_rights_locks_rows_in_the_printed_schema() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("CREATE USER app").await.unwrap();
     let url = format!("mysql://app@{}/locks?create=no&method=for-update", server.addr());

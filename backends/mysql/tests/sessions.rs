@@ -39,7 +39,7 @@ async fn locks(server: &MariaDbServer) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_server_ends_takes_its_locks_along_and_says_so() {
+async fn connection_killed_by_the_server_reports_loss_of_its_locks() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     // The server's own idea of a dead connection is none for ours.
     server.sql("SET GLOBAL wait_timeout = 1").await.unwrap();
@@ -78,7 +78,7 @@ async fn an_operator_ends_the_connection_that_holds_and_no_other() {
 }
 
 #[tokio::test]
-async fn an_operator_without_rights_ends_nothing_and_is_told_which_it_needs() {
+async fn break_without_rights_ends_nothing_and_names_the_right() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("CREATE DATABASE shared").await.unwrap();
     for name in ["ann", "bob"] {
@@ -105,7 +105,7 @@ async fn an_operator_without_rights_ends_nothing_and_is_told_which_it_needs() {
 }
 
 #[tokio::test]
-async fn a_restart_ends_every_lock_and_fences_rise_also_without_the_data() {
+async fn restart_ends_every_lock_and_fences_rise_even_without_data() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     for method in METHODS {
         let backend = open(&format!("{}?{method}", server.url())).await;
@@ -122,7 +122,7 @@ async fn a_restart_ends_every_lock_and_fences_rise_also_without_the_data() {
 }
 
 #[tokio::test]
-async fn a_server_that_falls_silent_ends_what_is_held_before_it_gives_it_away() {
+async fn server_hang_reports_loss_before_the_lock_is_granted_again() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     for method in METHODS {
         let backend = open(&format!("{}?{method}", server.url())).await;
@@ -138,7 +138,7 @@ async fn a_server_that_falls_silent_ends_what_is_held_before_it_gives_it_away() 
 }
 
 #[tokio::test]
-async fn who_leaves_in_the_middle_leaves_nothing_and_a_failed_statement_gives_back() {
+async fn cancelled_wait_leaves_nothing_and_failed_statement_releases() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let waits: u64 = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |waits| waits.parse().unwrap());
     let (one, two) = (here(&server).await, here(&server).await);

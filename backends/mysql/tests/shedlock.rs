@@ -140,7 +140,7 @@ async fn what_it_cannot_promise_is_refused_or_told() {
 
 /// A table of a narrow character set shows what it can of a note, and refuses names that it cannot have.
 #[tokio::test]
-async fn a_narrow_table_keeps_holders_apart_and_refuses_names_that_it_cannot_write() {
+async fn narrow_table_excludes_holders_and_refuses_unwritable_names() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql(&format!("{DOCUMENTED} CHARACTER SET latin1")).await.unwrap();
     server.sql("SET GLOBAL time_zone = 'Europe/Paris'").await.unwrap_err();

@@ -21,7 +21,7 @@ async fn scans(server: &PostgresServer) -> i64 {
 }
 
 #[tokio::test]
-async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches() {
+async fn ten_thousand_rows_need_no_scan_and_renewals_are_batched() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     server
@@ -48,7 +48,7 @@ async fn among_ten_thousand_rows_none_is_scanned_for_and_renewals_go_in_batches(
 }
 
 #[tokio::test]
-async fn what_nobody_else_wants_is_one_statement_to_take_and_one_to_free() {
+async fn uncontended_acquire_and_release_take_one_statement_each() {
     let counted = PostgresServer::builder().setting("shared_preload_libraries", "pg_stat_statements");
     let Some(server) = counted.start_or_skip().await else { return };
     let backend = open(&server.url()).await;

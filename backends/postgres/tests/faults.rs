@@ -148,8 +148,8 @@ async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
 
 /// The server's data lie on a disk of 200 MB, which somebody else fills.
 #[tokio::test]
-async fn a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold() {
-    let name = "a_full_disk_refuses_newcomers_and_costs_nobody_what_they_hold";
+async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
+    let name = "full_disk_refuses_new_claims_and_holders_keep_their_locks";
     let script = "mount -t tmpfs -o size=200m,mode=1777 tmpfs \"$DIR\"";
     let Some(dir) = inside(name, &private_mounts(), script) else { return };
     let Some(server) = PostgresServer::start_or_skip().await else { return };

@@ -240,7 +240,7 @@ async fn write_register(backend: &dyn Backend) -> Result<(), leasehold_core::Fai
 }
 
 #[tokio::test]
-async fn tables_of_an_older_client_get_that_of_registers_when_it_is_needed() {
+async fn tables_of_an_older_client_get_the_registers_table_on_demand() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let lasting = claim("job", LONG);

@@ -104,7 +104,7 @@ async fn break_at(url: &str) {
 }
 
 #[tokio::test]
-async fn an_operator_without_rights_ends_nothing_and_is_told_which_it_needs() {
+async fn break_without_rights_ends_nothing_and_names_the_right() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql("CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN").await.unwrap();
     for method in METHODS {
@@ -151,7 +151,7 @@ async fn what_another_program_holds_is_not_broken() {
 
 /// The server notices nothing of the network, and ends the session by its own limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_network_parts_the_loss_is_told_before_another_is_granted() {
+async fn network_partition_loss_is_reported_before_the_next_grant() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     // By both methods at the same time, because it is about waiting.
     tokio::join!(part(&server, "advisory"), part(&server, "for-update"));
@@ -313,7 +313,7 @@ async fn comes_to_zero(server: &PostgresServer, question: &str) {
 }
 
 #[tokio::test]
-async fn an_advisory_lock_is_refused_where_sessions_are_shared_and_works_where_they_are_kept() {
+async fn advisory_lock_is_refused_only_where_sessions_are_shared() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     for sessions in [1, 4] {
         let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, sessions).await else {
@@ -559,7 +559,7 @@ async fn beyond_the_limit_of_open_transactions_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_wait_is_called_back_over_tls_and_its_connection_is_used_again() {
+async fn wait_is_cancelled_over_tls_and_its_connection_is_reused() {
     let Some(server) = PostgresServer::builder().tls().start_or_skip().await else { return };
     let ca = server.certificates().unwrap().ca_path().display().to_string();
     let url = format!("{}?method=for-update&transactions=2&sslmode=verify-full&ca={ca}", server.url());
@@ -587,8 +587,7 @@ async fn a_wait_is_called_back_over_tls_and_its_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_lock_in_the_users_own_transaction_ends_with_it_and_what_it_protects_is_written_by_the_same_commit()
-{
+async fn lock_in_user_transaction_commits_with_the_protected_data() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let url = format!("{}?method=for-update", server.url());
     let (config, backend) = (PostgresConfig::parse(&url).unwrap(), open(&url).await);

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_server_ends_by_itself_is_told_and_refusals_find_their_question() {
+    async fn server_unsubscribe_is_reported_and_errors_match_requests() {
         let text = [
             "*3\r\n$10\r\nssubscribe\r\n$1\r\na\r\n:1\r\n",
             &format!("-MOVED {} h:1\r\n", slot_of("b")),

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elected_primary_is_never_strict_and_its_fences_cross_failovers() {
+    fn elected_primary_is_never_strict_and_fences_survive_failover() {
         let of = |info, appendfsync| promises_at("redis+sentinel://a,b,c/jobs", info, appendfsync);
         let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
         assert_eq!(of(kept, Some("always")), (Grade::AcrossFailover, Safety::LostOnFailover));

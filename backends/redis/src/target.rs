@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fence_carries_the_epoch_of_the_connection_and_an_older_view_is_refused() {
+    async fn fence_carries_the_connection_epoch_and_older_view_is_refused() {
         let Some(server) = RedisServer::start_or_skip().await else { return };
         let mut bench = Bench::at(&server).await;
         let first = bench.fence(3).await.unwrap();

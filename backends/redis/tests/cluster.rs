@@ -77,7 +77,7 @@ async fn any_server_leads_to_all_and_each_decides_over_its_slots() {
 }
 
 #[tokio::test]
-async fn a_batch_is_one_call_a_slot_and_each_server_learns_its_scripts() {
+async fn batch_is_one_call_per_slot_and_each_server_loads_its_scripts() {
     let Some(cluster) = cluster().await else { return };
     let backend = connect(&cluster.url()).await;
     let claims: Vec<_> = (0..400).map(|n| mutex(&format!("job-{n}"))).collect();
@@ -214,7 +214,7 @@ async fn what_is_free_is_taken_once_its_slot_has_arrived() {
 }
 
 #[tokio::test]
-async fn an_orderly_change_of_primaries_keeps_claims_and_raises_the_epoch() {
+async fn orderly_failover_keeps_claims_and_raises_the_epoch() {
     let Some(cluster) = cluster().await else { return };
     let backend = connect(&cluster.url()).await;
     let (first, second) = (mutex("job"), mutex("job"));
@@ -299,7 +299,7 @@ async fn tls_password_and_the_documented_rights_are_enough() {
 }
 
 #[tokio::test]
-async fn a_single_server_and_a_cluster_are_not_mistaken_for_each_other() {
+async fn single_server_and_cluster_urls_are_not_confused() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let alone = refusal(&server.url().replace("redis://", "redis+cluster://")).await;
     assert_eq!(alone.kind, FailureKind::Unsupported);

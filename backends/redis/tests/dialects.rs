@@ -129,7 +129,7 @@ async fn a_damaged_count_of_redisson_is_refused() {
 }
 
 #[tokio::test]
-async fn a_release_in_the_form_of_python_redis_lock_leaves_a_word_for_one_who_blocks() {
+async fn python_redis_lock_release_signals_a_blocking_waiter() {
     let Some((server, backend)) = speaking("python-redis-lock").await else { return };
     let claim = mutex("job");
     assert!(got(&*backend, &claim).await);
@@ -141,7 +141,7 @@ async fn a_release_in_the_form_of_python_redis_lock_leaves_a_word_for_one_who_bl
 }
 
 #[tokio::test]
-async fn a_lock_in_redissons_form_is_a_hash_of_owners_with_a_counter_beside_it() {
+async fn redisson_lock_is_a_hash_of_owners_with_a_separate_counter() {
     let Some((server, backend)) = speaking("redisson").await else { return };
     let claim = mutex("orders");
     let Step::Granted(grant) = backend.contend(&claim, &no_patience()).await.unwrap() else { panic!() };
@@ -205,7 +205,7 @@ async fn a_release_is_told_on_redissons_channel() {
 }
 
 #[tokio::test]
-async fn what_a_dialect_does_not_have_is_refused_before_anything_is_sent() {
+async fn unsupported_dialect_feature_is_refused_before_any_request() {
     for dialect in DIALECTS {
         let Some((server, backend)) = speaking(dialect).await else { return };
         let failure = refused(&*backend, &claim_of("job", Share::permits(1, 3).unwrap(), TTL)).await;
@@ -236,7 +236,7 @@ async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test]
-async fn a_server_whose_memory_is_full_refuses_clearly_and_keeps_what_is_held() {
+async fn server_out_of_memory_refuses_clearly_and_keeps_held_locks() {
     for dialect in DIALECTS {
         let Some((server, backend)) = speaking(dialect).await else { return };
         let held = mutex("held");

@@ -150,7 +150,7 @@ async fn a_network_that_is_cut_is_noticed_within_the_timeout() {
 }
 
 #[tokio::test]
-async fn what_the_server_forgot_is_lost_at_the_next_renewal_and_fences_go_on_rising() {
+async fn data_loss_is_noticed_at_next_renewal_and_fences_keep_rising() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let mut last = None;

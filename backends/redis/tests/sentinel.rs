@@ -132,7 +132,7 @@ async fn a_failover_on_command_leaves_nobody_behind() {
 }
 
 #[tokio::test]
-async fn a_deposed_primary_that_is_cut_off_or_hangs_is_left_when_the_sentinels_say_so() {
+async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
     let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
     // A client that waits long for an answer is not held up by the server that was deposed.
     let backend = connect(&format!("{}?timeout=1m", group.url())).await;

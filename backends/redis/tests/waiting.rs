@@ -452,7 +452,7 @@ async fn a_poller_never_sleeps_past_the_first_end_ahead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_of_one_client_use_two_connections_and_are_silent() {
+async fn thousand_waiters_of_one_client_are_idle_on_two_connections() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let admin = server.counts().await.unwrap().connections;
     let backend = Arc::new(connect(&server.url()).await);

@@ -36,7 +36,7 @@ const HEAD_OF_JOURNAL: usize = 32;
 const HEAD_OF_FRAME: usize = 24;
 
 #[tokio::test]
-async fn what_nobody_else_wants_is_one_transaction_to_take_and_one_to_free() {
+async fn uncontended_acquire_and_release_take_one_transaction_each() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("locks.db");
     let backend = open(&file).await;

@@ -152,7 +152,7 @@ async fn a_lost_file_is_a_lost_lock_and_fences_rise_all_the_same() {
 
 /// A file that was removed or replaced lives on for whoever has it open, and for nobody else.
 #[tokio::test]
-async fn a_file_that_is_replaced_under_its_clients_is_a_loss_to_those_who_held() {
+async fn replaced_database_file_is_a_loss_to_its_holders() {
     let place = Place::new();
     let backend = place.open("").await.unwrap();
     let copy = place.directory.path().join("copy.db");
@@ -207,7 +207,7 @@ async fn a_row_that_somebody_deletes_is_told_at_the_next_renewal() {
 }
 
 #[tokio::test]
-async fn whoever_keeps_the_database_locked_is_waited_for_and_then_told_of() {
+async fn locked_database_is_waited_for_and_then_reported() {
     let place = Place::new();
     let backend = place.open("?timeout=200ms").await.unwrap();
     let other = place.other();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_claim_is_not_read_and_what_may_be_anothers_is_feared() {
+    fn non_claim_nodes_are_skipped_and_possible_claims_are_counted() {
         let hex = ID.to_hex();
         let uuid = "abababab-abab-abab-abab-abababababab";
         for (name, feared) in [

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn others_nodes_are_read_as_claims_and_other_children_passed_over() {
+    fn foreign_nodes_are_read_as_claims_and_other_children_skipped() {
         let uuid = |n: u8| {
             let hex = id(n).to_hex();
             format!("_c_{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_comes_from_the_top_and_only_what_is_ours_goes_by_itself() {
+    fn parents_are_created_root_first_and_only_ours_are_containers() {
         let names = names(Dialect::Curator);
         let above = |path| -> Vec<(String, bool)> {
             let is_container = |options: &CreateOptions<'_>| format!("{options:?}").contains("Container");

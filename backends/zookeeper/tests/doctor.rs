@@ -21,7 +21,7 @@ fn topic<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_servers_are_told_by_their_roles_and_a_lost_one_is_missed() {
+async fn doctor_reports_three_server_roles_and_a_missing_server() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
     let ours = backend(&format!("{}?session=4s&timeout=1s", servers.url())).await;
     let findings = examine(&ours).await;

@@ -21,7 +21,7 @@ use leasehold_zookeeper::ZooKeeperBackend;
 
 /// A client that never hears of its servers again is told before another can be granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_is_cut_off_is_told_before_its_successor_is_granted() {
+async fn partitioned_holder_sees_loss_before_its_successor_is_granted() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
     let (cut_off, other) = (locks(&servers.url_at(proxy.addr())).await, locks(&servers.url()).await);
@@ -72,7 +72,7 @@ async fn a_reconnect_within_the_session_keeps_the_lock() {
 
 /// The session goes on, so a node that is forgotten would stay for as long as the client lives.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_up_while_disconnected_is_ended_in_the_background() {
+async fn release_while_disconnected_completes_in_the_background() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
     let broken = backend(&format!("{}?session=10s&timeout=500ms", servers.url_at(proxy.addr()))).await;
@@ -430,7 +430,7 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
 /// Servers write down the paths of all nodes of a session when it ends, and read no more than 2 MiB again when they start.
 /// 1,700 long ones are more than one session is given; `LEASEHOLD_CLAIMS=4000` are more than the servers would read if it were.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_ends_with_many_claims_does_not_take_the_servers_along() {
+async fn client_drop_with_many_claims_does_not_take_the_servers_down() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let count: usize = std::env::var("LEASEHOLD_CLAIMS").map_or(1_700, |number| number.parse().unwrap());
     let client = backend(&format!("{}?session=30s", servers.url())).await;

@@ -280,7 +280,7 @@ async fn a_foreign_child_is_an_error_and_stays() {
 
 /// Whoever takes a lock again and again, alone, needs no look at the line. As soon as somebody else was there, it looks.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_back_alone_sends_two_requests_and_still_sees_everybody() {
+async fn lone_client_reacquires_with_two_requests_and_sees_all_others() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     // Long sessions, so that pings are few.
     let url = format!("{}?session=60s", servers.url());
@@ -478,7 +478,7 @@ fn count_from(servers: &ZooKeeperEnsemble, path: &str, number: i32) {
 
 /// ZooKeeper says that its counter rolls over. It does not, and what nobody can put in order is not granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_end_of_the_counter_there_is_one_holder_and_then_a_new_beginning() {
+async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
     // Asked for first, so that nothing is started for a test that is skipped.
     if require::or_skip("javac", peers::java(&[])).is_none() {
         return;

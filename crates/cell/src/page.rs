@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seized_cell_has_the_fence_that_the_store_made_and_the_next_is_above_it() {
+    fn seized_cell_has_the_fence_of_the_store_and_the_next_is_above() {
         let cell = seized(Timekeeping::Store, Duration::from_secs(1), Duration::from_millis(1001));
         let page = open(&cell, Timekeeping::Store, &Sightings::default(), 0);
         assert_eq!(page.ledger.entries()[0].granted, Some(Fence::new(3, 9, 0)));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_waits_for_the_whole_span_and_a_renewal_begins_it_anew() {
+    fn observer_waits_a_whole_span_and_a_renewal_restarts_it() {
         let sightings = Sightings::default();
         let kept_by = Timekeeping::Observer;
         let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_challenged_is_told_and_all_are_when_one_that_goes_calls_nobody() {
+    fn challenged_waiter_is_notified_and_unnamed_release_wakes_all() {
         let share = |id, share| Claim { share, ..claim(id, Duration::from_secs(60)) };
         let (writer, reader) = (share(2, Share::WRITER), share(3, Share::READER));
         let wait = Wait::InLine(Duration::from_secs(60));

@@ -74,17 +74,17 @@ async fn survives(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_requests_and_answers_never_let_two_in_by_the_stores_clock() {
+async fn lost_requests_and_replies_never_grant_two_by_store_clock() {
     survives(TABLE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_requests_and_answers_never_let_two_in_by_observers_clocks() {
+async fn lost_requests_and_replies_never_grant_two_by_observer_clocks() {
     survives(CACHE).await;
 }
 
 #[tokio::test]
-async fn what_nobody_else_wants_costs_one_request_to_take_and_one_to_free() {
+async fn uncontended_acquire_and_release_take_one_request_each() {
     for kind in [TABLE, CACHE] {
         let store = Store::new();
         let backend = store.open(kind, Faults::default());
@@ -99,7 +99,7 @@ async fn what_nobody_else_wants_costs_one_request_to_take_and_one_to_free() {
 }
 
 #[tokio::test]
-async fn a_cell_that_was_left_empty_is_taken_again_and_one_that_is_not_so_any_more_as_well() {
+async fn released_cell_is_reacquired_even_after_others_changed_it() {
     let store = Store::new();
     let (here, there) = (store.open(TABLE, Faults::default()), store.open(TABLE, Faults::default()));
     let mut last = Fence::default();
@@ -153,7 +153,7 @@ async fn ten_thousand_renewals_are_a_hundred_requests() {
 }
 
 #[tokio::test]
-async fn a_lease_ends_although_nobody_ever_looked_and_a_newcomer_waits_for_a_span_at_most() {
+async fn unobserved_lease_expires_and_a_waiter_waits_at_most_one_span() {
     for kind in [TABLE, CACHE] {
         let store = Store::new();
         let ttl = Duration::from_millis(300);
@@ -174,7 +174,7 @@ async fn a_lease_ends_although_nobody_ever_looked_and_a_newcomer_waits_for_a_spa
 }
 
 #[tokio::test]
-async fn a_cell_that_the_store_lost_is_lost_to_its_holder_and_spares_the_next() {
+async fn cell_lost_by_the_store_is_lost_to_its_holder_only() {
     let store = Store::new();
     let (here, there) = (store.open(TABLE, Faults::default()), store.open(TABLE, Faults::default()));
     let (old, new) = (claim("lost", LONG), claim("lost", LONG));

@@ -41,7 +41,7 @@ async fn take(client: Client, claim: Claim) -> (Claim, Grant) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_many_tasks_want_while_one_commit_is_under_way_goes_in_the_next() {
+async fn requests_during_a_commit_are_grouped_into_the_next() {
     let store = Store::new();
     let (client, former) = client(&store, 8).await;
     let before = store.requests();

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_comes_before_the_environment_and_that_before_the_default() {
+    fn flag_overrides_environment_and_environment_overrides_default() {
         let choose = |on, inherited: Option<&str>| {
             let store = Store::choose(on, inherited.map(OsStr::new)).unwrap();
             (store.url, store.origin)

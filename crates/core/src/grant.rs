@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_called_once_early_or_late_and_not_after_it_left() {
+    fn loss_listener_is_called_once_and_not_after_it_was_dropped() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let tell = |who: &'static str| {
             let heard = heard.clone();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_listens_keeps_nothing_alive_and_may_let_go_of_another_while_called() {
+    fn loss_listener_keeps_nothing_alive_and_may_drop_another() {
         let (trigger, signal) = LossTrigger::new();
         let (other, of_other) = LossTrigger::new();
         let beside = of_other.on_loss(|_| {});

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_share_covers_the_smaller_and_never_the_other_way_round() {
+    fn larger_share_covers_the_smaller_and_never_the_reverse() {
         let (two, three) = (Share::permits(2, 5).unwrap(), Share::permits(3, 5).unwrap());
         assert!(two.covers(two) && three.covers(two) && !two.covers(three));
         assert!(Share::MUTEX.covers(Share::READER) && Share::WRITER.covers(Share::MUTEX));

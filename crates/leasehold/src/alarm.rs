@@ -213,7 +213,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_dropped_leaves_nothing_and_what_has_no_end_waits_nowhere() {
+    fn dropped_alarm_leaves_nothing_and_endless_alarm_is_not_queued() {
         let long = Duration::from_secs(86_400);
         let mut dropped = Alarm::after(long);
         assert!((&mut dropped).now_or_never().is_none());

@@ -121,7 +121,7 @@ fn waits_end_in_time_or_by_an_interrupt_and_leave_nothing() {
 }
 
 #[test]
-fn a_loss_is_told_to_those_who_block_and_to_those_who_asked_to_be_called() {
+fn loss_is_reported_to_blocking_callers_and_to_listeners() {
     let locks = memory();
     let (told, hears) = mpsc::channel();
     let kept = locks.mutex("kept").lock().unwrap();
@@ -237,7 +237,7 @@ fn a_latch_a_barrier_and_a_rate_do_what_their_twins_do() {
 }
 
 #[test]
-fn a_wait_for_a_word_is_interrupted_and_breaks_a_barrier_for_the_others() {
+fn interrupted_wait_ends_and_breaks_the_barrier_for_the_others() {
     let locks = memory();
     let barrier = locks.barrier("round", 2);
     let interrupt = Interrupt::new();
@@ -302,7 +302,7 @@ fn updates_of_many_threads_are_all_made() {
 }
 
 #[test]
-fn one_thread_loads_for_all_and_may_block_or_fail_or_panic_in_it() {
+fn single_flight_loader_thread_may_block_fail_or_panic() {
     let locks = memory();
     let page = locks.single_flight("page").set(|page| page.early(0.0));
     let loads = Arc::new(AtomicU32::new(0));

@@ -99,7 +99,7 @@ async fn a_fleet_moves_in_three_steps_without_two_holders() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_for_the_old_lock_keeps_the_new_one_and_gives_it_back() {
+async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let (old, both, new) = (
         client(&server, "?dialect=plain").await,

@@ -40,7 +40,7 @@ async fn a_release_that_is_dropped_midway_keeps_it_all_the_same() {
 }
 
 #[tokio::test]
-async fn an_owner_re_enters_meanwhile_and_a_closed_client_does_not_wait() {
+async fn at_least_owner_re_enters_and_a_closed_client_does_not_wait() {
     let locks = locks().await;
     let owner = Owner::new();
     let mutex = locks.mutex("job").at_least(Duration::from_secs(60)).owner(&owner);

@@ -119,7 +119,7 @@ async fn a_release_whose_answer_is_lost_is_asked_again_and_told_truly() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_never_answered_is_unknown_once_the_lease_is_over() {
+async fn release_without_reply_is_unknown_once_the_lease_expired() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").ttl(ms(200)).lock().await.unwrap();
     wire.set(Verb::Release, Mode::LoseRequest);
@@ -129,7 +129,7 @@ async fn a_release_that_is_never_answered_is_unknown_once_the_lease_is_over() {
 }
 
 #[tokio::test]
-async fn an_acquisition_whose_answer_is_lost_is_asked_again_under_the_same_id() {
+async fn acquisition_with_lost_reply_is_repeated_under_the_same_id() {
     let (locks, wire) = Store::new().client();
     wire.set(Verb::Contend, Mode::LoseReply);
     let lock = tokio::spawn({
@@ -146,7 +146,7 @@ async fn an_acquisition_whose_answer_is_lost_is_asked_again_under_the_same_id() 
 }
 
 #[tokio::test]
-async fn a_look_that_is_not_answered_is_reported_as_unknown_and_cleaned_up() {
+async fn try_lock_without_reply_is_unknown_and_cleaned_up() {
     let store = Store::new();
     let (locks, wire) = store.client();
     let (other, _) = store.client();

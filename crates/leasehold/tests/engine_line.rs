@@ -113,7 +113,7 @@ async fn the_budget_lets_other_processes_in() {
 }
 
 #[tokio::test]
-async fn readers_of_one_process_hold_together_and_a_writer_waits_for_them() {
+async fn readers_of_one_process_share_the_lock_and_a_writer_waits() {
     let (locks, _) = Store::new().client();
     let lock = locks.rwlock("prices");
     let readers = [lock.read().await.unwrap(), lock.read().await.unwrap(), lock.read().await.unwrap()];

@@ -80,7 +80,7 @@ async fn a_grant_that_had_run_out_when_it_arrived_is_never_handed_out() {
 }
 
 #[tokio::test]
-async fn suspicion_comes_first_and_passes_when_the_server_answers_again() {
+async fn suspicion_precedes_loss_and_ends_when_the_server_replies() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
     wire.set(Verb::Renew, Mode::LoseRequest);
@@ -183,7 +183,7 @@ async fn a_suspect_lock_is_not_handed_on() {
 }
 
 #[tokio::test]
-async fn a_lost_lock_stands_in_nobodys_way_although_its_guard_lives_on() {
+async fn lost_lock_blocks_nobody_although_its_guard_still_exists() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (operator, _) = store.client();

@@ -37,7 +37,7 @@ async fn another_owner_and_none_are_strangers() {
 }
 
 #[tokio::test]
-async fn asking_for_more_than_one_holds_is_a_deadlock_and_for_less_is_not() {
+async fn owner_upgrade_is_a_deadlock_and_a_smaller_share_is_not() {
     let (locks, _) = Store::new().client();
     let owner = Owner::new();
     let lock = locks.rwlock("prices").owner(&owner);

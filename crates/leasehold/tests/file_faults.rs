@@ -117,8 +117,8 @@ async fn a_read_only_store_can_be_looked_at() {
 }
 
 #[tokio::test]
-async fn without_permission_the_failure_names_the_path_and_the_way_out() {
-    let name = "without_permission_the_failure_names_the_path_and_the_way_out";
+async fn permission_failure_names_the_path_and_the_remedy() {
+    let name = "permission_failure_names_the_path_and_the_remedy";
     // The administrator's right to write anywhere would hide what is tested.
     let without = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"].map(str::to_owned);
     let wrapper =

@@ -65,7 +65,7 @@ async fn the_death_of_a_waiter_in_the_middle_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn the_death_of_the_last_waiter_and_of_all_leaves_the_store_usable() {
+async fn killed_waiters_last_or_all_leave_the_store_usable() {
     let store = Store::new();
     let backend = store.open();
     let mut all = vec![Taker::hold(&store.path(), "all", Share::MUTEX)];
@@ -108,7 +108,7 @@ async fn eight_processes_lose_no_update_and_see_rising_fences() {
 }
 
 #[tokio::test]
-async fn processes_killed_at_any_moment_lose_no_update_and_leave_the_store_sound() {
+async fn killed_processes_lose_no_update_and_leave_the_store_sound() {
     const KILLS: u32 = 40;
     let store = Store::new();
     let arena = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ async fn breaking_a_running_holder_ends_it_by_itself() {
 }
 
 #[tokio::test]
-async fn breaking_a_stopped_holder_takes_its_lock_by_force_and_it_learns_of_it() {
+async fn break_of_a_stopped_holder_is_forced_and_the_holder_sees_it() {
     let store = Store::new();
     let backend = store.open();
     let holder = Taker::hold(&store.path(), "f", Share::MUTEX);

@@ -343,7 +343,7 @@ async fn a_damaged_reserve_is_an_error_and_never_a_beginning_at_one() {
 }
 
 #[tokio::test]
-async fn without_ledger_and_reserve_living_claims_forbid_to_begin_anew() {
+async fn missing_ledger_and_reserve_with_live_claims_forbid_a_reset() {
     let store = Store::new();
     let backend = store.open();
     let held = claim("g", Share::MUTEX);

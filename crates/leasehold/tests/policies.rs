@@ -78,7 +78,7 @@ async fn quiet_is_refused_where_the_store_cannot_keep_it() {
 }
 
 #[tokio::test]
-async fn the_greater_priority_comes_first_and_equals_in_the_order_in_which_they_came() {
+async fn greater_priority_is_first_and_equals_keep_arrival_order() {
     let (locks, _) = Store::new().client();
     let mutex = locks.mutex("job");
     let guard = mutex.lock().await.unwrap();

@@ -95,7 +95,7 @@ async fn silence_is_a_loss_before_the_server_may_end_the_session() {
 }
 
 #[tokio::test]
-async fn an_unlock_that_the_server_denies_ends_the_session_with_all_its_locks() {
+async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
     let server = Server::new();
     let backend = server.client(Room::Many, Waiting::Polls);
     let (first, second) = (claim("a"), claim("b"));
@@ -163,7 +163,7 @@ async fn beyond_the_limit_of_connections_one_is_refused_and_told_why() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_released_is_given_up_and_its_lock_goes_to_the_next() {
+async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
     let server = Server::new();
     let backend = Arc::new(server.client(ONE, Waiting::Blocks));
     let (held, wanted) = (claim("a"), claim("a"));

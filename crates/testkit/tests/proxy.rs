@@ -113,7 +113,7 @@ async fn cut_closes_and_refuses_and_heal_accepts_again() {
 }
 
 #[tokio::test]
-async fn a_black_hole_drops_silently_and_heals_by_closing_what_it_damaged() {
+async fn black_hole_drops_silently_and_heals_by_closing_connections() {
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
         let (proxy, mut client) = proxy_and_client().await;
         assert_eq!(ask(&mut client, "a", SOON).await, text("a"));

@@ -11,7 +11,7 @@ async fn set(cluster: &RedisCluster, member: usize, key: &str) -> Result<Reply, 
 }
 
 #[tokio::test]
-async fn every_slot_is_served_by_its_primary_and_followed_by_a_replica() {
+async fn every_slot_has_a_serving_primary_and_a_replica() {
     let Some(cluster) = RedisCluster::start_or_skip().await else { return };
     assert_eq!(cluster.members(), 6);
     for (slot, primary) in [(0, 0), (5461, 1), (16_383, 2)] {

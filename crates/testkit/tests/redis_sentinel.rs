@@ -28,7 +28,7 @@ async fn a_killed_primary_is_replaced_and_comes_back_as_a_replica() {
 }
 
 #[tokio::test]
-async fn a_primary_that_is_cut_off_or_stopped_is_replaced_and_one_can_be_asked_to() {
+async fn partitioned_or_stopped_primary_fails_over_also_on_request() {
     let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
     group.proxy(0).unwrap().blackhole(Way::Both);
     let second = group.promoted(0).await.unwrap();

@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_in_lints_strings_comments_and_tests_of_names_is_let_pass() {
+    fn word_in_lints_strings_comments_and_other_names_is_accepted() {
         let text = "#![forbid(unsafe_code)]\n// unsafe\nfn f() { g(\"unsafe\"); unsafely(); }\n";
         assert_eq!(check(&[sample("a.rs", text)], &[]), vec![]);
     }

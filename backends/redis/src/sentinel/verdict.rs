@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_a_failover_shows_the_new_epoch_with_the_old_address() {
+    fn failover_leader_reports_the_new_epoch_with_the_old_address() {
         // It is not used; but it shows that the others are behind.
         assert!(wrong(vec![leading("old", 2), named("old", 1), named("old", 1)]).contains("under way"));
         assert_eq!(

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::support::Place;
 
 #[test]
-fn what_a_connection_holds_is_broken_and_what_goes_along_is_named() {
+fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
     let runtime = Runtime::new().unwrap();
     let Some(server) = runtime.block_on(PostgresServer::start_or_skip()) else { return };
     let url = format!("{}?method=advisory", server.url());

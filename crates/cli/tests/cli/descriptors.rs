@@ -3,7 +3,7 @@
 use crate::support::{Place, Redis, Started, is_alive, number};
 
 #[test]
-fn the_command_has_the_descriptors_that_it_would_have_without_us() {
+fn command_inherits_the_descriptors_it_would_have_without_us() {
     let place = Place::new();
     let list = "ls -l /proc/self/fd | sed 's/.* \\([0-9]*\\) -> .*/\\1/' | sort -n";
     let without = Started::new(place.sh(list)).end().expect(0);

@@ -55,7 +55,7 @@ fn the_command_runs_in_a_process_group_of_its_own() {
 }
 
 #[test]
-fn the_command_has_the_signal_masks_that_it_would_have_without_us() {
+fn command_inherits_the_signal_masks_it_would_have_without_us() {
     let place = Place::new();
     let masks = "grep -E 'Sig(Blk|Ign)' /proc/self/status";
     let without = Started::new(place.sh(masks)).end().expect(0).out;

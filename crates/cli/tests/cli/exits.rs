@@ -48,7 +48,7 @@ fn the_command_knows_itself_by_the_name_that_was_written() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_refused_before_the_lock_is_taken() {
+fn command_that_cannot_start_is_refused_before_acquisition() {
     let place = Place::new();
     let file = place.path("text");
     std::fs::write(&file, "no program\n").unwrap();
@@ -100,7 +100,7 @@ fn busy_is_75_and_says_who_holds_it_and_since_when() {
 }
 
 #[test]
-fn who_waits_is_let_in_when_the_holder_ends_and_says_nothing_meanwhile() {
+fn waiter_is_silent_and_is_granted_when_the_holder_ends() {
     let place = Place::new();
     let holder = place.hold(&["job"]);
     let waiters: Vec<_> = (0..3).map(|_| place.start(&["--wait", "1m", "job"], "echo in")).collect();

@@ -140,7 +140,7 @@ fn watch_outlives_a_short_absence_of_the_server() {
 }
 
 #[test]
-fn break_takes_it_from_the_holders_and_says_from_whom_and_what_that_means() {
+fn break_ends_the_holders_and_reports_them_with_the_consequence() {
     let (_redis, places) = places();
     for place in places {
         place.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
@@ -159,7 +159,7 @@ fn break_takes_it_from_the_holders_and_says_from_whom_and_what_that_means() {
 }
 
 #[test]
-fn break_tells_programs_what_it_broke_and_turns_waiters_away_if_told_so() {
+fn break_reports_to_programs_and_rejects_waiters_on_request() {
     let (_redis, places) = places();
     for place in places {
         let holder = place.hold(&["--ttl", "1s", "--note", "ann", "job"]);

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{LIMIT, Place, Redis, is_alive, number, wait_until_gone};
 
 #[test]
-fn the_command_dies_with_leasehold_and_so_does_all_that_it_has_started() {
+fn killed_leasehold_takes_the_command_and_its_children_down() {
     let place = Place::new();
     let script =
         "trap '' TERM INT HUP; sleep 1000 & echo command $$ and $!; echo ready; while :; do sleep 1; done";
@@ -75,7 +75,7 @@ fn on_redis_the_next_in_line_runs_when_the_ttl_is_over() {
 }
 
 #[test]
-fn a_waiter_that_is_killed_in_the_middle_of_the_line_blocks_nobody() {
+fn killed_waiter_in_the_middle_of_the_queue_blocks_nobody() {
     let redis = Redis::start_or_skip();
     let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
     for place in places.into_iter().flatten() {
@@ -125,7 +125,7 @@ fn signals_to_the_whole_group_do_not_end_the_warden() {
 }
 
 #[test]
-fn without_its_warden_a_command_goes_on_and_is_still_ended_in_order() {
+fn killed_warden_leaves_the_command_running_and_still_ended() {
     let place = Place::new();
     let mut command =
         place.leasehold(&["run", "job", "--", "sh", "-c", "ps -o pgid= -p $$; read -r _; exit 8"]);

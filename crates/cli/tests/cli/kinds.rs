@@ -45,7 +45,7 @@ fn the_note_is_what_others_see() {
 }
 
 #[test]
-fn it_is_held_at_least_so_long_even_where_the_command_ends_sooner() {
+fn at_least_holds_the_lock_after_the_command_has_ended() {
     let place = Place::new();
     let began = Instant::now();
     let holder = place.start(&["--at-least", "1500ms", "job"], "echo over; exit 4");

@@ -93,7 +93,7 @@ fn a_loss_that_only_the_release_finds_is_76_too() {
 }
 
 #[test]
-fn a_server_that_is_killed_costs_the_command_before_the_lease_is_over() {
+fn killed_server_ends_the_command_before_the_lease_expires() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let place = Place::on(&redis.server.url());
     let running = place.start(&["--ttl", "3s", "job"], TELLS);
@@ -107,7 +107,7 @@ fn a_server_that_is_killed_costs_the_command_before_the_lease_is_over() {
 }
 
 #[test]
-fn a_server_that_hangs_costs_the_command_too_and_ignore_keeps_it() {
+fn server_hang_ends_the_command_and_ignore_keeps_it() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let place = Place::on(&redis.server.url());
     let lost = place.start(&["--ttl", "2s", "a"], TELLS);
@@ -135,7 +135,7 @@ fn a_server_that_hangs_costs_the_command_too_and_ignore_keeps_it() {
 }
 
 #[test]
-fn who_is_stopped_past_the_lease_acts_on_the_loss_first_and_touches_nobody_elses_lock() {
+fn stopped_past_the_lease_acts_on_loss_and_spares_the_next_lock() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let place = Place::on(&redis.server.url());
     let first = place.start(&["--ttl", "1s", "job"], &format!("ps -o pgid= -p $$; {TELLS}"));
@@ -154,7 +154,7 @@ fn who_is_stopped_past_the_lease_acts_on_the_loss_first_and_touches_nobody_elses
 }
 
 #[test]
-fn while_leasehold_is_stopped_the_warden_ends_the_command_when_the_lease_is_over() {
+fn warden_ends_the_command_at_lease_expiry_if_leasehold_stopped() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let place = Place::on(&redis.server.url());
     let told = place.start(&["--ttl", "1s", "a"], TELLS);

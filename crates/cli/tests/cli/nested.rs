@@ -17,7 +17,7 @@ fn the_same_name_goes_on_at_once_under_the_same_fence() {
 }
 
 #[test]
-fn another_name_is_a_lock_of_its_own_and_the_outermost_is_known_three_levels_down() {
+fn nested_other_name_is_its_own_lock_and_outermost_is_known() {
     let place = Place::new();
     let script =
         "leasehold run b -- leasehold run a -- sh -c 'echo $LEASEHOLD_NAME $LEASEHOLD_FENCE; leasehold ls'";
@@ -35,7 +35,7 @@ fn the_end_of_the_inner_one_does_not_end_the_hold() {
 }
 
 #[test]
-fn a_larger_share_than_is_held_is_refused_instead_of_waiting_for_oneself() {
+fn nested_larger_share_is_refused_instead_of_a_self_deadlock() {
     let place = Place::new();
     let ended = place.run(&["--shared", "job"], "leasehold run job -- true; echo $?").expect(0);
     assert_eq!(ended.out, "78\n");
@@ -46,7 +46,7 @@ fn a_larger_share_than_is_held_is_refused_instead_of_waiting_for_oneself() {
 }
 
 #[test]
-fn what_the_environment_claims_is_believed_only_where_the_store_confirms_it() {
+fn nested_environment_is_trusted_only_if_the_store_confirms_it() {
     let place = Place::new().with("LEASEHOLD_OWNER", &format!("nonsense,{}", "a".repeat(32)));
     let holder = place.hold(&["job"]);
     place.run(&["--no-wait", "job"], "true").expect(75);
@@ -65,7 +65,7 @@ fn another_store_is_another_lock() {
 }
 
 #[test]
-fn a_database_file_that_was_named_from_here_is_the_same_one_elsewhere() {
+fn nested_relative_database_path_is_the_same_file_elsewhere() {
     let place = Place::new();
     let args = ["run", "--on", "sqlite:locks.db", "--no-wait", "job", "--", "sh", "-c"];
     let inner = "cd / && leasehold run --no-wait job -- echo inner";

@@ -23,7 +23,7 @@ fn an_interrupted_wait_leaves_nothing_on_the_server() {
 }
 
 #[test]
-fn a_release_that_the_server_does_not_answer_is_told_and_the_code_stays_the_commands() {
+fn release_timeout_is_reported_and_exit_code_is_the_commands() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let place = Place::on(&redis.server.url());
     let holder = place.hold(&["--ttl", "1m", "job"]);
@@ -98,7 +98,7 @@ fn many_locks_are_listed_page_by_page() {
 }
 
 #[test]
-fn a_command_runs_on_the_primary_that_sentinels_name_and_is_told_when_a_failover_takes_its_lock() {
+fn sentinel_failover_loss_is_reported_to_the_running_command() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let Some(group) = runtime.block_on(RedisSentinel::start_or_skip()) else { return };
     let place = Place::on(&group.url());

@@ -5,7 +5,7 @@ use leasehold_testkit::RedisQuorum;
 use crate::support::{Place, Redis};
 
 #[test]
-fn a_command_is_told_by_the_signal_that_was_said_and_lets_go_by_itself() {
+fn revoke_sends_the_chosen_signal_and_the_command_releases() {
     let redis = Redis::start_or_skip();
     let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
     for place in places.into_iter().flatten() {
@@ -43,7 +43,7 @@ fn who_does_not_listen_goes_on_and_is_not_asked_twice() {
 }
 
 #[test]
-fn where_it_could_not_be_heard_it_is_refused_before_the_command_runs() {
+fn on_revoke_without_values_is_refused_before_the_command_runs() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let Some(servers) = runtime.block_on(RedisQuorum::start_or_skip(3)) else { return };
     let place = Place::on(&format!("redlock://{}", servers.hosts()));

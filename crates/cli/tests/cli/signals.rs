@@ -53,7 +53,7 @@ fn a_signal_ends_the_wait_and_leaves_no_place_in_the_line() {
 }
 
 #[test]
-fn a_signal_that_was_ignored_at_the_start_stays_ignored_as_nohup_wants_it() {
+fn ignored_signal_stays_ignored_as_nohup_needs() {
     let place = Place::new();
     let mut command =
         place.sh("trap '' HUP; exec leasehold run job -- sh -c 'echo ready; read -r _; exit 6'");

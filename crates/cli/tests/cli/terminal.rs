@@ -92,7 +92,7 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
 }
 
 #[test]
-fn a_job_in_the_background_gets_the_terminal_when_it_is_brought_to_the_front() {
+fn background_job_gets_the_terminal_when_brought_to_the_front() {
     let place = Place::new();
     let mut shell = Pty::shell(&place);
     shell.enter(&format!("leasehold run job -- sh -c '{READS}' &"));
@@ -134,7 +134,7 @@ fn bg_lets_it_go_on_without_the_terminal() {
 }
 
 #[test]
-fn what_is_lost_while_it_is_stopped_is_seen_first_when_it_goes_on() {
+fn stopped_command_sees_a_loss_first_when_it_continues() {
     let place = Place::new();
     let mut shell = Pty::shell(&place);
     let script = "trap \"echo terminated; exit\" TERM; trap \"echo went on\" CONT; echo rea\"\"dy; \
@@ -153,7 +153,7 @@ fn what_is_lost_while_it_is_stopped_is_seen_first_when_it_goes_on() {
 }
 
 #[test]
-fn while_it_waits_a_line_says_who_holds_it_and_how_many_are_ahead() {
+fn terminal_wait_line_names_the_holder_and_the_queue_length() {
     let place = Place::new();
     let holder = place.hold(&["--note", "ann\u{1b}[2J", "job"]);
     let other = place.start(&["job"], "true");
@@ -210,7 +210,7 @@ fn colours_are_for_terminals_that_want_them() {
 }
 
 #[test]
-fn a_command_on_a_terminal_is_in_its_foreground_from_its_first_moment() {
+fn terminal_command_is_in_the_foreground_from_the_start() {
     let place = Place::new();
     let script = "echo $(ps -o tpgid= -p $$) $(ps -o pgid= -p $$) end";
     for _ in 0..5 {

@@ -44,7 +44,7 @@ fn what_cannot_be_understood_is_64() {
 }
 
 #[test]
-fn an_environment_that_is_no_text_is_64_and_an_empty_one_is_none() {
+fn non_utf8_environment_exits_64_and_an_empty_one_is_unset() {
     use std::os::unix::ffi::OsStrExt;
     let place = Place::new();
     let mut command = place.leasehold(&["ls"]);

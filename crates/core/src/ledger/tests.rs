@@ -203,7 +203,7 @@ fn a_reader_behind_a_writer(now: Moment) -> Ledger {
 }
 
 #[test]
-fn a_waiter_that_was_silent_for_long_is_passed_over_for_one_that_has_room() {
+fn silent_waiter_is_passed_over_for_one_that_can_be_granted() {
     let start = Moment::from_millis(1);
     let mut ledger = a_reader_behind_a_writer(start);
     let reader = ask(3, Share::READER, Wait::InLine(LONG));
@@ -239,7 +239,7 @@ fn a_waiter_that_answers_a_challenge_keeps_its_place() {
 }
 
 #[test]
-fn nobody_is_challenged_for_one_that_would_have_to_wait_all_the_same() {
+fn waiter_is_not_challenged_for_one_that_must_wait_anyway() {
     let start = Moment::from_millis(1);
     let mut ledger = a_reader_behind_a_writer(start);
     let late = start.after(CHALLENGE_AFTER * 2);

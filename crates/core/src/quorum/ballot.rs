@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_without_memory_is_for_an_operator_unless_none_ever_served() {
+    fn majority_without_memory_needs_an_operator_unless_all_are_new() {
         let old = || Some(Mark { epoch: 9, run: "before".to_owned() });
         let lost = verdict(vec![
             Some(Ok(yours(1))),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_before_is_found_again_before_anything_new_is_decided() {
+    fn earlier_grant_is_found_again_before_a_new_decision() {
         let answers = vec![Some(Ok(held(5))), Some(Ok(yours(4))), Some(Ok(yours(0))), None, None];
         let ballot = ballot(answers);
         assert!(matches!(ballot.verdict(Counting::Open), Verdict::Undecided));

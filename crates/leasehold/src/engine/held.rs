@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_must_be_heard_of_ends_by_its_own_time_and_not_by_the_ttl() {
+    fn heartbeat_session_expires_by_its_own_time_and_not_by_the_ttl() {
         let clock = Arc::new(ManualClock::new());
         let long = held(&clock);
         let profile = Profile {

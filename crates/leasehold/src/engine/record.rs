@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_nothing_shorter_or_of_another_kind() {
+    fn record_reads_back_and_rejects_truncated_or_other_kinds() {
         let written = Record::of(7).byte(1).number(2).numbers(&[3, 4]).text(b"five").done();
         let read = |record: &[u8]| {
             let mut parts = Parts::of(7, record)?;

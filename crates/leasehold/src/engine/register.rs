@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_gives_back_what_was_put_in_and_remembers_the_last_writers() {
+    fn register_frame_reads_back_and_remembers_the_last_writers() {
         let mut marks = Vec::new();
         for byte in 0..40 {
             let frame = framed(b"value", [byte; 8], &marks);

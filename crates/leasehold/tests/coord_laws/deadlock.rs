@@ -226,7 +226,7 @@ fn every_circle_of_mutexes_ends_and_only_those_in_one_are_told() {
 }
 
 #[test]
-fn every_circle_of_readers_and_writers_ends_and_only_those_in_one_are_told() {
+fn reader_writer_deadlock_ends_and_notifies_only_its_cycle() {
     on_all(&Setting { clients: 5, owners_each: 1, shares: MIXED, patience: FOR_EVER, is_calm: true });
 }
 

@@ -200,7 +200,7 @@ fn clients() -> (Client, Client, Client) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_one_goes_on_before_those_who_wait_and_what_the_last_one_writes_is_refused() {
+async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
     let (old, new, other) = clients();
     let gate = FenceGate::new(0);
     let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();

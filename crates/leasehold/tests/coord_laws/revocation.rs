@@ -103,7 +103,7 @@ async fn ask(client: Client, asker: u32, meant: Meant, mut chance: Chance) {
 type Meant = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_for_whoever_listens_later_and_outlives_whoever_made_it() {
+async fn revocation_waits_for_a_listener_and_outlives_its_sender() {
     let (holder, asker) = clients();
     let guard = holder.locks.mutex("m").lock().await.unwrap();
     assert_eq!(asker.locks.revoke("m", "first").await.unwrap().len(), 1);
@@ -174,7 +174,7 @@ async fn who_does_not_listen_asks_for_nothing_and_who_lost_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_asked_where_nobody_holds_and_long_reasons_are_refused() {
+async fn revocation_without_holder_is_empty_and_long_reason_refused() {
     let locks = Leasehold::open("mem:").await.unwrap();
     assert_eq!(locks.revoke("m", "why").await.unwrap(), []);
     let error = locks.revoke("m", &"x".repeat(257)).await.unwrap_err();

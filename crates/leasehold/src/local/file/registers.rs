@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_value_outlives_its_writer_and_a_writer_that_was_killed_leaves_nothing_by_half() {
+    async fn register_value_outlives_its_writer_and_a_kill_leaves_no_half() {
         let base = tempfile::tempdir().unwrap();
         let (at, put) = (Resource::new("a").unwrap(), Put { value: Some(b"whole".to_vec()), keep: None });
         let open = || FileBackend::open(FileConfig::new(base.path())).unwrap();

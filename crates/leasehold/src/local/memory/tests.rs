@@ -130,7 +130,7 @@ async fn newcomers_pass_the_line_only_where_the_order_is_free() {
 }
 
 #[tokio::test]
-async fn names_without_claims_cost_little_and_their_fences_never_go_back() {
+async fn unclaimed_names_cost_little_and_their_fences_never_decrease() {
     let backend = MemoryBackend::new();
     let first = claim(1, "first", Share::MUTEX);
     let mut last = Fence::default();
