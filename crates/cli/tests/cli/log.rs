@@ -42,7 +42,8 @@ fn grants_and_releases_are_shown_on_demand() {
 
 #[test]
 fn a_level_that_is_no_text_is_refused() {
-    let mut command = Place::new().leasehold(&["ls"]);
+    let place = Place::new();
+    let mut command = place.leasehold(&["ls"]);
     command.env("LEASEHOLD_LOG", OsStr::from_bytes(b"\xff"));
     Started::new(command).end().expect(64).says("LEASEHOLD_LOG");
 }
