@@ -49,15 +49,16 @@ impl Law {
             let stall = Stall::watch();
             let checked = tokio::time::timeout(LIMIT, self.once(subject)).await;
             let lost = stall.end().await;
-            let why = match checked {
+            let (why, is_excused) = match checked {
                 Ok(Ok(())) => return Outcome::Kept,
                 Ok(Err(Stop::OptedOut(reason))) => return Outcome::OptedOut(reason),
                 Ok(Err(Stop::Absent)) => return Outcome::Absent,
                 Ok(Err(Stop::Broken(why))) => return Outcome::Broken(why),
-                Ok(Err(Stop::Late(why))) => why,
+                Ok(Err(Stop::Late(why))) => (why, lost >= STALLED),
+                Ok(Err(Stop::Delayed(why))) => (why, true),
                 Err(_) => return Outcome::Broken(format!("it did not come to an end within {LIMIT:?}")),
             };
-            if tries == MAX_TRIES || lost < STALLED {
+            if tries == MAX_TRIES || !is_excused {
                 return Outcome::Broken(why);
             }
             tries += 1;
@@ -106,6 +107,6 @@ impl Stall {
 }
 
 const BEAT: Duration = Duration::from_millis(5);
-const STALLED: Duration = Duration::from_millis(100);
+pub(crate) const STALLED: Duration = Duration::from_millis(100);
 const MAX_TRIES: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(120);

@@ -1,12 +1,14 @@
 //! Order: fences rise strictly per resource; a backend that promises FIFO grants in line order.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use leasehold_core::{Fence, Grade, Grant, Resource, Share};
 use tokio::sync::Mutex;
 
-use crate::client::AT_ONCE;
+use crate::client::{AT_ONCE, Client};
+use crate::law::STALLED;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
@@ -90,18 +92,58 @@ pub(crate) async fn a_line_of_ten_is_granted_in_order(trial: &Trial) -> Checked 
             }));
             trial.client(0).stand(&resource, n + 1).await?;
         }
+        let watch = Watch::start(trial.client(0), &resource);
         trial.client(0).free(&holder).await?;
         for task in tasks {
             task.await??;
         }
+        let slowest = watch.end();
         let order = order.lock().await;
         if order.iter().enumerate().any(|(n, granted)| n != *granted) {
             let what = format!("{share}: a line of {LINE} was granted in the order {order:?}");
-            // Who does not answer a call in time is passed over; one that polls may have been kept from it.
-            return Err(if trial.polls() { Stop::late(what) } else { Stop::broken(what) });
+            // A waiter that does not answer a call in time is passed over; one that polls may have been kept from it, by
+            // this machine or by a store that answered late.
+            return Err(match trial.polls() {
+                true if slowest >= STALLED => {
+                    Stop::Delayed(format!("{what}; the store took up to {slowest:?}"))
+                }
+                true => Stop::late(what),
+                false => Stop::broken(what),
+            });
         }
     }
     Ok(())
+}
+
+/// A measurement of how late a store answers.
+struct Watch {
+    slowest_ms: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Watch {
+    /// Looks at the resource again and again.
+    fn start(client: &Client, resource: &Resource) -> Watch {
+        let (client, resource) = (client.clone(), resource.clone());
+        let slowest_ms = Arc::new(AtomicU64::new(0));
+        let seen = slowest_ms.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let asked = Instant::now();
+                let _ = client.look(&resource).await;
+                let took = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
+                seen.fetch_max(took, Ordering::Relaxed);
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+        Watch { slowest_ms, task }
+    }
+
+    /// Returns the longest that an answer took.
+    fn end(self) -> Duration {
+        self.task.abort();
+        Duration::from_millis(self.slowest_ms.load(Ordering::Relaxed))
+    }
 }
 
 /// A writer that waits is not starved by readers that come later.
