@@ -1,10 +1,12 @@
-//! What the watchdog is told, without waking it for what can wait.
+//! Inbox of the renewal task (the watchdog). Messages that are not urgent do not wake it.
 //!
-//! Most locks are held for a moment only: they are given back long before the first look at them is due. So a claim is laid
-//! on the desk, and the watchdog finds it there when it comes by, unless that would be too late; one that is given back before
-//! never reaches it. Waking the watchdog for each would cost two changes of tasks for every lock, and threads with them.
+//! Most locks are released before their first renewal is due. A new claim is therefore put into the
+//! inbox, and the watchdog finds it at its next turn; only a claim that would be found too late wakes it.
+//! A claim that is released first is removed from the inbox and never reaches the watchdog. Waking the
+//! watchdog for each lock would cost two task switches, and often thread switches.
 //!
-//! Ground rules: the desk is locked for a few instructions only, and nothing is dropped under its lock that could come back here.
+//! Ground rules: the mutex is held for a few instructions only, and nothing is dropped under it that
+//! could call back into this module.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,36 +17,39 @@ use super::held::Held;
 use crate::mutant::mutant;
 use crate::random::HashMap;
 
-/// What lies there for the watchdog.
+/// The inbox and the signal that wakes the watchdog.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     papers: Mutex<Papers>,
     bell: Notify,
 }
 
-/// Claims bound it: each is fresh, or forgotten, at most once; and each of its users has it looked at at most once.
+/// The unread messages. Their number is bounded by the number of claims: each claim is fresh or forgotten
+/// at most once, and each of its users hastens it at most once.
 #[derive(Debug, Default)]
 pub(super) struct Papers {
-    /// Claims that are no longer to be watched. They come first: a claim that was handed on may be here anew under its old id.
+    /// Claims to stop watching. They are processed first: a claim that was passed on may be in `fresh`
+    /// again under its old id.
     pub(super) forgotten: Vec<ClaimId>,
-    /// Claims that are to be watched from now on.
+    /// Claims to start watching.
     pub(super) fresh: HashMap<ClaimId, Arc<Held>>,
-    /// Claims whose end has come nearer, or is there.
+    /// Claims whose end has moved closer or has been reached.
     pub(super) hastened: Vec<ClaimId>,
-    /// Who closes the client, and waits until every claim is lost.
+    /// Callers that close the client, each waiting until every claim is marked as lost.
     pub(super) closing: Vec<oneshot::Sender<()>>,
-    /// The client and all guards are gone.
+    /// Set once the client and all its guards are dropped.
     pub(super) is_over: bool,
-    /// The client closes, or the watchdog is gone: nothing is watched any more.
+    /// Set once the client closes or the watchdog has ended: no claim is watched from then on.
     is_closed: bool,
-    /// The watchdog is gone.
+    /// Set once the watchdog has ended.
     is_abandoned: bool,
-    /// When the watchdog comes by anyway; `None` where it sleeps until the bell rings.
+    /// Time of the watchdog's next turn; `None` while it sleeps until it is woken.
     comes_at: Option<Moment>,
 }
 
 impl Desk {
-    /// A claim that is to be looked at when `due` comes. `false` where nobody will: then it is not kept.
+    /// Adds a claim that has to be checked at `due`. Returns `false`, and does not keep the claim, where
+    /// the inbox is closed.
     pub(super) fn watch(&self, held: Arc<Held>, due: Moment) -> bool {
         let mut papers = self.papers();
         if papers.is_closed && !mutant!("a closed client is granted") {
@@ -56,7 +61,7 @@ impl Desk {
         true
     }
 
-    /// A claim that is watched ends at `end`, which is sooner than it was.
+    /// Reports that a watched claim now ends at `end`, which is sooner than before.
     pub(super) fn hasten(&self, id: ClaimId, end: Moment) {
         let mut papers = self.papers();
         if papers.fresh.contains_key(&id) {
@@ -69,7 +74,7 @@ impl Desk {
         self.bell.notify_one();
     }
 
-    /// A claim that is to be left alone from now on.
+    /// Reports that a claim need not be watched any more.
     pub(super) fn forget(&self, id: ClaimId) {
         let mut papers = self.papers();
         let unseen = papers.fresh.remove(&id);
@@ -83,7 +88,8 @@ impl Desk {
         }
     }
 
-    /// Every claim is to be lost, and none is watched from here on; answered when it is done, or the watchdog is gone.
+    /// Asks the watchdog to mark every claim as lost, and closes the inbox. The receiver completes when
+    /// that is done, or fails when the watchdog has ended.
     pub(super) fn lose_all(&self) -> oneshot::Receiver<()> {
         let (done, told) = oneshot::channel();
         let mut papers = self.papers();
@@ -96,32 +102,34 @@ impl Desk {
         told
     }
 
-    /// The watchdog is gone. Takes everything that lies here, which nobody will look at any more.
+    /// Closes the inbox because the watchdog has ended. Returns all unread messages, which nothing will
+    /// process any more.
     pub(super) fn abandon(&self) -> Papers {
         let mut papers = self.papers();
         let rest = Papers { is_closed: true, is_abandoned: true, ..Papers::default() };
         std::mem::replace(&mut papers, rest)
     }
 
-    /// Nothing more will be laid here.
+    /// Reports that no further message will come.
     pub(super) fn end(&self) {
         self.papers().is_over = true;
         self.bell.notify_one();
     }
 
-    /// Comes back when the bell rings, or rang since the last time.
+    /// Waits until the watchdog is woken. Returns at once where that happened since the last call.
     pub(super) async fn rung(&self) {
         self.bell.notified().await;
     }
 
-    /// Takes everything that lies here.
+    /// Returns all unread messages and leaves the inbox empty.
     pub(super) fn clear(&self) -> Papers {
         let mut papers = self.papers();
         let Papers { comes_at, is_over, is_closed, .. } = *papers;
         std::mem::replace(&mut papers, Papers { comes_at, is_over, is_closed, ..Papers::default() })
     }
 
-    /// The watchdog says when it comes by next. `false` where something was laid here since it cleared the desk.
+    /// Records the time of the watchdog's next turn. Returns `false`, and records nothing, where a
+    /// message has arrived since the inbox was cleared.
     pub(super) fn leave_until(&self, comes_at: Option<Moment>) -> bool {
         let mut papers = self.papers();
         let is_clear = papers.is_clear();
@@ -131,7 +139,7 @@ impl Desk {
         is_clear
     }
 
-    /// Rings where the watchdog would come too late.
+    /// Wakes the watchdog where its next turn would be later than `due`.
     fn call_for(&self, papers: MutexGuard<'_, Papers>, due: Moment) {
         let waits = papers.comes_at.is_some_and(|comes_at| comes_at <= due);
         drop(papers);

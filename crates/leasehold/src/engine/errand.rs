@@ -1,11 +1,13 @@
-//! A release that its asker carries to the server himself, for as long as nobody else depends on it.
+//! A release that the waiting caller carries out inline, for as long as nothing else depends on it.
 //!
-//! Through the reaper a release changes tasks twice, and with them often threads: more than all else that is done here for a
-//! lock that nobody else wants. So whoever waits for the release sends it, while the client has no other under way and nobody
-//! of this process waits for the resource.
+//! A release through the reaper costs two task switches, often between threads: more than everything else
+//! that the engine does for an uncontended lock. So the caller that waits for the release sends it, as
+//! long as the client has no other release under way and nothing else in this process waits for the
+//! resource.
 //!
-//! Ground rules: it is never dropped midway. Left by its carrier, or wanted by somebody who comes later, it goes on with the
-//! reaper; so one who stops polling keeps nobody waiting but himself.
+//! Ground rules: the release is never dropped midway. The reaper takes it over when its carrier is
+//! dropped, or when another task of the process comes to depend on it. So a carrier that is not polled
+//! delays nothing but itself.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,30 +18,32 @@ use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
 use tokio::runtime::Handle;
 
-/// A release under way; whether it was answered.
+/// A release under way. Its output tells whether the server answered.
 pub(super) type Ending = BoxFuture<'static, bool>;
 
-/// The work, and who does it.
+/// A release together with the task that carries it out.
 pub(super) struct Errand {
     place: Mutex<Place>,
     carrier: AtomicWaker,
-    /// Where the connections of the backend live: its carrier may run anywhere.
+    /// The runtime on which the connections of the backend live; the carrier may be polled on any thread.
     runtime: Handle,
     go_on: Box<dyn Fn(Ending) + Send + Sync>,
 }
 
-/// Place of the work. It changes under the lock alone, so `send_off` and `carry_on` cannot miss each other.
+/// The state of the release. It changes under the lock alone, so `send_off` and `carry_on` cannot miss
+/// each other.
 enum Place {
-    /// With its carrier, who is to be asked for it.
+    /// Between two polls of the carrier; can be taken from it.
     Lies(Ending),
-    /// In the hands of its carrier, in this very moment; whether somebody depends on it by now.
+    /// Being polled by the carrier right now; `is_wanted` tells whether something has come to depend on
+    /// it meanwhile.
     IsCarriedOn { is_wanted: bool },
-    /// Done, or with the reaper.
+    /// Finished, or taken over by the reaper.
     Left,
 }
 
 impl Errand {
-    /// An errand; `go_on` takes over what its carrier does not bring to its end.
+    /// Creates an errand; `go_on` takes over the release where the carrier does not finish it.
     pub(super) fn new(
         ending: Ending,
         runtime: Handle,
@@ -53,7 +57,7 @@ impl Errand {
         })
     }
 
-    /// Somebody depends on it: from here on it does not need its carrier.
+    /// Detaches the release from its carrier, because something else depends on it.
     pub(super) fn send_off(&self) {
         let mut place = self.place();
         match std::mem::replace(&mut *place, Place::Left) {
@@ -62,13 +66,13 @@ impl Errand {
                 (self.go_on)(ending);
                 self.carrier.wake();
             }
-            // Its carrier hands it over as soon as it can.
+            // The carrier hands it over at the end of its poll.
             Place::IsCarriedOn { .. } => *place = Place::IsCarriedOn { is_wanted: true },
             Place::Left => {}
         }
     }
 
-    /// Comes back when it is done, or not in the carrier's hands any more.
+    /// Polls the release. Ready when it is finished or has been taken from the carrier.
     fn carry_on(&self, context: &mut Context<'_>) -> Poll<()> {
         self.carrier.register(context.waker());
         let taken = std::mem::replace(&mut *self.place(), Place::IsCarriedOn { is_wanted: false });
@@ -95,12 +99,12 @@ impl Errand {
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
-        // Nothing foreign is called while it is locked.
+        // No foreign code is called under the lock.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The carrier's end of an errand. Dropping it leaves the errand to others.
+/// The carrier's handle to an errand. Dropping it leaves the release to the reaper.
 #[must_use = "it is the carrier who does the work"]
 pub(super) struct Carried(pub(super) Arc<Errand>);
 
@@ -124,7 +128,7 @@ mod tests {
     use futures_util::FutureExt;
     use tokio::sync::{mpsc, oneshot};
 
-    /// An errand that ends when it is told to, and where it goes on.
+    /// Returns an errand, the sender that ends it, and the receiver on which it arrives when taken over.
     fn errand() -> (Arc<Errand>, oneshot::Sender<()>, mpsc::UnboundedReceiver<Ending>) {
         let (end, ended) = oneshot::channel::<()>();
         let (others, adopted) = mpsc::unbounded_channel();
@@ -171,7 +175,7 @@ mod tests {
         let (others, mut adopted) = mpsc::unbounded_channel();
         let (wanted, wants) = std::sync::mpsc::channel::<Arc<Errand>>();
         let ending = std::future::poll_fn(move |_| {
-            // Somebody comes in the middle of it.
+            // Something comes to depend on it in the middle of a poll.
             if let Ok(errand) = wants.try_recv() {
                 errand.send_off();
             }
@@ -184,13 +188,13 @@ mod tests {
         assert!(adopted.try_recv().is_ok());
     }
 
-    /// Threads that carry it on and that send it off meet at any point: it is left to nobody in no case.
+    /// Threads that poll it and that send it off meet at any point: it is taken over in each case.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn sent_off_at_any_point_it_goes_on_in_each_case() {
         for _ in 0..2_000 {
             let (others, mut adopted) = mpsc::unbounded_channel();
             let go_on = move |ending| drop(others.send(ending));
-            // It is never done in the hands of its carrier, who polls it again and again.
+            // It never finishes with its carrier, which polls it again and again.
             let ending = std::future::poll_fn(|context| {
                 context.waker().wake_by_ref();
                 Poll::Pending

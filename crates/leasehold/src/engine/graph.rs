@@ -1,8 +1,9 @@
-//! Looking at who waits for whom in a store, as far as it is announced there.
+//! Deadlock detection: reads the wait-for graph from the waits that are announced in a store.
 //!
-//! Ground rules: nothing is called a deadlock after one look. What is read one after the other need never have been true
-//! together; but whoever announces the same wait before and after a look at the lines has waited all the while, and held what
-//! he holds. Looking changes nothing.
+//! Ground rules: one look never proves a deadlock, because what is read at different times need never
+//! have been true together. A wait that is announced under the same id both before and after a read of
+//! the queues has lasted all the while, and its owner has held what it holds. Detection changes nothing
+//! in the store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,12 +17,13 @@ use super::Engine;
 use crate::error::{Error, Result};
 
 impl Engine {
-    /// All waits that are announced.
+    /// Returns all announced waits.
     pub(super) async fn announced(self: &Arc<Self>) -> Result<Vec<Announced>> {
         self.announced_at(Places::of(self.profile())?.names).await
     }
 
-    /// Deadlocks among these waits that `matter`, as they are found by a look now and by another one a little later.
+    /// Returns the deadlocks among these waits that `matter`, as found by a look now and confirmed by
+    /// another one a little later.
     pub(super) async fn deadlocks_among(
         self: &Arc<Self>,
         waits: &[Announced],
@@ -36,7 +38,8 @@ impl Engine {
         if suspected.is_empty() {
             return Ok(suspected);
         }
-        // Whoever was granted what he waited for says so before he goes on; whoever was cut off is heard of no more.
+        // An owner that was granted the lock withdraws its announcement before it continues, and the
+        // announcement of a client that was cut off expires.
         if !self.sleep(BETWEEN_LOOKS).await {
             return Err(Error::closed("deadlocks"));
         }
@@ -45,7 +48,8 @@ impl Engine {
         };
         let involved: Vec<Announced> = waits.iter().filter(is_in).cloned().collect();
         let lines = self.lines_of(&involved).await?;
-        // In this order: what was announced before the look at the lines has to be so after it.
+        // The order matters: a wait counts if it was announced before the read of the queues and still is
+        // after it.
         let places: BTreeSet<Resource> = involved.iter().map(|wait| wait.place.clone()).collect();
         let still = self.announced_at(places.into_iter().collect()).await?;
         let still: Vec<Announced> = involved.into_iter().filter(|wait| still.contains(wait)).collect();
@@ -74,14 +78,14 @@ impl Engine {
         Ok(seen)
     }
 
-    /// All deadlocks of the store, as far as those who wait announce it.
+    /// Returns all deadlocks of the store, as far as its waiters announce themselves.
     pub(crate) async fn deadlocks(self: &Arc<Self>) -> Result<Vec<Deadlock>> {
         self.announces_waits("deadlocks")?;
         let waits = self.announced().await?;
         self.deadlocks_among(&waits, |_| true).await
     }
 
-    /// Whether who waits for whom can be told in this store.
+    /// Checks that this store can show which owner waits for which.
     ///
     /// # Errors
     /// `Unsupported`; nothing is sent.
@@ -94,7 +98,8 @@ impl Engine {
     }
 }
 
-/// Between two looks that have to find the same: long enough for an announcement that is being withdrawn to be gone.
+/// Time between two looks that must agree: long enough for an announcement that is being withdrawn to
+/// disappear.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
-/// So many resources are looked at together.
+/// The number of resources that are read at the same time.
 const LOOKS_AT_ONCE: usize = 8;

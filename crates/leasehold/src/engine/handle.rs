@@ -1,7 +1,8 @@
-//! One guard's part in a hold, which the guards of one owner share.
+//! One guard's reference to a hold. The guards of one owner share the hold.
 //!
-//! Ground rules: the end of a handle belongs to that handle. Those who listen to it hear nothing of what comes later, although
-//! the hold has other handles, or is kept for a minimum of time. The last handle that ends gives the hold back; drop never blocks.
+//! Ground rules: each handle has an end of its own. Its listeners see nothing that happens later, even
+//! where the hold has other handles or is kept for a minimum time. The last handle that ends releases the
+//! hold; drop never blocks.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -15,15 +16,15 @@ use super::hold::{End, Hold};
 use super::reaper::Released;
 use crate::mutant::mutant;
 
-/// One guard's part in a hold.
+/// One guard's reference to a hold.
 #[derive(Debug)]
 pub(crate) struct HoldHandle {
-    /// There until it ends.
+    /// The hold; `None` once this handle has ended.
     hold: Option<Arc<Hold>>,
     is_used: bool,
-    /// The hold is not given back before.
+    /// The earliest time at which the hold may be released.
     keep_until: Moment,
-    /// Its end, where somebody wants to hear of it.
+    /// The end of this handle, where something listens for it.
     end: OnceLock<Arc<End>>,
 }
 
@@ -33,17 +34,18 @@ impl HoldHandle {
         HoldHandle { hold: Some(hold), is_used: true, keep_until: Moment::START, end: OnceLock::new() }
     }
 
-    /// Keeps the hold until `moment` at least, although this handle ends before.
+    /// Keeps the hold until at least `moment`, even if this handle ends earlier.
     pub(crate) fn keep_until(&mut self, moment: Moment) {
         self.keep_until = moment;
     }
 
-    /// Returns whether the hold has no other handle and nothing else keeps it.
+    /// Returns `true` if the hold has no other handle and nothing else keeps it.
     pub(crate) fn is_only(&self) -> bool {
         Arc::strong_count(self.hold()) == 1
     }
 
-    /// Waits for its end: the cause of a loss, or `None` where it was released. It does not keep it held.
+    /// Returns a future of the end of this handle: the cause of a loss, or `None` for a release. The
+    /// future does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         let end = self.end.get_or_init(Arc::default).clone();
         let (state, mut changes) = (self.held().state(), self.held().watch());
@@ -56,23 +58,23 @@ impl HoldHandle {
                     () = end.ended.cancelled() => None,
                 },
             };
-            // A loss that comes after the end is that of the next one who holds it.
+            // A loss after this end belongs to the next holder.
             end.how.get().copied().unwrap_or(lost)
         }
     }
 
-    /// Returns a look at whether it has ended, which does not keep it held.
+    /// Returns a check of whether this handle has ended. The check does not keep the lock held.
     pub(crate) fn over(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let end = self.end.get_or_init(Arc::default).clone();
         move || end.how.get().is_some()
     }
 
-    /// Ends it when its hold was held for as long as it has to be, and gives the hold back if this is its last handle: returns the
-    /// state in which it ended, and what became of the release.
+    /// Ends this handle once the minimum time of its hold is over, and releases the hold if this was its
+    /// last handle. Returns the state in which it ended, and the outcome of the release.
     ///
     /// Cancel safe: a dropped future leaves the rest to be done in the background.
     pub(crate) async fn give_back(mut self) -> (State, Option<Released>) {
-        // From here on its owner has let go.
+        // From here on the owner no longer uses the lock.
         self.leave();
         self.hold().lingered(self.keep_until).await;
         let state = self.held().state();
@@ -82,7 +84,8 @@ impl HoldHandle {
         }
     }
 
-    /// Ends it and returns the hold, if this was its last handle. Whoever ends the hold ends its listeners' waits.
+    /// Ends this handle, and returns the hold if this was its last one. Ending that hold then notifies
+    /// the listeners of this handle.
     pub(crate) fn into_hold(mut self) -> Option<Hold> {
         self.leave();
         let hold = self.hold.take()?;

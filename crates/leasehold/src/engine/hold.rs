@@ -1,7 +1,7 @@
-//! The right to use a granted claim, owned by exactly one user of the process at a time.
+//! The right to use a granted claim. Exactly one user of the process has it at a time.
 //!
-//! Ground rules: it cannot be copied and cannot be forgotten. Whoever drops the last handle gives it back,
-//! to the next task in the local line or to the server; drop never blocks.
+//! Ground rules: a hold cannot be copied or forgotten. Dropping its last handle passes it to the next
+//! local waiter or releases it on the server; drop never blocks.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,31 +22,32 @@ use crate::witness::Event;
 pub(crate) struct Hold {
     engine: Arc<Engine>,
     held: Option<Arc<Held>>,
-    /// How often it was handed on since the server granted it.
+    /// The number of local hand-overs since the server's grant.
     passed: u32,
-    /// When this user got it, where somebody wants to know.
+    /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
-    /// How many handles it has.
+    /// The number of its handles in use.
     pub(super) users: AtomicUsize,
-    /// The end of its last handle, where somebody wants to hear of it.
+    /// The end of its last handle, where something listens for it.
     end: Option<Arc<End>>,
 }
 
-/// The end of one handle. The claim may have another user afterwards, of whom listeners of this handle hear nothing.
+/// The end of one handle. The claim may have another user afterwards, which the listeners of this handle
+/// do not see.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    /// The cause of its loss, or `None` where it was released before.
+    /// The cause of its loss, or `None` for a release.
     pub(super) how: OnceLock<Option<LossCause>>,
     pub(super) ended: CancellationToken,
 }
 
 impl End {
-    /// It ends in this state.
+    /// Records the end in `state` and notifies the listeners.
     pub(super) fn come(&self, state: State) {
         if mutant!("a hold ends with its lease") {
             return;
         }
-        // There is one end of each handle.
+        // Each handle ends once, so nothing is overwritten.
         let _ = self.how.set(match state {
             State::Lost(cause) => Some(cause),
             _ => None,
@@ -61,7 +62,7 @@ impl Hold {
         Hold { engine, held: Some(held), passed, since, users: AtomicUsize::new(0), end: None }
     }
 
-    /// The granted claim.
+    /// Returns the granted claim.
     pub(crate) fn held(&self) -> &Arc<Held> {
         // Invariant: `held` is taken only by what consumes the hold.
         match &self.held {
@@ -70,24 +71,25 @@ impl Hold {
         }
     }
 
-    /// The engine that it was granted through.
+    /// Returns the engine through which it was granted.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Returns whether somebody holds by it. Else it is only kept for a minimum of time, or being given back.
+    /// Returns `true` if a handle uses it. Otherwise it is only kept for a minimum time, or is being
+    /// released.
     pub(super) fn is_used(&self) -> bool {
         self.users.load(Ordering::SeqCst) > 0
     }
 
-    /// The same hold, whose end is signalled so.
+    /// Returns this hold with `end` as the signal of its end.
     pub(super) fn ending_as(mut self, end: Arc<End>) -> Hold {
         self.end = Some(end);
         self
     }
 
-    /// Returns what the backend keeps with the grant. A condition made of it holds for as long as the claim does, so from here on
-    /// the claim has no other user.
+    /// Returns the proof that the backend keeps with the grant. A condition made from it holds for as
+    /// long as the claim does, so the claim is not passed to another user from here on.
     pub(crate) fn proof(&self) -> &Proof {
         let held = self.held();
         if !held.proof.is_none() && held.pin() {
@@ -96,7 +98,7 @@ impl Hold {
         &held.proof
     }
 
-    /// Ends it, and signals that. Returns the claim, and the state in which it ended.
+    /// Ends the hold and signals that. Returns the claim, and the state in which it ended.
     fn finish(&mut self) -> Option<(Arc<Held>, State)> {
         let held = self.held.take()?;
         let state = held.end_use();
@@ -106,33 +108,34 @@ impl Hold {
         Some((held, state))
     }
 
-    /// Takes the claim out of the hold, to be marked as lost. Listeners of the hold hear of that loss.
+    /// Takes the claim out of the hold so that it can be marked as lost. The listeners of the hold see
+    /// that loss.
     pub(super) fn into_held(mut self) -> Option<Arc<Held>> {
         self.held.take()
     }
 
-    /// Ends the hold without giving anything back: the claim is somebody else's by now.
+    /// Ends the hold without a release: the claim belongs to another user by now.
     pub(super) fn defuse(mut self) {
         self.held = None;
     }
 
-    /// The same, of whose end nobody is told: it is of no user.
+    /// Returns this hold without the event of its end, because it belongs to no user.
     pub(super) fn untold(mut self) -> Hold {
         self.since = None;
         self
     }
 
-    /// Whether it was there before `moment`, as far as that is remembered.
+    /// Returns `true` if it is known to have existed before `moment`.
     pub(super) fn is_older_than(&self, moment: Moment) -> bool {
         self.since.is_some_and(|since| since < moment)
     }
 
-    /// Whether another task of this process had it before.
+    /// Returns `true` if another task of this process held it before.
     pub(super) fn was_handed_over(&self) -> bool {
         self.passed > 0
     }
 
-    /// Tells for how long it was held, unless it was lost, which was told.
+    /// Reports for how long it was held, unless it was lost, which has been reported already.
     pub(super) fn tell_end(&self, held: &Held) {
         if let Some(since) = self.since
             && !matches!(held.state(), State::Lost(_))
@@ -146,8 +149,8 @@ impl Hold {
         self.held().fence(self.passed)
     }
 
-    /// Leaves it to its lease: it is neither renewed nor given back, and ends on the server when its ttl is over. `false`
-    /// where it had been lost, and was given back, before.
+    /// Leaves the claim to its lease: it is neither renewed nor released, and ends on the server when its
+    /// ttl is over. Returns `false` if it was already lost, and so released.
     pub(crate) fn spend(mut self) -> bool {
         let Some((held, _)) = self.finish() else { return false };
         let ours = held.retire();
@@ -157,12 +160,12 @@ impl Hold {
         ours
     }
 
-    /// The time of the engine's clock.
+    /// Returns the time of the engine's clock.
     pub(crate) fn now(&self) -> Moment {
         self.engine.clock().now()
     }
 
-    /// Waits until `moment`; not longer than it is held, nor than the client is open.
+    /// Waits until `moment`, but no longer than the lock is held and the client is open.
     pub(crate) async fn lingered(&self, moment: Moment) {
         let left = self.now().until(moment);
         if left.is_zero() {
@@ -175,20 +178,20 @@ impl Hold {
         }
     }
 
-    /// Keeps it until `moment`, without making anybody wait for that.
+    /// Keeps it until `moment`, without blocking the caller.
     pub(crate) fn linger(self: Arc<Self>, moment: Moment) {
         let engine = self.engine.clone();
         engine.spawn(async move { self.lingered(moment).await });
     }
 
-    /// Gives it back and tells what became of it. The work is done even where the future is dropped.
+    /// Releases it and returns the outcome. The release happens even if the future is dropped.
     pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
         let (done, told) = oneshot::channel();
         let carried = self.finish().and_then(|(held, state)| {
             self.tell_end(&held);
             Lines::give_back(&self.engine, held, state, self.passed, Some(done))
         });
-        // A runtime that is shut down takes the reaper with it, and nobody can tell any more.
+        // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
         async {
             if let Some(carried) = carried {
                 carried.await;
@@ -202,7 +205,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if let Some((held, state)) = self.finish() {
             self.tell_end(&held);
-            // Nobody waits for it, so nobody carries it out.
+            // No caller waits for the release, so none carries it out.
             drop(Lines::give_back(&self.engine, held, state, self.passed, None));
         }
     }

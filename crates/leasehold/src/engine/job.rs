@@ -1,6 +1,7 @@
-//! One claim that is to end on the server, and one attempt to end it.
+//! A release job: one claim to be released on the server, and one attempt to do so.
 //!
-//! Ground rules: whatever ends the work, its asker gets an answer, and the local line of the resource goes on.
+//! Ground rules: however the job ends, its caller gets an answer, and the local queue of the resource
+//! continues.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +19,12 @@ use super::queue::Lines;
 use crate::mutant::mutant;
 use crate::panics::{answered, spanned};
 
-/// What became of a release.
+/// The outcome of a release.
 #[derive(Clone, Debug)]
 pub(crate) enum Released {
-    /// It was held, and is free now.
+    /// The claim was held, and is free now.
     Freed,
-    /// It was held no longer: it had been lost before.
+    /// The claim was no longer held: it had been lost before.
     Gone,
     /// The server did not answer; the claim ends with its ttl at the latest.
     Unknown(Failure),
@@ -35,32 +36,34 @@ impl Released {
     }
 }
 
-/// Counts what has not ended yet, and what ended without an answer.
+/// Counters of releases that are under way and of those that ended without an answer.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     under_way: AtomicUsize,
     unanswered: AtomicUsize,
-    /// Called each time that nothing is under way.
+    /// Notified each time the last release under way ends.
     idle: Notify,
-    /// When the client was closed.
+    /// The time at which the client was closed.
     closed_at: OnceLock<Moment>,
 }
 
 impl Tally {
-    /// From `moment` on it is waited for the end of all that is under way.
+    /// Records that the client is being closed: from `moment` on, a caller waits for the end of all that
+    /// is under way.
     pub(super) fn close(&self, moment: Moment) {
-        // The first one who closes the client stays.
+        // The first close counts.
         let _ = self.closed_at.set(moment);
     }
 
-    /// Returns whether what was asked at this time without an answer is to be asked once more, although the lease is over: who
-    /// closes the client waits for the answers of a store that may have come back meanwhile.
+    /// Returns `true` if a request that was sent at this time and not answered is to be sent once more,
+    /// although the lease is over: a client that closes waits for the answers of a store that may have
+    /// come back meanwhile.
     fn asks_anew(&self, asked_at: Moment) -> bool {
         let anew = |closed_at: &Moment| asked_at <= *closed_at;
         self.closed_at.get().is_some_and(anew)
     }
 
-    /// Waits until nothing is under way; whether all that ended meanwhile was answered.
+    /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
     pub(super) async fn settled(&self) -> bool {
         let before = self.unanswered.load(Ordering::SeqCst);
         loop {
@@ -74,7 +77,7 @@ impl Tally {
     }
 }
 
-/// One that was under way, and is no longer once this is dropped.
+/// A guard that counts one release as under way until it is dropped.
 struct Ended(Arc<Tally>);
 
 impl Drop for Ended {
@@ -85,15 +88,15 @@ impl Drop for Ended {
     }
 }
 
-/// One claim that is to end. Claims bound the queue: each is here at most once.
+/// One claim to be released. The queue is bounded by the number of claims: each is in it at most once.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) claim: Claim,
-    /// After this the lease is over anyway.
+    /// The time at which the lease is over in any case.
     until: Moment,
-    /// It was held, by the clock, when it was given back.
+    /// Whether the claim was valid by the clock when it was released.
     was_valid: bool,
-    /// So many attempts were not answered.
+    /// The number of attempts without an answer.
     tries: u32,
     engine: Option<Arc<Engine>>,
     done: Option<oneshot::Sender<Released>>,
@@ -102,7 +105,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// A claim that is to end at `until` at the latest, and whether nothing else is under way.
+    /// Creates the job for a claim that ends at `until` at the latest. Also returns whether nothing else
+    /// is under way.
     pub(super) fn new(
         claim: Claim,
         until: Moment,
@@ -115,12 +119,12 @@ impl Job {
         (Job { claim, until, was_valid, tries: 0, engine, done, tally, has_ended: false }, is_only)
     }
 
-    /// How long it has to wait before it is tried again.
+    /// Returns the pause before the next attempt.
     pub(super) fn pause(&self) -> Duration {
         jittered(RETRY_FIRST.saturating_mul(1 << self.tries.saturating_sub(1).min(6)).min(RETRY_LAST))
     }
 
-    /// Whether it was tried before.
+    /// Returns `true` if an attempt was made before.
     pub(super) fn was_tried(&self) -> bool {
         self.tries > 0
     }
@@ -133,7 +137,7 @@ impl Job {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        // Last, and whatever happens before.
+        // Dropped last, whatever happens before.
         let _ended = Ended(self.tally.clone());
         if matches!(released, Released::Unknown(_)) {
             self.tally.unanswered.fetch_add(1, Ordering::SeqCst);
@@ -146,13 +150,15 @@ impl Job {
         }
     }
 
-    /// What the server's answer means for the one who gave it back.
+    /// Translates the server's answer into the outcome for the caller.
     fn judge(&self, release: Release) -> Released {
         match release {
             Release::Freed if self.was_valid => Released::Freed,
-            // It was still there after the local end of its validity. Whoever gave it back had lost it all the same.
+            // The server still had the claim after its local validity was over. Its holder had lost it
+            // all the same.
             Release::Freed => Released::Gone,
-            // An unanswered attempt did it, unless it was lost in the same moment, which nobody can tell apart.
+            // An earlier attempt without an answer released it, or else it was lost in the same moment;
+            // the two cannot be told apart.
             Release::Gone if self.was_tried() && self.was_valid => Released::Freed,
             Release::Gone => Released::Gone,
             Release::Unknown(failure) => Released::Unknown(failure),
@@ -161,7 +167,8 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Whatever ends the work, its asker gets an answer, and the local line goes on.
+    /// Settles a job that is dropped without an outcome, so that its caller gets an answer and the local
+    /// queue continues.
     fn drop(&mut self) {
         if mutant!("a release ends in silence") {
             return;
@@ -170,12 +177,12 @@ impl Drop for Job {
     }
 }
 
-/// Work that ends whatever happens in it. What it drops on the way settles itself.
+/// Wraps work so that a panic in it only ends the work. Jobs that the panic drops settle themselves.
 pub(super) fn contained(work: impl Future<Output = bool> + Send + 'static) -> Ending {
     AssertUnwindSafe(work).catch_unwind().map(|done| done.unwrap_or(false)).boxed()
 }
 
-/// Asks the server once to end these claims; those that are to be tried again come back.
+/// Asks the server once to release these claims. Returns those to be tried again.
 pub(super) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
     let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
     let asked = answered(async {

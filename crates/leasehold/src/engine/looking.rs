@@ -1,6 +1,7 @@
-//! Looking at a resource: now, or when it has changed.
+//! Inspection of a resource: its present state, or its next change.
 //!
-//! The backend's future runs in a task of the engine, as all of them do: a caller that leaves ends its patience.
+//! The backend's future runs in a task of the engine, as all of them do. A caller that is dropped ends
+//! its patience.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::panics::spanned;
 
 impl Engine {
-    /// How a resource stands; with `seen`, waits up to `limit` until that is another version.
+    /// Returns the state of a resource. With `seen`, waits up to `limit` until its version is another
+    /// one.
     pub(crate) async fn look(
         self: &Arc<Self>,
         resource: &Resource,
@@ -49,7 +51,7 @@ impl Engine {
     }
 }
 
-/// Whoever leaves does not want the answer any more.
+/// A guard that ends the patience when the caller no longer waits for the answer.
 pub(super) struct EndOnDrop(pub(super) Patience);
 
 impl Drop for EndOnDrop {
@@ -58,5 +60,5 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Time between two looks of an onlooker at a store that tells nobody of changes.
+/// Time between two polls of a store that does not report changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);

@@ -1,4 +1,5 @@
-//! How long the engine puts up with a store that does not answer, and the pauses before it asks again.
+//! Tolerance of outages: how long the engine retries on a store that does not answer, and the pauses
+//! between.
 
 use std::time::Duration;
 
@@ -6,12 +7,12 @@ use leasehold_core::{Effect, Failure, Moment};
 
 use super::Engine;
 
-/// A row of failures without an answer in between.
+/// A series of failures without an answer in between.
 pub(super) struct Outage {
     began: Option<Moment>,
     last: Option<Moment>,
     failures: u32,
-    /// One of them was not answered, so the claim may stand on the server.
+    /// Whether one of them was not answered, so that the claim may exist on the server.
     pub(super) unanswered: bool,
 }
 
@@ -20,7 +21,8 @@ impl Outage {
         Outage { began: None, last: None, failures: 0, unanswered: false }
     }
 
-    /// The failure as it is to be told: that the last attempt had no effect says nothing about those before it.
+    /// Returns the failure as it is to be reported: that the last attempt had no effect says nothing
+    /// about those before it.
     pub(super) fn honest(&mut self, mut failure: Failure) -> Failure {
         self.unanswered |= failure.effect == Effect::Unknown;
         if self.unanswered {
@@ -29,15 +31,15 @@ impl Outage {
         failure
     }
 
-    /// Takes in that a request was sent at `sent`, and nothing failed since the failure before. So long after that one, a row of
-    /// failures is over.
+    /// Records that a request was sent at `sent` and that nothing has failed since the previous failure.
+    /// A series ends when that failure is older than the outage tolerance.
     pub(super) fn was_over(&mut self, engine: &Engine, sent: Moment) {
         if self.last.is_some_and(|last| sent.since(last) >= engine.tuning.outage) {
             *self = Outage::none();
         }
     }
 
-    /// Counts one failure; the pause before the next try, or `None` where it is time to give up.
+    /// Counts one failure. Returns the pause before the next try, or `None` when it is time to give up.
     pub(super) fn goes_on(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
         let now = engine.clock.now();
         let began = *self.began.get_or_insert(now);
@@ -46,13 +48,13 @@ impl Outage {
         if !failure.is_transient() || now.since(began) >= engine.tuning.outage {
             return None;
         }
-        // Grows from 20 ms to 1 s. Half of it is chance, so that a fleet does not come back in step.
+        // Grows from 20 ms to 1 s. Half of it is random, so that a fleet does not retry in step.
         let ceiling = RETRY_FIRST.saturating_mul(1 << self.failures.min(6)).min(RETRY_LAST);
         Some(jittered(ceiling))
     }
 }
 
-/// Between half of `ceiling` and all of it.
+/// Returns a random duration between half of `ceiling` and all of it.
 pub(super) fn jittered(ceiling: Duration) -> Duration {
     let chance = crate::random::u32().unwrap_or(u32::MAX / 2);
     ceiling.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX))

@@ -1,7 +1,7 @@
 //! Reentrancy by an explicit owner.
 //!
-//! An owner is a value, never a thread or a task by accident. What an owner holds it may ask for again, at no
-//! cost and without the server; the lock is given back when the last of its guards is.
+//! An owner is an explicit value, never implied by a thread or a task. An owner can acquire again what it
+//! holds, at no cost and without the server. The lock is released when the last of its guards is.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,18 +19,19 @@ use super::{Deadline, Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
-/// Somebody who may ask again for what he holds.
+/// An identity that can acquire again what it already holds.
 ///
-/// Clones are the same owner. Claims of one owner on one resource are one claim for the server, counted in
-/// memory; asking again succeeds at once and shares the fence.
+/// Clones are the same owner. Claims of one owner on one resource are one claim for the server, counted
+/// in memory; acquiring again succeeds at once and shares the fence.
 ///
-/// Asking for more than one holds (a writer while one reads, three permits while one has two) would wait for
-/// oneself, and is refused as a deadlock. Asking for less (to read while one writes) is granted. What was asked for with the
-/// first guard (its ttl, its limits of time, its note) stays as it is for all of them.
+/// Asking for more than is held (a write lock while reading, three permits while holding two) would wait
+/// for itself, and is refused as a deadlock. Asking for less (a read lock while writing) is granted. The
+/// options of the first guard (its ttl, its time limits, its note) apply to all of them.
 ///
-/// A lock that was lost is not held: the owner waits for it as anybody else, and gets it with a new fence. The guards from before
-/// stay lost. A lock whose guards were all let go, and that is kept [for some time yet](crate::Lock::at_least), is granted to its
-/// owner at once; an owner that asks for more of it waits for the end of that time.
+/// A lost lock is not held: the owner waits for it like any other client, and gets it with a new fence.
+/// The guards from before stay lost. A lock whose guards have all been dropped, and that is kept [for
+/// some time yet](crate::Lock::at_least), is granted to its owner at once; an owner that asks for more of
+/// it waits for the end of that time.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,7 +51,7 @@ use crate::mutant::mutant;
 pub struct Owner(Arc<u64>);
 
 impl Owner {
-    /// An owner that is nobody else.
+    /// Creates an owner that differs from every other.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Owner {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -58,18 +59,18 @@ impl Owner {
     }
 }
 
-/// What the owners of one client hold.
+/// The holds of all owners of one client.
 #[derive(Default)]
 pub(super) struct Owners {
     slots: Mutex<Table<(u64, Resource), Arc<Slot>>>,
-    /// The same by owner. A slot cannot be asked without being in the way of one who tries it.
+    /// The same holds by owner. Reading a slot would need its lock, and so disturb a `try_` on it.
     held: Mutex<Table<u64, Vec<Weak<Hold>>>>,
 }
 
-/// Entries, of which those that nobody uses are removed now and then.
+/// A map from which unused entries are removed now and then.
 struct Table<K, V> {
     entries: HashMap<K, V>,
-    /// At so many it is looked for what nobody uses.
+    /// The number of entries at which unused ones are looked for.
     sweep_at: usize,
 }
 
@@ -80,8 +81,8 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K: Eq + Hash, V> Table<K, V> {
-    /// Removes what nobody uses, once it has grown to twice what was in use the last time: each entry is looked at a few times
-    /// on average, however many there are.
+    /// Removes unused entries once the map has grown to twice what was in use the last time. Each entry
+    /// is checked a few times on average, however many there are.
     fn sweep(&mut self, is_used: impl Fn(&V) -> bool) {
         if self.entries.len() >= self.sweep_at {
             self.entries.retain(|_, value| is_used(value));
@@ -90,7 +91,8 @@ impl<K: Eq + Hash, V> Table<K, V> {
     }
 }
 
-/// What one owner holds of one resource; locked while he asks for it, so that two of his tasks share one claim.
+/// The hold of one owner on one resource. It is locked during an acquisition, so that two tasks of the
+/// owner share one claim.
 type Slot = AsyncMutex<Weak<Hold>>;
 
 impl Owners {
@@ -106,7 +108,7 @@ impl Owners {
         let mut held = if deadline.is_zero() {
             match slot.try_lock() {
                 Ok(held) => held,
-                // Another task of this owner waits for it: so it is not free.
+                // Another task of this owner waits for it, so it is not free.
                 Err(_) => return Ok(None),
             }
         } else {
@@ -117,7 +119,7 @@ impl Owners {
                 () = engine.closed.cancelled() => return Err(Error::closed("lock").on(&want.resource)),
             }
         };
-        // A lost hold counts as absent: the server decides on what the owner asks for now.
+        // A lost hold counts as absent: the server decides on the new request.
         let is_held = |hold: &Arc<Hold>| {
             mutant!("an owner has what is lost") || !matches!(hold.held().state(), State::Lost(_))
         };
@@ -125,7 +127,8 @@ impl Owners {
             if hold.held().claim.share.covers(want.share) {
                 return Ok(Some(HoldHandle::new(hold)));
             }
-            // What it has let go of, and is only kept for a minimum of time, ends by itself: that can be waited for.
+            // A hold without users that is only kept for a minimum time ends by itself, so it can be
+            // waited for.
             if hold.is_used() || mutant!("an owner waits for what it let go of") {
                 return Err(would_wait_for_itself(&hold, &want));
             }
@@ -147,12 +150,12 @@ impl Owners {
         holds.push(Arc::downgrade(hold));
     }
 
-    /// What an owner holds now, as far as an announcement names it.
+    /// Returns the claims that an owner holds now, as far as an announcement has room for them.
     pub(super) fn holds(&self, owner: &Owner) -> Vec<Tag> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let holds: Vec<Arc<Hold>> =
             held.entries.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
-        // A hold whose last handle is dropped here gives itself back, and must not find the lock taken.
+        // A hold whose last handle is dropped here releases itself, which needs this lock to be free.
         drop(held);
         let is_held = |hold: &&Arc<Hold>| hold.is_used() && !matches!(hold.held().state(), State::Lost(_));
         let mut tags: Vec<Tag> =
@@ -181,7 +184,7 @@ fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {
     Error::new(ErrorKind::Deadlock, "lock", text).on(&want.resource)
 }
 
-/// So many owned resources make it worth looking for slots that nobody uses.
+/// The number of owned resources from which looking for unused slots is worth it.
 const SWEEP_AT: usize = 1024;
 
 #[cfg(test)]
@@ -195,7 +198,7 @@ mod tests {
             let (mut table, looks) = (Table::<usize, bool>::default(), Cell::new(0));
             let mut most = 0;
             for number in 0..10 * SWEEP_AT {
-                // So many are in use for good, and each of the others for a moment.
+                // `in_use` of them stay in use, and each of the others only for a moment.
                 table.sweep(|is_used| {
                     looks.set(looks.get() + 1);
                     *is_used
