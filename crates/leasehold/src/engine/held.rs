@@ -1,8 +1,9 @@
-//! A granted claim as this process sees it: valid, then suspect, then lost.
+//! The local state of a granted claim: valid, then perhaps suspect, then perhaps lost.
 //!
-//! Ground rules: what is held is decided by reading the clock, never by a timer alone, so that a process
-//! that was stopped past its lease finds out before anything else. Once lost, a claim stays lost, whatever
-//! the server says later. Validity is counted from before the request, and grows only by a confirmed renewal.
+//! Ground rules: whether a claim is held is decided by reading the clock, never by a timer alone, so that
+//! a process that was stopped past its lease finds out before anything else. A lost claim stays lost,
+//! whatever the server says later. Validity is counted from before the request, and grows only by a
+//! confirmed renewal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,7 +16,7 @@ use crate::panics::logged;
 use crate::watch;
 use crate::witness::{Event, Telling};
 
-/// How sure this process may be that it holds.
+/// The confidence of this process that it still holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
@@ -23,7 +24,7 @@ pub enum State {
     Valid,
     /// A renewal failed or is overdue; the lease still runs.
     Suspect,
-    /// It is held no longer.
+    /// The lock is not held any more.
     Lost(LossCause),
 }
 
@@ -40,36 +41,37 @@ pub(crate) struct Held {
     term: Term,
     health: watch::Sender<Health>,
     retired: AtomicBool,
-    /// Its proof was taken, so it stays with its present user.
+    /// Whether its proof was taken, so that it stays with its present user.
     pinned: AtomicBool,
-    /// Why somebody asked for it back, where this process has heard of it.
+    /// Why another client asked for its release, where this process knows.
     revoked: OnceLock<Arc<str>>,
-    /// It hears of a loss that only the backend can see, for as long as it is there.
+    /// The registration for losses that only the backend can see; lives as long as the claim.
     listening: OnceLock<Listening>,
 }
 
-/// The state and the point up to which it may be believed, changed together.
+/// The state and the end of its validity, changed together.
 #[derive(Clone, Copy, Debug)]
 struct Health {
     state: State,
     valid_until: Moment,
     hold_until: Moment,
-    /// Since when it is suspect; of no meaning in another state.
+    /// The time since which it is suspect; meaningless in another state.
     suspect_since: Option<Moment>,
 }
 
-/// How long a grant is valid from when it was asked for.
+/// The validity of a grant, from the time of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
-    /// For so long: what is asked for, the part of it that is relied on, and how much longer the server keeps it.
+    /// A lease: the time asked for, the part of it that the holder relies on, and the time that the
+    /// server keeps the claim beyond it.
     Lease { given: Duration, relied_on: Duration, quiet: Duration },
-    /// Until the session ends.
+    /// A session: the claim is valid until the session ends.
     Session,
 }
 
 impl Term {
-    /// The part of the ttl that the holder may rely on: less the drift between two clocks, the coarseness of
-    /// the server's, and a margin for the signal itself.
+    /// Returns the term for a ttl. The holder relies on the ttl less the drift between two clocks, the
+    /// coarseness of the server's clock, and a margin for the loss signal itself.
     pub(crate) fn of(profile: &Profile, ttl: Duration, drift: f64) -> Term {
         match profile.liveness.valid_for(ttl) {
             Some(given) => {
@@ -81,7 +83,7 @@ impl Term {
         }
     }
 
-    /// Returns whether a holder can work within it: at least a tenth of what is asked for is left.
+    /// Returns `true` if a holder can work within it: at least a tenth of the time asked for is left.
     pub(crate) fn is_useful(&self) -> bool {
         match self {
             Term::Lease { given, relied_on, .. } => *relied_on >= *given / 10,
@@ -89,7 +91,7 @@ impl Term {
         }
     }
 
-    /// The same, where the server keeps the claim so much longer.
+    /// Returns this term for a claim that the server keeps for `quiet` longer.
     pub(crate) fn then_quiet(self, quiet: Duration) -> Term {
         match self {
             Term::Lease { given, relied_on, .. } => Term::Lease { given, relied_on, quiet },
@@ -136,35 +138,36 @@ impl Held {
         }
     }
 
-    /// Keeps up what tells it of a loss that only the backend can see.
+    /// Keeps the registration for losses that only the backend can see.
     pub(super) fn listen(&self, listening: Listening) {
-        // There is one grant, so one signal, for each.
+        // Each claim has one grant, and so one signal.
         let _ = self.listening.set(listening);
     }
 
-    /// The fence of a task that got the lock after `sub` hand-overs inside this process.
+    /// Returns the fence of a task that got the lock after `sub` local hand-overs.
     pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
-        // It is not handed over where that would go beyond what can be counted, see `can_pass`.
+        // A hand-over that would overflow the counter is refused, see `can_pass`.
         self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
     }
 
-    /// Keeps it with its present user. `true` for the first who says so.
+    /// Pins the claim to its present user. Returns `true` for the first call.
     pub(super) fn pin(&self) -> bool {
         !self.pinned.swap(true, Ordering::SeqCst)
     }
 
-    /// Returns whether it stays with its present user.
+    /// Returns `true` if the claim stays with its present user.
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned.load(Ordering::SeqCst)
     }
 
-    /// Returns whether it may be handed over once more after `passed` times: the fence has to rise.
+    /// Returns `true` if the claim may be handed over once more after `passed` times: the fence has to
+    /// rise.
     pub(super) fn can_pass(&self, passed: u32) -> bool {
         let rises = |fence: Fence| passed.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
         !self.is_pinned() && self.fence.is_none_or(rises)
     }
 
-    /// Ends the hold of one user, with its `max_hold`. Returns the state in which it ended.
+    /// Ends the use by one user, and with it that user's `max_hold`. Returns the state in which it ended.
     pub(super) fn end_use(&self) -> State {
         if !matches!(self.state(), State::Lost(_)) {
             let now = self.clock.now();
@@ -175,11 +178,11 @@ impl Held {
                 false
             });
         }
-        // What was overdue is marked as lost here.
+        // A claim that was overdue is marked as lost here.
         self.state()
     }
 
-    /// The state by the clock, now. Whoever calls this first after the end is the one who marks the loss.
+    /// Returns the present state by the clock. The first call after the end marks the loss.
     pub(crate) fn state(&self) -> State {
         let health = *self.health.borrow();
         if let State::Lost(_) = health.state {
@@ -193,20 +196,20 @@ impl Held {
         }
     }
 
-    /// The state that was marked last, whatever the clock says by now.
+    /// Returns the state that was marked last, whatever the clock says by now.
     #[cfg(leasehold_sim)]
     pub(crate) fn marked(&self) -> State {
         self.health.borrow().state
     }
 
-    /// Up to when it is valid without another renewal.
+    /// Returns the end of its validity without another renewal.
     pub(crate) fn valid_until(&self) -> Moment {
         let health = self.health.borrow();
         health.valid_until.min(health.hold_until)
     }
 
-    /// The time within which it must be renewed, for pacing renewals: not always the ttl of the claim, since a session
-    /// that ends unless it is heard of may be shorter.
+    /// Returns the time within which it must be renewed, for pacing renewals. This is not always the ttl
+    /// of the claim: the heartbeat timeout of a session may be shorter.
     pub(crate) fn pace(&self) -> Duration {
         match self.term {
             Term::Lease { given, .. } => given,
@@ -214,7 +217,7 @@ impl Held {
         }
     }
 
-    /// How much longer than it is relied on the server keeps it.
+    /// Returns how long the server keeps it beyond the time for which the holder relies on it.
     pub(super) fn quiet(&self) -> Duration {
         match self.term {
             Term::Lease { quiet, .. } => quiet,
@@ -222,14 +225,14 @@ impl Held {
         }
     }
 
-    /// Whether the server is to keep it, although it is lost, until its lease ends.
+    /// Returns `true` if the server is to keep the lost claim until its lease ends.
     pub(super) fn stays_quiet(&self) -> bool {
         let lost_here =
             matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked));
         lost_here && !self.quiet().is_zero()
     }
 
-    /// How long it is valid without another renewal; zero when lost.
+    /// Returns how long it is valid without another renewal; zero when lost.
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
             State::Lost(_) => Duration::ZERO,
@@ -237,13 +240,13 @@ impl Held {
         }
     }
 
-    /// Takes in a confirmed renewal that was asked for at `asked_at`. `false` where it came too late.
+    /// Applies a confirmed renewal that was requested at `asked_at`. Returns `false` if it came too late.
     pub(crate) fn renewed(&self, asked_at: Moment) -> bool {
         let end = self.term.end(asked_at);
         let now = self.clock.now();
         let mut suspect = None;
         self.health.send_if_modified(|health| {
-            // What has ended by the clock is marked as lost below, by whoever looks first.
+            // A claim that has ended by the clock is marked as lost below, when its state is read.
             if matches!(health.state, State::Lost(_)) || health.overdue(now).is_some() {
                 return false;
             }
@@ -260,7 +263,7 @@ impl Held {
         !matches!(self.state(), State::Lost(_))
     }
 
-    /// A renewal failed, or is overdue.
+    /// Marks the claim as suspect, because a renewal failed or is overdue.
     pub(crate) fn suspect(&self) {
         let mut suspected = false;
         self.health.send_if_modified(|health| {
@@ -278,7 +281,7 @@ impl Held {
         }
     }
 
-    /// It is lost. The first cause stays, and is returned as the state.
+    /// Marks the claim as lost. The first cause stays, and is returned as the state.
     pub(crate) fn lose(&self, cause: LossCause) -> State {
         let first = self.health.send_if_modified(|health| {
             let first = !matches!(health.state, State::Lost(_));
@@ -297,7 +300,7 @@ impl Held {
     fn tell_loss(&self, cause: LossCause, health: Health) {
         let resource = &self.claim.resource;
         if cause == LossCause::HandedOver {
-            // That is no loss: whoever held it wanted it so.
+            // This is not a loss: the holder asked for it.
             logged!(debug, %resource, "lock handed over");
             return;
         }
@@ -317,22 +320,23 @@ impl Held {
         });
     }
 
-    /// Says that the claim is being given back; `true` for the first who says so, who then does it.
+    /// Marks the claim as being released. Returns `true` for the first call, whose caller then releases
+    /// it.
     pub(super) fn retire(&self) -> bool {
         !self.retired.swap(true, Ordering::SeqCst)
     }
 
-    /// This process has heard that somebody asks for it back. The first reason stays.
+    /// Records that another client asks for its release. The first reason stays.
     pub(super) fn revoke(&self, reason: &str) {
         let _ = self.revoked.set(reason.into());
     }
 
-    /// Why somebody asked for it back, where this process has heard of it.
+    /// Returns why another client asked for its release, where this process knows.
     pub(crate) fn revoked(&self) -> Option<&Arc<str>> {
         self.revoked.get()
     }
 
-    /// Starts the business limit of one user of the lock.
+    /// Starts the `max_hold` of one user of the lock.
     pub(crate) fn limit_hold(&self, max_hold: Option<Duration>) {
         let end = max_hold.map_or(Moment::NEVER, |limit| self.clock.now().after(limit));
         self.health.send_if_modified(|health| {
@@ -341,7 +345,7 @@ impl Held {
         });
     }
 
-    /// Hears of every change of the state.
+    /// Returns a receiver of the changes of the state.
     pub(crate) fn watch(self: &Arc<Self>) -> Changes {
         let (held, clock) = (Arc::downgrade(self), self.clock.clone());
         Changes { health: self.health.subscribe(), held, clock }
@@ -357,19 +361,20 @@ impl Health {
     }
 }
 
-/// Changes of one claim's state.
+/// A receiver of the changes of one claim's state.
 ///
-/// They come although nothing marks them: who waits looks at the clock at the end of the validity, by an alarm of its own.
+/// It needs no task that marks the changes: each wait reads the clock at the end of the validity, by an
+/// alarm of its own.
 #[derive(Debug)]
 pub(crate) struct Changes {
     health: watch::Receiver<Health>,
-    /// It is not kept held by those who watch it.
+    /// Weak, so that a watcher does not keep the lock held.
     held: Weak<Held>,
     clock: Arc<dyn Clock>,
 }
 
 impl Changes {
-    /// Waits until the claim is lost; forever where it is released before.
+    /// Waits until the claim is lost; forever if it is released first.
     pub(crate) async fn lost(&mut self) -> LossCause {
         match self.ended().await {
             Some(cause) => cause,
@@ -377,13 +382,13 @@ impl Changes {
         }
     }
 
-    /// Waits until the claim is lost, or given back (`None`).
+    /// Waits until the claim is lost, or released (`None`).
     pub(crate) async fn ended(&mut self) -> Option<LossCause> {
         let lost = |state| if let State::Lost(cause) = state { Some(cause) } else { None };
         self.until(lost).await
     }
 
-    /// Waits until the state is another one than `seen`.
+    /// Waits until the state differs from `seen`.
     pub(crate) async fn other_than(&mut self, seen: State) -> State {
         match self.until(|state| (state != seen).then_some(state)).await {
             Some(state) => state,
@@ -391,10 +396,10 @@ impl Changes {
         }
     }
 
-    /// Waits for a state that is wanted; `None` where the claim is given back before.
+    /// Waits for a wanted state; returns `None` if the claim is released first.
     async fn until<T>(&mut self, wanted: impl Fn(State) -> Option<T>) -> Option<T> {
         loop {
-            // Reading the state marks an end that has come by the clock.
+            // Reading the state marks an end that the clock has reached.
             if let Some(held) = self.held.upgrade() {
                 held.state();
             }
@@ -404,7 +409,7 @@ impl Changes {
             }
             let left = match health.state {
                 State::Lost(_) => Duration::MAX,
-                // It may have moved when this has passed: then the rest is waited for.
+                // A renewal may have moved the end meanwhile: then the loop waits for the rest.
                 _ => self.clock.now().until(health.valid_until.min(health.hold_until)),
             };
             tokio::select! {
@@ -416,7 +421,7 @@ impl Changes {
     }
 }
 
-/// Taken off every validity: the time that it may take until a loss signal is seen.
+/// The margin taken off every validity: the time until a loss signal is seen.
 const SIGNAL_MARGIN: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

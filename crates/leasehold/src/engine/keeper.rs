@@ -1,14 +1,15 @@
-//! The watchdog: renews every lease of one client, and tells when one is lost.
+//! Renewal task (`watchdog` in other libraries): renews every lease of one client, and reports each loss.
 //!
-//! One task and one agenda, in the order of time, for all leases. What is due together goes out as one batch for each part of the
-//! store. A renewal that is not confirmed makes the claim suspect and is tried again inside what is left; at the end of its
-//! validity the claim is lost, whatever the network says. What it has to know lies on a desk until it comes by; it is called only for
-//! what cannot wait.
+//! One task serves all leases, with one agenda ordered by time. Claims that are due together are renewed
+//! in one batch for each part of the store. A renewal without confirmation makes the claim suspect and is
+//! retried within the remaining validity; at the end of the validity the claim is lost, whatever the
+//! network does. Messages to the task wait in an inbox (`desk.rs`), and only urgent ones wake it.
 //!
-//! Ground rules: nothing is extended by a request that was not answered. The agenda only says when to look; whether a claim is
-//! still held is read from the clock, which counts suspend and is read once a second at least. A renewal runs in a task of its
-//! own, so a server that hangs delays neither the next look nor the signal of a loss. Whatever ends the watchdog ends the client:
-//! nothing is held that nobody renews.
+//! Ground rules: a request without an answer extends nothing. The agenda only says when to check a claim;
+//! whether it is still held is read from the clock, which counts suspend and is read at least once a
+//! second. A renewal runs in a task of its own, so a hanging server delays neither the next check nor the
+//! signal of a loss. The end of the watchdog, however it comes about, ends the client: nothing stays held
+//! that is not renewed.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -29,7 +30,7 @@ use crate::panics::{answered, contained, logged, spanned};
 use crate::random::HashMap;
 use crate::witness::{Event, Telling};
 
-/// The engine's end of the watchdog. Dropping it ends the watchdog.
+/// The engine's handle to the renewal task. Dropping it ends the task.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     desk: Arc<Desk>,
@@ -67,7 +68,8 @@ impl Keeper {
         Keeper { desk, telling, renew_at: tuning.renew_at }
     }
 
-    /// Renews the claim from now on, and marks its loss. `false` where the client is closed: then it is lost.
+    /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
+    /// claim is then lost.
     pub(super) fn watch(&self, held: &Arc<Held>, lost: Option<&LossSignal>) -> bool {
         let due = first_due(held, held.granted_at, self.renew_at);
         if !self.desk.watch(held.clone(), due) {
@@ -78,7 +80,8 @@ impl Keeper {
         if let Some(signal) = lost {
             let (weak, desk) = (Arc::downgrade(held), self.desk.clone());
             held.listen(signal.on_loss(move |cause| {
-                // A loss that only the backend can see. Where it is nobody's any more, nobody is to be told.
+                // A loss that only the backend can see. Once the claim is dropped, there is no holder to
+                // notify.
                 if let Some(held) = weak.upgrade() {
                     held.lose(cause);
                     desk.hasten(held.claim.id, Moment::START);
@@ -88,7 +91,7 @@ impl Keeper {
         true
     }
 
-    /// Starts the business limit of one user of the claim, whose end may come before the next look at it.
+    /// Starts the `max_hold` of one user of the claim; it may end before the next check.
     pub(super) fn limit_hold(&self, held: &Held, max_hold: Option<Duration>) {
         held.limit_hold(max_hold);
         if max_hold.is_some() {
@@ -96,20 +99,20 @@ impl Keeper {
         }
     }
 
-    /// Leaves the claim alone from now on.
+    /// Stops watching the claim.
     pub(super) fn forget(&self, held: &Held) {
         self.desk.forget(held.claim.id);
         self.telling.tell(|| Event::LetGo { resource: &held.claim.resource });
     }
 
-    /// Marks every claim as lost, because the client closes; comes back when all are on their way to the server. From here on
-    /// none is watched any more.
+    /// Marks every claim as lost, because the client closes. Returns when all of them have been queued
+    /// for release; from here on no claim is watched.
     pub(super) async fn lose_all(&self) {
-        // A runtime that ended has nothing left to lose.
+        // A runtime that has ended has nothing left to lose.
         let _ = self.desk.lose_all().await;
     }
 
-    /// The same, for nobody who waits.
+    /// Does the same as [`Keeper::lose_all`] without waiting for it.
     pub(super) fn lose_all_soon(&self) {
         drop(self.desk.lose_all());
     }
@@ -121,24 +124,25 @@ impl Drop for Keeper {
     }
 }
 
-/// The task.
+/// The state of the renewal task.
 struct Watchdog {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     renew_at: f64,
     telling: Telling,
-    /// Where lost claims are given back; gone with the last guard.
+    /// The engine that releases lost claims; dropped with the last guard.
     engine: Weak<Engine>,
     desk: Arc<Desk>,
-    /// When to look at which claim: an entry for each that is kept.
+    /// The next check of each claim: one entry for each claim in `kept`.
     agenda: BTreeSet<(Moment, ClaimId)>,
     kept: HashMap<ClaimId, Kept>,
-    /// When the clock is read, and what lies on the desk taken in, at the latest. Only while something is held.
+    /// The latest time of the next turn, which reads the clock and the inbox. Set only while something is
+    /// held.
     pulse: Option<Moment>,
     next_ask: u64,
     answers: mpsc::UnboundedSender<Answers>,
     answered: mpsc::UnboundedReceiver<Answers>,
-    /// The process that holds what is kept here. In a fork of it nothing is renewed.
+    /// The process that holds these claims. A fork of it renews nothing.
     process: u32,
 }
 
@@ -146,28 +150,29 @@ struct Watchdog {
 #[derive(Debug)]
 struct Kept {
     held: Arc<Held>,
-    /// Where it stands on the agenda.
+    /// The time of its agenda entry.
     look_at: Moment,
-    /// When the next renewal was planned for, when the last one was confirmed.
+    /// The time for which the next renewal was planned at the last confirmation.
     due: Moment,
     asks: Asks,
 }
 
-/// The renewals of one claim that were sent since the last one that was confirmed.
+/// The renewals of one claim since the last confirmed one.
 #[derive(Debug, Default)]
 struct Asks {
-    /// Those without an answer, in the order in which they were sent. What a later one confirmed is in here no more.
+    /// The requests without an answer, in the order of sending. Requests before a confirmed one are
+    /// removed.
     open: Vec<u64>,
-    /// The last one that was confirmed.
+    /// The number of the last confirmed request.
     confirmed: u64,
-    /// One of them is still waited for: nothing was confirmed since it was sent.
+    /// Whether a confirmation is awaited: none has come since the last request was sent.
     is_waiting: bool,
-    /// How many in a row were not confirmed in time.
+    /// The number of consecutive requests that were not confirmed in time.
     failures: u32,
 }
 
 impl Asks {
-    /// Whether one more may be sent.
+    /// Returns `true` if one more request may be sent.
     fn may_send(&self) -> bool {
         self.open.len() < OPEN_MAX
     }
@@ -177,7 +182,7 @@ impl Asks {
         self.is_waiting = true;
     }
 
-    /// This one was confirmed, and with it all that were sent before.
+    /// Records the confirmation of request `number`, which covers all requests sent before it.
     fn confirm(&mut self, number: u64) {
         if mutant!("a renewal that hangs is waited for") {
             self.open.retain(|open| *open != number);
@@ -190,12 +195,14 @@ impl Asks {
         self.failures = 0;
     }
 
-    /// Returns whether a later one was confirmed, so that neither a yes nor a failure of this one means anything any more.
+    /// Returns `true` if a later request was confirmed, so that neither a success nor a failure of this
+    /// one matters any more.
     fn is_overtaken(&self, number: u64) -> bool {
         number < self.confirmed
     }
 
-    /// This one failed. `false` where another one was confirmed after it was sent, so that it means nothing any more.
+    /// Records the failure of request `number`. Returns `false` if a later confirmation makes it
+    /// irrelevant.
     fn fail(&mut self, number: u64) -> bool {
         self.open.retain(|open| *open != number);
         let counts = self.is_waiting;
@@ -204,8 +211,9 @@ impl Asks {
         counts
     }
 
-    /// The pause before the next try: from a twentieth of the ttl, growing to a tenth, so that several tries fit into what is
-    /// left. While several are open it is not cut short, so that the limit on them is never reached before the lease is over.
+    /// Returns the pause before the next try: from a twentieth of the ttl, growing to a tenth, so that
+    /// several tries fit into the remaining validity. While several requests are open it is not capped,
+    /// so that their limit is never reached before the lease is over.
     fn pause(&self, ttl: Duration) -> Duration {
         let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };
         let most = if self.open.len() < FREE { RETRY_MAX } else { Duration::MAX };
@@ -213,9 +221,9 @@ impl Asks {
     }
 }
 
-/// What came back from one batch.
+/// The answers to one batch.
 struct Answers {
-    /// Which ask it was; later ones have greater numbers.
+    /// The number of the batch; later batches have greater numbers.
     number: u64,
     asked_at: Moment,
     renewals: Vec<(ClaimId, Renewal)>,
@@ -223,7 +231,8 @@ struct Answers {
 
 impl Watchdog {
     async fn run(mut self) {
-        // All that is foreign is contained where it is called. What gets here all the same is reported, and ends the client.
+        // Panics of foreign code are caught where it is called. One that still arrives here is reported
+        // and ends the client.
         let ended = AssertUnwindSafe(async { while self.turn().await {} }).catch_unwind().await;
         if ended.is_err() {
             logged!(
@@ -233,11 +242,12 @@ impl Watchdog {
         }
     }
 
-    /// Does what there is to do now, and waits for more; `false` where there never will be.
+    /// Processes the inbox and everything that is due, and waits for more. Returns `false` when there
+    /// never will be more.
     async fn turn(&mut self) -> bool {
         let Some(next) = self.clear() else { return false };
         let nap = next.map(|next| self.clock.now().until(next));
-        // In a fixed order: the desk is cleared, and what is due is looked at, in each turn.
+        // The order is fixed: each turn clears the inbox and checks what is due.
         tokio::select! {
             biased;
             Some(answers) = self.answered.recv() => self.take_in(answers),
@@ -251,8 +261,8 @@ impl Watchdog {
         true
     }
 
-    /// Does everything that lies on the desk, and says when it comes by next, if it need not be called before; `None` where
-    /// nothing will lie there any more.
+    /// Processes the inbox until it is empty. Returns the time of the next turn, unless a message wakes
+    /// the task before, or `None` when no more messages will come.
     fn clear(&mut self) -> Option<Option<Moment>> {
         loop {
             let papers = self.desk.clear();
@@ -280,7 +290,7 @@ impl Watchdog {
         let id = held.claim.id;
         drop(self.forget(id));
         let due = first_due(&held, held.granted_at, self.renew_at);
-        // What only the backend saw ends here and now, whatever the clock says.
+        // A loss that only the backend saw counts at once, whatever the clock says.
         let look_at = if let State::Lost(_) = held.state() { Moment::START } else { due };
         self.agenda.insert((look_at, id));
         self.kept.insert(id, Kept { held, look_at, due, asks: Asks::default() });
@@ -290,7 +300,7 @@ impl Watchdog {
         let Some(kept) = self.kept.get(&id) else { return };
         let look_at = match kept.held.state() {
             State::Lost(_) => Moment::START,
-            // Only ever sooner: a renewal that is due before stays due.
+            // Never later: a renewal that is due before stays due.
             _ => kept.look_at.min(kept.held.valid_until()),
         };
         self.plan(id, look_at);
@@ -317,15 +327,15 @@ impl Watchdog {
         }
     }
 
-    /// Gives a lost claim back, whether or not its guard is dropped soon: what the server may still have of it is of
-    /// no use to anybody, and others of this process wait for it to be gone.
+    /// Releases a lost claim, whether or not its guard is dropped soon: what may be left of it on the
+    /// server is of no use, and other tasks of this process wait for it to be gone.
     fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
         if let Some(held) = self.forget(id) {
             end(self.engine.upgrade(), &self.telling, held, cause);
         }
     }
 
-    /// Looks at everything that is due now, and renews it, as one batch for each part of the store.
+    /// Checks everything that is due now, and renews it in one batch for each part of the store.
     fn look(&mut self) {
         let now = self.clock.now();
         self.pulse = self.pulse.filter(|pulse| *pulse > now);
@@ -334,7 +344,7 @@ impl Watchdog {
         for _ in 0..TICK_MAX {
             let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
             if let Some(held) = self.look_at(id, now) {
-                // Where the backend cannot tell, it goes with all others of which it cannot.
+                // Claims whose part the backend cannot tell are batched together.
                 let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
                 let part = if mutant!("all parts are renewed together") { 0 } else { part };
                 parts.entry(part).or_default().push(held);
@@ -343,7 +353,7 @@ impl Watchdog {
         parts.into_values().for_each(|batch| self.renew(batch));
     }
 
-    /// Looks at one claim whose time has come; the claim where it is to be renewed now.
+    /// Checks one claim that is due. Returns it if it is to be renewed now.
     fn look_at(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Held>> {
         let kept = self.kept.get_mut(&id)?;
         if let State::Lost(_) = kept.held.state() {
@@ -351,7 +361,7 @@ impl Watchdog {
             return None;
         }
         if kept.asks.is_waiting {
-            // The answer is overdue. Who holds should know before it is too late.
+            // The answer is overdue. The holder should see that before it is too late.
             kept.held.suspect();
             kept.asks.failures += 1;
         }
@@ -394,7 +404,7 @@ impl Watchdog {
                     });
                     next
                 }
-                // The end came before the answer: that is found by looking.
+                // The validity ended before the answer came: checking the claim marks the loss.
                 Renewal::Renewed | Renewal::Alive => Moment::START,
                 Renewal::Lost => {
                     kept.held.lose(LossCause::Gone);
@@ -416,7 +426,7 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
-    /// However it ends, nothing stays held that nobody renews.
+    /// Ends every claim, however the task ends: nothing stays held that is not renewed.
     fn drop(&mut self) {
         if mutant!("the end of a runtime is silent") {
             return;
@@ -437,7 +447,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Marks a claim as lost, if it is not yet, and gives it back.
+/// Marks a claim as lost, if it is not yet, and releases it.
 fn end(engine: Option<Arc<Engine>>, telling: &Telling, held: Arc<Held>, cause: Option<LossCause>) {
     if let Some(cause) = cause {
         held.lose(cause);
@@ -452,7 +462,7 @@ fn end(engine: Option<Arc<Engine>>, telling: &Telling, held: Arc<Held>, cause: O
     }
 }
 
-/// Asks the server to renew a batch. Each claim has an answer, whatever the backend does.
+/// Asks the server to renew a batch. Returns one answer for each claim, whatever the backend does.
 async fn ask(backend: &dyn Backend, batch: &[Arc<Held>]) -> Vec<Renewal> {
     let renews: Vec<_> = batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
     let asked = answered(async {
@@ -469,16 +479,18 @@ async fn ask(backend: &dyn Backend, batch: &[Arc<Held>]) -> Vec<Renewal> {
     renewals
 }
 
-/// When a claim that was confirmed as of `asked_at` is to be looked at next.
+/// Returns the next check of a claim that was confirmed as of `asked_at`.
 fn first_due(held: &Held, asked_at: Moment, renew_at: f64) -> Moment {
     let ttl = held.pace();
     let due = asked_at.after(ttl.mul_f64(renew_at));
-    // Moved forward to a common beat, so that leases that were taken one after the other go out together.
+    // Moved forward to a common beat, so that leases that were acquired one after the other are renewed
+    // together.
     let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
     Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
 }
 
-/// Sleeps for so long, and not longer than the clock may go unread; for ever where there is nothing to wait for.
+/// Sleeps for `nap`, but no longer than the clock may go unread; for ever where there is nothing to wait
+/// for.
 async fn asleep(nap: Option<Duration>) {
     match nap {
         Some(nap) => tokio::time::sleep(nap.min(PULSE)).await,
@@ -486,17 +498,17 @@ async fn asleep(nap: Option<Duration>) {
     }
 }
 
-/// The most claims that one look renews; what is left follows in the next.
+/// The maximum number of claims that one turn renews; the rest follows in the next.
 const TICK_MAX: usize = 10_000;
-/// So many renewals of one claim may wait for an answer before they are spaced by the ttl alone.
+/// The number of open renewals of one claim from which they are spaced by the ttl alone.
 const FREE: usize = 3;
-/// The most that wait at the same time. Each comes a twentieth of the ttl or more after the one before: none of a lease that
-/// can still be kept is held back by it.
+/// The maximum number of open renewals of one claim. They are sent at intervals of a twentieth of the ttl
+/// or more, so this limit never holds back a renewal of a lease that can still be kept.
 const OPEN_MAX: usize = 24;
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often the clock is read, so that a suspend of the machine is noticed, and how long what can wait may lie on the desk. Only
-/// while something is held.
+/// The interval at which the clock is read, so that a suspend of the machine is noticed; also the longest
+/// time that a message which is not urgent waits in the inbox. Applies only while something is held.
 const PULSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The engine: one of each machine, for all backends.
+//! The lock engine: local queues, acquire loop, renewal task and background releases, shared by all
+//! backends.
 //!
 //! ```text
 //!  acquire ─▶ queue (local line) ─▶ contender (one per waiting resource) ─▶ Backend::contend
@@ -10,10 +11,10 @@
 //!              reaper (one per client) ─▶ Backend::release
 //! ```
 //!
-//! Ground rules: nothing here knows which backend it drives. A future of the backend is never dropped
-//! midway: it runs in a task of the engine, and the caller's future is only a receiver. A release alone may be
-//! carried out by its asker, and what he leaves the engine takes over. What a dropped caller no longer wants is released by
-//! whoever finds it undeliverable.
+//! Ground rules: the engine does not know which backend it drives. A future of the backend is never
+//! dropped midway: it runs in a task of the engine, and the caller's future is only a receiver. Only a
+//! release may be carried out inline by its caller; the engine takes it over if the caller is dropped. A
+//! result that a dropped caller no longer wants is released by the code that fails to deliver it.
 
 mod asker;
 mod beside;
@@ -71,20 +72,21 @@ use owner::Owners;
 use queue::Lines;
 use reaper::Reaper;
 
-/// How the engine of one client behaves. Every field has a default that suits most.
+/// Settings of one client's engine. Every field has a default that suits most uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// The part of the ttl after which a lease is renewed: a third unless set. Between 0.05 and 0.6.
+    /// The fraction of the ttl after which a lease is renewed: one third by default. Between 0.05 and
+    /// 0.6.
     pub renew_at: f64,
-    /// How far the clocks of client and server may run apart, as a part of the ttl: one hundredth unless set.
-    /// At most 0.5.
+    /// The assumed drift between the clocks of client and server, as a fraction of the ttl: one hundredth
+    /// by default. At most 0.5.
     pub drift: f64,
-    /// How often in a row a held lock may be handed from task to task inside the process before it is given
-    /// back to the server, so that other processes get their turn.
+    /// The maximum number of local hand-overs in a row before a held lock is released on the server, so
+    /// that other processes get their turn.
     pub handover_count: u32,
-    /// For how long a held lock may be handed on inside the process, counted from the grant.
+    /// The time, from the grant, during which a held lock may be handed over inside the process.
     pub handover_time: Duration,
-    /// How long a waiting claim puts up with a server that cannot be reached.
+    /// The time for which a waiting claim tolerates an unreachable server.
     pub outage: Duration,
 }
 
@@ -113,66 +115,68 @@ impl Tuning {
     }
 }
 
-/// What one acquisition asks for. Two that are equal may stand in for each other in the local line.
+/// The request of one acquisition. Equal requests are interchangeable in the local queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Want {
     pub(crate) resource: Resource,
     pub(crate) share: Share,
     pub(crate) ttl: Duration,
-    /// How much longer than it may be relied on the server keeps a claim that is not heard of.
+    /// How long the server keeps a claim that is not renewed beyond the time for which its holder relies
+    /// on it.
     pub(crate) quiet: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Note,
 }
 
 impl Want {
-    /// Returns whether a claim that was granted for `other` is just what is wanted. The limit of each user is its own.
+    /// Returns `true` if a claim that was granted for `other` is exactly what is wanted. The `max_hold`
+    /// of each user is its own, so it is not compared.
     fn is_met_by(&self, other: &Want) -> bool {
         let Want { resource: _, share, ttl, quiet, max_hold: _, note } = other;
         (self.share, self.ttl, self.quiet) == (*share, *ttl, *quiet) && self.note == *note
     }
 }
 
-/// How long one acquisition waits.
+/// The time limit of one acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
-    /// Not at all.
+    /// No wait.
     No,
-    /// For so long.
+    /// At most this long.
     For(Duration),
-    /// Until it is granted.
+    /// No limit.
     Forever,
 }
 
-/// How one acquisition waits, beside how long.
+/// Options of a wait other than its time limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
-    /// Who of this client comes first.
+    /// The priority among the local waiters of this client; greater numbers go first.
     pub(crate) priority: i32,
-    /// After how long an owner looks whether he can ever be granted it.
+    /// The time after which a waiting owner starts to look for deadlocks.
     pub(crate) looks_after: Option<Duration>,
 }
 
-/// The machinery of one client.
+/// The engine of one client.
 pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     tuning: Tuning,
     telling: Telling,
     runtime: Handle,
-    /// The process that opened it.
+    /// The process that opened the client.
     process: Process,
     lines: Lines,
     owners: Owners,
     keeper: Keeper,
     reaper: Reaper,
     closed: CancellationToken,
-    /// What asks the server for something on somebody's behalf, so that closing can wait for its end.
+    /// The tasks that send requests to the server, so that closing can wait for their end.
     contenders: TaskTracker,
 }
 
 impl Engine {
-    /// Starts the machinery over a backend, inside the present runtime.
+    /// Starts an engine over a backend, on the current runtime.
     pub(crate) fn start(
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
@@ -183,7 +187,8 @@ impl Engine {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Invalid, "open", "no tokio runtime here: open the client inside one")
         })?;
-        // There is no other way to find out: without them not one lease could be renewed.
+        // Creating a timer is the only way to detect that the runtime has none, and without timers no
+        // lease could be renewed.
         if contained(|| drop(tokio::time::sleep(Duration::ZERO))).is_none() {
             let text = "this tokio runtime has no timers: build it with `enable_time` or `enable_all`";
             return Err(Error::new(ErrorKind::Invalid, "open", text));
@@ -219,7 +224,7 @@ impl Engine {
         self.backend.profile()
     }
 
-    /// Returns whether a claim of this ttl leaves its holder time to work, after all that is taken off it.
+    /// Returns `true` if a claim of this ttl leaves its holder time to work, after all deductions.
     pub(crate) fn is_useful(&self, ttl: Duration) -> bool {
         Term::of(self.profile(), ttl, self.tuning.drift).is_useful()
     }
@@ -228,7 +233,7 @@ impl Engine {
         &self.clock
     }
 
-    /// Acquires what is wanted, or finds it busy (`None`), or runs out of time.
+    /// Acquires the lock. Returns `None` if it is busy and the caller does not wait.
     ///
     /// Cancel safe: a dropped future leaves nothing behind.
     pub(crate) async fn acquire(
@@ -241,12 +246,13 @@ impl Engine {
         self.is_open("lock").map_err(|error| error.on(&want.resource))?;
         let resource = want.resource.clone();
         let deadline = Deadline::of(wait, self);
-        // What few ask for is boxed: the future of all others is moved about with the caller's, and stays small.
+        // Rare paths are boxed, so that the common future, which is moved with the caller's, stays small.
         let hold = match told::Asked::heard(self, &want) {
             None => self.acquire_for(want, owner, deadline, manner).await,
             Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
         }?;
-        // What was granted while the client closed is lost by now, and gives itself back here.
+        // A lock that was granted while the client closed is lost by now, and is released here by its
+        // drop.
         if !mutant!("a closed client is granted") {
             self.is_open("lock").map_err(|error| error.on(&resource))?;
         }
@@ -305,14 +311,14 @@ impl Engine {
             () = deadline.passed() => {
                 let again = again.filter(|_| !Lines::has_heard(self, &resource));
                 let look = Box::pin(self.look_again(again, deadline.waited(), &resource));
-                // The place is kept meanwhile: what was asked for under it may be answered late.
+                // The place in the queue is kept meanwhile: its request may still be answered late.
                 let looked = tokio::select! {
                     biased;
                     reply = ticket.reply() => return reply.unwrap_or_else(|| Err(closed())).map(Some),
                     looked = look => looked,
                 };
                 match ticket.withdraw() {
-                    // The grant was on its way while the time ran out: it is there, so it is given.
+                    // The grant arrived while the time ran out, so the caller gets it.
                     Some(Ok(hold)) if looked.is_err() => Ok(Some(hold)),
                     _ => looked.map(Some),
                 }
@@ -320,11 +326,11 @@ impl Engine {
         }
     }
 
-    /// The end of a wait whose time is over: asks the store once more. Nothing to ask (`None`) is there where it said lately that
-    /// the lock is not free.
+    /// Asks the store once more at the end of a timed wait. `want` is `None` where the store has said
+    /// lately that the lock is not free.
     ///
     /// # Errors
-    /// `Timeout` where the lock is not free; else what [`Engine::last_word`] says.
+    /// `Timeout` where the lock is not free; otherwise those of [`Engine::last_word`].
     async fn look_again(
         self: &Arc<Self>,
         want: Option<Want>,
@@ -339,11 +345,11 @@ impl Engine {
         hold.ok_or_else(|| Error::timeout(waited, resource))
     }
 
-    /// Waits for the answer to a last look after a wait of so long, up to a limit of its own, so that nothing is said of a lock whose
-    /// store does not answer.
+    /// Waits for the answer to a last look after a wait of `waited`, with a time limit of its own, so
+    /// that the caller learns when the store does not answer.
     ///
     /// # Errors
-    /// `OutcomeUnknown` where no answer came, `Closed` where the client closes, and those of the look.
+    /// `OutcomeUnknown` where no answer came, `Closed` where the client closes, and those of `look`.
     pub(crate) async fn last_word<T>(
         &self,
         waited: Duration,
@@ -358,7 +364,7 @@ impl Engine {
         }
     }
 
-    /// Looks once, without standing in any line.
+    /// Asks once, without joining a queue.
     async fn acquire_now(self: &Arc<Self>, want: Want) -> Result<Option<Hold>> {
         if !Lines::admits(self, &want) {
             return Ok(None);
@@ -371,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// Draws a new claim.
+    /// Creates a claim with a new random id.
     fn claim(&self, want: &Want) -> Result<Claim> {
         Ok(Claim {
             id: ClaimId::from_bytes(random("lock")?),
@@ -382,37 +388,38 @@ impl Engine {
         })
     }
 
-    /// Takes in that somebody asks for a claim of this process back: it is handed to nobody here any more.
+    /// Records that another client asks for the release of a claim of this process. From here on it is
+    /// not handed over locally.
     pub(crate) fn revoke(self: &Arc<Self>, held: &Held, reason: &str) {
         held.revoke(reason);
         Lines::stays(self, &held.claim.resource, held.claim.id);
     }
 
-    /// Runs a future of the engine that must not be dropped with its caller.
+    /// Spawns a future that must not be dropped with its caller.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.contenders.spawn_on(work, &self.runtime));
     }
 
-    /// How many resources somebody waits for or holds.
+    /// Returns the number of resources with a waiter or a holder.
     #[cfg(leasehold_sim)]
     pub(crate) fn lines(&self) -> usize {
         self.lines.count()
     }
 
-    /// Returns who is first in the line of a resource: a number of its own, its share, whether nobody in line came before it, and
-    /// the claim that stands on the server for somebody of this line.
+    /// Returns the first waiter for a resource: the unique number of its place, its share, whether no
+    /// other waiter came before it, and the claim that is queued on the server for this queue.
     #[cfg(leasehold_sim)]
     pub(crate) fn head(&self, resource: &Resource) -> Option<(u64, Share, bool, Option<ClaimId>)> {
         self.lines.head(resource)
     }
 
-    /// Comes back when the client is closed.
+    /// Waits until the client is closed.
     pub(crate) async fn closing(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Ends every wait and every hold, and waits for the releases up to `limit`. `false` where some were
-    /// not confirmed by then.
+    /// Ends every wait and every hold, and waits up to `limit` for the releases. Returns `false` if some
+    /// were not confirmed by then.
     pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> bool {
         self.closed.cancel();
         self.reaper.close();
@@ -420,7 +427,7 @@ impl Engine {
         self.contenders.close();
         let answered = async {
             self.keeper.lose_all().await;
-            // A contender gives its place up by itself, or leaves that to the reaper: so it comes first.
+            // Contenders come first, because each gives up its place itself or leaves that to the reaper.
             self.contenders.wait().await;
             self.reaper.flush().await
         };
@@ -435,7 +442,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Its connections and files are those of the parent: the copy is never dropped, here or by anybody else who has it.
+            // Connections and files belong to the parent process. The leaked reference keeps the backend
+            // from being dropped in the fork.
             std::mem::forget(self.backend.clone());
         }
     }
@@ -447,7 +455,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Bytes of the operating system's random source.
+/// Returns bytes of the operating system's random source.
 pub(crate) fn random<const N: usize>(op: &'static str) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     crate::random::fill(&mut bytes).map_err(|error| {
@@ -457,7 +465,7 @@ pub(crate) fn random<const N: usize>(op: &'static str) -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// The end of one caller's wait.
+/// The deadline of one caller's wait.
 #[derive(Clone, Debug)]
 struct Deadline {
     engine: Arc<Engine>,
@@ -482,7 +490,7 @@ impl Deadline {
         self.engine.clock.now().since(self.began)
     }
 
-    /// Comes back when it has passed; not where the client closes before.
+    /// Waits until the deadline has passed; never returns if the client closes first.
     async fn passed(&self) {
         let left = match self.wait {
             Wait::No => return,
@@ -495,5 +503,5 @@ impl Deadline {
     }
 }
 
-/// How long after the end of a wait the store has to answer a last look.
+/// The time that the store has to answer a last look after the end of a wait.
 const LAST_WORD: Duration = Duration::from_secs(2);
