@@ -1,12 +1,13 @@
-//! The local line of one resource, as a pure machine: no I/O, no clock, no task.
+//! The local wait queue of one resource, as a pure state machine: no I/O, no clock, no task.
 //!
-//! Ground rules: there is one way to change a line, [`Line::apply`], and it ends with deriving from the resulting state what has
-//! to follow. So no change can forget to start a contender, to stop one that nobody needs, to send off a release that somebody
-//! depends on, or to remove a line that is idle.
+//! Ground rules: [`Line::apply`] is the only way to change a queue, and it ends by deriving all
+//! consequences from the resulting state. So no change can forget to start a contender, to stop one that
+//! is not needed, to detach a release that something depends on, or to remove an idle queue.
 //!
-//! After every change of an open line a contender is under way that is of use, or nobody waits, or the first in line has to wait
-//! for what this process holds and may be handed. A contender for another one is of use where it keeps the first in line from
-//! nothing. The handles of waiters and of releases are opaque here.
+//! After every change of an open queue one of three things holds: a useful contender is under way,
+//! nothing waits, or the first waiter has to wait for a claim that this process holds and may hand over.
+//! A contender for another waiter is useful if it does not delay the first one. The handles of waiters
+//! and of releases are opaque here.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,24 +18,26 @@ use super::Want;
 use super::asker::Asker;
 use crate::mutant::mutant;
 
-/// A place in the line: the greater priority first, then who came first.
+/// A place in the queue: the greater priority first, then the order of arrival.
 pub(super) type Place = (Reverse<i32>, u64);
 
-/// The line of one resource; `W` is the handle of a waiter, `E` that of a release that its asker carries out.
+/// The wait queue of one resource; `W` is the handle of a waiter, `E` that of a release that its caller
+/// carries out inline.
 #[derive(Debug)]
 pub(super) struct Line<W, E> {
     waiters: BTreeMap<Place, Waiter<W>>,
     contending: Option<Contending>,
     held: Vec<Local>,
     carried: Option<(ClaimId, E)>,
-    /// The store keeps a line of its own, in which a claim may wait behind what this process holds.
+    /// Whether the store has a queue of its own, in which a claim may wait behind what this process
+    /// holds.
     stands_behind: bool,
     is_closed: bool,
     #[cfg(test)]
     pub(super) mutant: Option<tests::Mutant>,
 }
 
-/// One task that waits.
+/// A waiting task.
 #[derive(Debug)]
 struct Waiter<W> {
     want: Want,
@@ -42,13 +45,13 @@ struct Waiter<W> {
     handle: W,
 }
 
-/// The one claim of this process that waits in the server's line.
+/// The one claim of this process that is queued on the server.
 #[derive(Debug)]
 struct Contending {
     want: Want,
-    /// Under which claim, once that is drawn.
+    /// The id of its claim, once that is drawn.
     id: Option<ClaimId>,
-    /// Its patience was ended: nobody needs it any more.
+    /// Whether its patience was ended, because nothing needs it any more.
     is_stopped: bool,
 }
 
@@ -56,66 +59,68 @@ struct Contending {
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) id: ClaimId,
-    /// What it was granted for.
+    /// The request for which it was granted.
     pub(super) want: Want,
     pub(super) task: Option<Asker>,
-    /// It is handed to nobody of this process any more.
+    /// Whether local hand-over is over for it.
     pub(super) stays: bool,
-    /// Somebody hopes to be handed it, and that was said.
+    /// Whether a waiter that hopes for its hand-over was reported in [`Outcome::hopes`].
     pub(super) is_hoped_for: bool,
 }
 
-/// One change of a line.
+/// One change of a queue.
 pub(super) enum Change<W, E> {
-    /// A task enters the line.
+    /// A task enters the queue.
     Enter { place: Place, want: Want, task: Option<Asker>, handle: W },
-    /// A task leaves the line, if it is still in it.
+    /// A task leaves the queue, if it is still in it.
     Leave(Place),
-    /// A task that does not wait asks for this share now.
+    /// A task that does not wait requests this share now.
     Try(Share),
     /// The contender has drawn the id of its claim.
     Drawn(ClaimId),
     /// The contender's claim was granted.
     Granted(Local),
-    /// The contender ended without a grant; `failed` where all who want the same get its error.
+    /// The contender ended without a grant; `failed` where every waiter with the same request gets its
+    /// error.
     Ended { failed: bool },
-    /// A claim was granted to a task outside the line.
+    /// A claim was granted to a task outside the queue.
     HeldBeside(Local),
-    /// A task has released a claim, which may be handed on so many times from here: the next task in line gets it, if that wants
-    /// just this.
+    /// A task has released a claim that may be handed over `left` more times. The first waiter gets it if
+    /// its request matches exactly.
     Returned { id: ClaimId, left: u32 },
-    /// A claim is handed to nobody of this process any more.
+    /// A claim is no longer handed over locally.
     Stays(ClaimId),
-    /// The asker of a release wants to carry it out.
+    /// The caller of a release wants to carry it out inline.
     Carry(ClaimId, E),
-    /// A task outside the line waits for what this process releases.
+    /// A task outside the queue waits for what this process releases.
     Depend,
-    /// The server no longer has the claim, or all was done that can be.
+    /// The server no longer has the claim, or everything was done that can be.
     Departed(ClaimId),
     /// The client closes.
     Close,
 }
 
-/// Consequences of a change.
+/// The consequences of a change.
 #[derive(Debug)]
 pub(super) struct Outcome<W, E> {
-    /// The task that gets what was granted or released, and what it asked for.
+    /// The waiter that gets what was granted or released, with its request.
     pub(super) taker: Option<(W, Want)>,
-    /// The tasks that get the contender's error.
+    /// The waiters that get the contender's error.
     pub(super) failed: Vec<W>,
-    /// A contender has to be started for this.
+    /// The request for which a contender has to be started.
     pub(super) start: Option<Want>,
-    /// The contender has to be stopped.
+    /// Whether the contender has to be stopped.
     pub(super) stop: bool,
-    /// The first in line waits to be handed one of these, without a place on the server: it has to be said when that is over.
+    /// The claims for whose hand-over the first waiter hopes, without a place on the server: the caller
+    /// has to report when hand-over is over for them.
     pub(super) hopes: Vec<ClaimId>,
-    /// This release has to be taken from its asker.
+    /// The release that has to be detached from its caller.
     pub(super) send_off: Option<E>,
-    /// The request is allowed: to try, or to carry out a release.
+    /// Whether the request is allowed: to try, or to carry out a release.
     pub(super) is_allowed: bool,
-    /// The task holds, alone, what it waits for now.
+    /// Whether the task itself holds exclusively what it now waits for.
     pub(super) waits_for_itself: bool,
-    /// The line is empty and has to be removed.
+    /// Whether the queue is empty and has to be removed.
     pub(super) is_idle: bool,
 }
 
@@ -136,7 +141,7 @@ impl<W, E> Default for Outcome<W, E> {
 }
 
 impl<W, E> Line<W, E> {
-    /// An empty line.
+    /// Creates an empty queue.
     pub(super) fn new(stands_behind: bool, is_closed: bool) -> Self {
         Line {
             waiters: BTreeMap::new(),
@@ -150,7 +155,7 @@ impl<W, E> Line<W, E> {
         }
     }
 
-    /// Makes a change, and says what follows from it.
+    /// Applies a change and returns its consequences.
     pub(super) fn apply(&mut self, change: Change<W, E>) -> Outcome<W, E> {
         #[cfg(test)]
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
@@ -191,7 +196,7 @@ impl<W, E> Line<W, E> {
             Change::HeldBeside(local) => self.held.push(local),
             Change::Returned { id, left } => {
                 let local = self.held.iter_mut().find(|local| local.id == id && left > 0);
-                // Only the first in line, so that nobody is passed over.
+                // Only the first waiter is considered, so that none is overtaken.
                 let first = self.waiters.first_entry();
                 if let (Some(local), Some(first)) = (local, first)
                     && first.get().want.is_met_by(&local.want)
@@ -206,7 +211,7 @@ impl<W, E> Line<W, E> {
                 self.held.iter_mut().filter(|local| local.id == id).for_each(|local| local.stays = true);
             }
             Change::Carry(id, errand) => {
-                // Closing sends off the release that is carried, so none may follow it.
+                // Closing detaches the release that is carried, so none may be carried afterwards.
                 outcome.is_allowed = !self.is_closed && !self.is_waited_for() && self.carried.is_none();
                 if outcome.is_allowed {
                     self.carried = Some((id, errand));
@@ -232,11 +237,11 @@ impl<W, E> Line<W, E> {
         outcome
     }
 
-    /// Returns whether a defect that is put back forgets what follows from a change.
+    /// Returns `true` if an injected defect forgets the consequences of a change.
     fn wakes_nobody(&self, change: &Change<W, E>) -> bool {
         match change {
             Change::Leave(_) if mutant!("who leaves wakes nobody") => true,
-            // A task that was handed something leaves the line once more, without being in it.
+            // A task that was handed a claim leaves once more, without being in the queue.
             Change::Leave(place) if mutant!("who is handed it wakes nobody") => {
                 !self.waiters.contains_key(place)
             }
@@ -269,17 +274,18 @@ impl<W, E> Line<W, E> {
         outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
     }
 
-    /// Returns what the first in line wants, if the server is to be asked for it.
+    /// Returns the request of the first waiter, if the server is to be asked for it.
     fn next_to_contend(&self) -> Option<Want> {
         let want = &self.waiters.values().next().filter(|_| !self.is_closed)?.want;
-        // A task that wants just what is held may get it by hand-over. Any other gains nothing by waiting here, and on a store that
-        // keeps a line other processes would pass it.
+        // A waiter whose request matches a held claim may get it by hand-over. Any other gains nothing by
+        // waiting here, and on a store with a queue of its own other processes would overtake it.
         let may_be_handed = || self.held.iter().any(|local| local.may_serve(want));
         let stands_behind = self.stands_behind && !mutant!("a writer waits for its own process first");
         (self.fits(want.share) || (stands_behind && !may_be_handed())).then(|| want.clone())
     }
 
-    /// Returns the claims that the first in line now hopes to be handed, as far as that was not said before.
+    /// Returns the claims for whose hand-over the first waiter hopes, except those that were reported
+    /// before.
     fn take_hopes(&mut self, waits: bool) -> Vec<ClaimId> {
         let first = self.waiters.values().next().filter(|_| waits && self.stands_behind && !self.is_closed);
         let Some(Waiter { want, .. }) = first else { return Vec::new() };
@@ -292,34 +298,35 @@ impl<W, E> Line<W, E> {
             .collect()
     }
 
-    /// Returns whether a contender for this is of use: somebody wants it, and the first in line could not have what it wants any
-    /// sooner without it.
+    /// Returns `true` if a contender for `want` is useful: some waiter wants it, and the first waiter
+    /// could not be granted its own request any sooner without it.
     fn is_of_use(&self, want: &Want) -> bool {
         let Some(((_, first_came), first)) = self.waiters.first_key_value() else { return false };
         let meant = self.waiters.iter().find(|(_, waiter)| waiter.want == *want);
         let Some(((_, came), _)) = meant else { return false };
         let share = first.want.share;
         let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
-        // Who is first by its priority does not take the place of another, unless that waits for this process itself.
+        // A waiter that is first by priority does not take the place of another one, unless that one
+        // waits for this process itself.
         let waits_for_us = self.fits(share) && !self.fits(want.share);
         !(waits_for_us || (is_easier && first_came < came))
     }
 
-    /// Returns whether a task outside the line may ask the server. It may not where what this process holds is in its way, or in
-    /// the way of the first in line, which would wait longer.
+    /// Returns `true` if a task outside the queue may ask the server. It may not if a claim of this
+    /// process is in its way, or in the way of the first waiter, which would wait longer.
     fn admits(&self, share: Share) -> bool {
         let first = self.waiters.values().next().filter(|_| !mutant!("who tries passes who waits"));
         self.fits(share) && first.is_none_or(|first| self.fits(first.want.share))
     }
 
-    /// Returns the contender's claim, if it is for just this and this process holds nothing.
+    /// Returns the contender's claim, if it is for exactly this request and this process holds nothing.
     pub(super) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
         let contending = self.contending.as_ref().filter(|_| self.held.is_empty())?;
         contending.id.filter(|_| contending.want == *want)
     }
 
-    /// Returns who is first in line: the number of its place, its share, and whether nobody in line came before it; with the
-    /// contender's claim.
+    /// Returns the first waiter: the number of its place, its share, and whether no other waiter came
+    /// before it; with the contender's claim.
     #[cfg(leasehold_sim)]
     pub(super) fn head(&self) -> Option<(u64, Share, bool, Option<ClaimId>)> {
         let ((_, number), first) = self.waiters.first_key_value()?;
@@ -339,7 +346,7 @@ impl<W, E> Line<W, E> {
         !self.waiters.is_empty() || self.contending.is_some()
     }
 
-    /// Takes the first of those who are meant.
+    /// Removes and returns the first waiter that matches.
     fn take(&mut self, is_meant: impl Fn(&Waiter<W>) -> bool) -> Option<Waiter<W>> {
         let place = *self.waiters.iter().find(|(_, waiter)| is_meant(waiter))?.0;
         self.waiters.remove(&place)
@@ -351,7 +358,7 @@ impl Local {
         Local { id, want, task, stays: false, is_hoped_for: false }
     }
 
-    /// Returns whether it may be handed to somebody who wants this.
+    /// Returns `true` if it may be handed to a waiter with this request.
     fn may_serve(&self, want: &Want) -> bool {
         !self.stays && want.is_met_by(&self.want)
     }

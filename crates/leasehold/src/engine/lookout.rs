@@ -1,8 +1,9 @@
-//! A wait that looks whether it can ever end.
+//! Deadlock detection for one wait of an owner.
 //!
-//! Ground rules: only who holds and waits can be part of a deadlock, so nobody else says or reads anything. The wait is
-//! announced as a claim of its own, which is withdrawn before its owner goes on, whether the wait was granted or not: else he
-//! would be taken for one who waits. Of those who are in one deadlock one finds that it is his to give up: all read the
+//! Ground rules: only an owner that both holds and waits can be part of a deadlock, so no other owner
+//! announces or reads anything. A wait is announced as a claim of its own. That claim is withdrawn before
+//! the owner continues, whether or not the wait was granted, because otherwise the owner would still
+//! count as waiting. One wait of each deadlock finds that it has to give up: all of them read the
 //! same announcements.
 
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use super::{Deadline, Engine, Wait, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::panics::logged;
 
-/// Runs one acquisition of an owner; after it has waited for `after` it ends with `Deadlock` where it is the one to give up.
+/// Runs one acquisition of an owner. Once it has waited for `after`, it may end with `Deadlock`, where it
+/// is the wait that has to give up.
 pub(super) async fn watched(
     engine: &Arc<Engine>,
     owner: &Owner,
@@ -44,7 +46,7 @@ pub(super) async fn watched(
         error = lookout.keeps_looking(after) => Err(error),
     };
     lookout.end().await;
-    // That may have taken as long as a lease: what was lost meanwhile is not there to be had.
+    // Withdrawing may have taken as long as a lease, so the lock may be lost by now.
     match &outcome {
         Ok(Some(hold)) => match hold.held().state() {
             State::Lost(cause) => Err(Error::lost("lock", cause, &want.resource)),
@@ -54,7 +56,7 @@ pub(super) async fn watched(
     }
 }
 
-/// What one wait has to do with the announcements. Each step is kept here while it is under way, so that none is forgotten
+/// The announcement of one wait. Each step is kept here while it is under way, so that none is forgotten
 /// when the wait ends in the middle of it.
 struct Lookout {
     engine: Arc<Engine>,
@@ -66,7 +68,8 @@ struct Lookout {
 }
 
 impl Lookout {
-    /// Comes back with a deadlock that is for this wait to end, or with why none can be looked for.
+    /// Looks for deadlocks until this wait has to give up for one, or until none can be looked for.
+    /// Returns that error.
     async fn keeps_looking(&mut self, after: Duration) -> Error {
         sleep(&self.engine, after).await;
         let mut pause = LOOK_FIRST;
@@ -74,7 +77,7 @@ impl Lookout {
             match self.look().await {
                 Ok(None) => {}
                 Ok(Some(deadlock)) => return self.gives_up(&deadlock),
-                // Whoever waits is told of an outage, or of the client's end, by the wait itself.
+                // The wait itself reports an outage, or the end of the client.
                 Err(error) if is_passing(&error) => {
                     logged!(debug, resource = %self.want.resource, %error, "looking for a deadlock failed");
                 }
@@ -93,10 +96,10 @@ impl Lookout {
         Error::new(ErrorKind::Deadlock, "lock", text).on(&self.want.resource)
     }
 
-    /// One look; a deadlock if it is for this wait to end.
+    /// Looks once. Returns a deadlock if this wait is the one that has to give up.
     async fn look(&mut self) -> Result<Option<Deadlock>> {
         let holds = self.engine.owners.holds(&self.owner);
-        // Where no order is kept, nobody ahead in the line is in the way.
+        // Where the store keeps no order, a claim further ahead in the queue does not block.
         let in_order = self.engine.profile().order == Order::Fifo;
         let asks = self.engine.lines.stands_for(&self.want).filter(|_| in_order).map(Tag::of);
         let is_current = |(announced, hold): &(Announced, Hold)| {
@@ -126,7 +129,7 @@ impl Lookout {
         Ok(self.engine.deadlocks_among(&waits, is_ours).await?.pop())
     }
 
-    /// Takes one of the places that seem to be free.
+    /// Announces the wait at one of the places that seem to be free.
     async fn announce(&mut self, waits: &[Announced], asks: Option<Tag>, holds: Vec<Tag>) -> Result<()> {
         let number = waits.iter().map(|wait| wait.number).max().unwrap_or_default().saturating_add(1);
         let ttl = match self.engine.profile().liveness {
@@ -137,7 +140,7 @@ impl Lookout {
         for place in free(&places, waits) {
             let announced = Announced {
                 place: place.clone(),
-                // The claim's own id is drawn when it is made.
+                // Replaced by the id of the announcing claim once that is granted.
                 id: ClaimId::from_bytes([0; 16]),
                 number,
                 resource: self.want.resource.clone(),
@@ -168,7 +171,7 @@ impl Lookout {
         Ok(())
     }
 
-    /// Waits until an announcement that is being made stands, or does not.
+    /// Waits until the announcement under way is granted or refused.
     async fn arrive(&mut self) -> Result<()> {
         let Some((_, asking)) = &mut self.coming else { return Ok(()) };
         let made = asking.await;
@@ -180,9 +183,10 @@ impl Lookout {
         Ok(())
     }
 
-    /// Withdraws what was announced, and waits until that is confirmed, or the announcement's lease is over.
+    /// Withdraws the announcement, and waits until that is confirmed or the announcement's lease is over.
     async fn end(&mut self) {
-        // Where it was refused there is nothing to withdraw; what may have been made is given back by the engine.
+        // A refused announcement needs no withdrawal; one that may have been granted is released by the
+        // engine.
         drop(self.arrive().await);
         if let Some((_, hold)) = self.standing.take() {
             self.going = Some(Box::pin(hold.give_back()));
@@ -194,14 +198,15 @@ impl Lookout {
     }
 }
 
-/// Sleeps; for ever where the client closes, which ends the wait itself.
+/// Sleeps; never returns if the client closes, which ends the wait itself.
 async fn sleep(engine: &Arc<Engine>, length: Duration) {
     if !engine.sleep(length).await {
         std::future::pending().await
     }
 }
 
-/// A few places that have room as far as is known, at random so that two who look at a time seldom choose the same.
+/// Returns a few places that have room as far as is known, in a random order so that two waits that look
+/// at the same time seldom choose the same.
 fn free(places: &Places, waits: &[Announced]) -> Vec<Resource> {
     if waits.len() >= places.most {
         return Vec::new();
@@ -219,7 +224,8 @@ fn is_passing(error: &Error) -> bool {
 
 const LOOK_FIRST: Duration = Duration::from_secs(1);
 const LOOK_LAST: Duration = Duration::from_secs(5);
-/// So many places are tried at a look.
+/// The number of places that one look tries.
 const TRIES: usize = 4;
-/// The lease of an announcement, at most: for so long a server that does not answer keeps a wait from its end.
+/// The maximum lease of an announcement: for this long a server that does not answer can delay the end of
+/// a wait.
 const TTL_MAX: Duration = Duration::from_secs(10);

@@ -1,8 +1,9 @@
-//! A granted claim that goes from one process to another.
+//! Transfer of a granted claim from one process to another.
 //!
-//! Ground rules: it stays one and the same claim, so the store never sees it free; who goes on with it contends for it with
-//! its id, and the fence of the grant tells whether it is still the one that was passed on. Before anybody can go on with it, it
-//! is lost for whoever passed it on.
+//! Ground rules: the claim stays the same, so the store never sees the lock free. The receiving process
+//! contends with the id of the claim, and the fence of the grant shows whether it is still the claim that
+//! was passed on. The claim is marked as lost for its old holder before another process can continue with
+//! it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,16 +22,16 @@ use super::queue::Lines;
 use super::{Engine, Want, told};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A claim that its process holds no longer, and that waits for somebody who goes on with it.
+/// A claim that its process no longer holds, and that another one may continue with.
 pub(crate) struct Passed {
     pub(crate) id: ClaimId,
     /// The fence of its last holder.
     pub(crate) fence: Fence,
-    /// For how long the store keeps it at least.
+    /// The minimum time for which the store keeps it.
     pub(crate) left: Duration,
 }
 
-/// What is needed to go on with a claim, besides the right to do so.
+/// The data needed to continue with a claim, apart from the right to do so.
 pub(crate) struct Resumption {
     pub(crate) want: Want,
     pub(crate) id: ClaimId,
@@ -39,7 +40,7 @@ pub(crate) struct Resumption {
 }
 
 impl Engine {
-    /// Whether claims can go to another process at all.
+    /// Checks that this store can transfer claims to another process.
     ///
     /// # Errors
     /// `Unsupported` where they cannot. Nothing is sent.
@@ -56,9 +57,9 @@ impl Engine {
         Err(Error::new(ErrorKind::Unsupported, op, text))
     }
 
-    /// Goes on with a claim, once `allowed` has come back with the right to.
+    /// Continues with a claim of another process, once `allowed` has granted the right to.
     ///
-    /// Cancel safe: a dropped future gives back what it would have got.
+    /// Cancel safe: if the future is dropped, a claim that it would have got is released.
     pub(crate) async fn resume(
         self: &Arc<Self>,
         resumption: Resumption,
@@ -85,7 +86,7 @@ impl Engine {
                 Ok(()) => go_on(&engine, &resumption).await,
                 Err(error) => Err(error),
             };
-            // Undelivered, the hold is dropped here and gives itself back.
+            // If it cannot be delivered, the hold is dropped here, which releases it.
             drop(reply.send(outcome));
         });
         tokio::select! {
@@ -97,16 +98,16 @@ impl Engine {
 }
 
 impl Hold {
-    /// Ends it here, and leaves the claim to whoever goes on with it.
+    /// Ends the hold in this process, and leaves the claim to the process that continues with it.
     ///
     /// # Errors
-    /// Why it had been lost before. It is given back then.
+    /// The cause of an earlier loss. The claim is then released.
     pub(crate) fn pass_on(self) -> Result<Passed, LossCause> {
         let (engine, fence) = (self.engine().clone(), self.fence().unwrap_or_default());
         self.tell_end(self.held());
         let Some(held) = self.into_held() else { return Err(LossCause::Gone) };
         if !held.retire() {
-            // The keeper was first, and has given it back.
+            // The renewal task was first, and has released it.
             return Err(match held.state() {
                 State::Lost(cause) => cause,
                 _ => LossCause::Gone,
@@ -114,7 +115,7 @@ impl Hold {
         }
         engine.keeper.forget(&held);
         let left = held.remaining();
-        // Whoever lost it before stays the one who did. From here on nothing of this process believes to hold it.
+        // An earlier cause of loss stays. From here on nothing in this process considers it held.
         if let lost @ State::Lost(cause) = held.lose(LossCause::HandedOver)
             && cause != LossCause::HandedOver
         {
@@ -127,7 +128,7 @@ impl Hold {
     }
 }
 
-/// Asks for the claim until the store has said whether it is still the one that was passed on.
+/// Requests the claim until the store has said whether it is still the one that was passed on.
 async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
     let Resumption { want, id, after } = resumption;
     let resource = &want.resource;
@@ -145,7 +146,7 @@ async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
         match ask(engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
                 if grant.fence.map(|fence| (fence.epoch, fence.seq)) != Some((after.epoch, after.seq)) {
-                    // The lease had ended, and this is another grant, which nobody has asked for.
+                    // The lease had ended, and this is a new grant that was not asked for.
                     abandon(engine, &claim);
                     return Err(ended(resource));
                 }
@@ -163,7 +164,7 @@ async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
             Err(failure) => {
                 let failure = outage.honest(failure);
                 let Some(pause) = outage.goes_on(engine, &failure) else {
-                    // Nobody else has the right to go on with it.
+                    // No other process has the right to continue with it.
                     abandon(engine, &claim);
                     return Err(Error::failed("take_over", failure).on(resource));
                 };
@@ -173,7 +174,7 @@ async fn go_on(engine: &Arc<Engine>, resumption: &Resumption) -> Result<Hold> {
     }
 }
 
-/// The fence of whoever follows a holder under the same grant.
+/// Returns the fence of the next holder under the same grant.
 fn next(after: Fence, resource: &Resource) -> Result<Fence> {
     let sub = after.sub.checked_add(1).ok_or_else(|| {
         let text =

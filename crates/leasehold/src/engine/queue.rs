@@ -1,12 +1,13 @@
-//! The local line: who in this process waits for which resource.
+//! The local wait queues: the tasks of this process that wait for each resource.
 //!
-//! However many tasks wait for a resource, one claim of this process stands on the server. A lock that is
-//! given back goes straight to the next task in line, with the fence's `sub` advanced and without asking the
-//! server, within a budget of count and time that keeps other processes from starving.
+//! However many tasks wait for a resource, one claim of this process is queued on the server. A released
+//! lock passes straight to the next waiting task, with the fence's `sub` advanced and without asking the
+//! server, within a limit of count and time that keeps other processes from starving.
 //!
-//! Ground rules: a line is a pure machine (`line.rs`) that says what follows from a change; here that is done, in one place, once
-//! the shard's lock is free. It is held for a few instructions only, never while anything is sent, spawned or dropped that
-//! could come back here.
+//! Ground rules: a queue is a pure state machine (`line.rs`) that returns the consequences of each
+//! change. This module carries them out, in one place, once the shard's lock is released. That lock is
+//! held for a few instructions only, and never while anything is sent, spawned or dropped that could call
+//! back into this module.
 
 use std::cmp::Reverse;
 use std::hash::BuildHasher;
@@ -30,28 +31,30 @@ use crate::error::{Error, Result};
 use crate::panics::{in_this_span, logged};
 use crate::random::{HashMap, Hashing};
 
-/// The local lines of all resources, in shards so that unrelated resources do not meet.
+/// The local queues of all resources, in shards so that unrelated resources do not contend.
 pub(crate) struct Lines {
     shards: Vec<Mutex<HashMap<Resource, Entry>>>,
     hasher: Hashing,
-    /// Never used twice, so that a late leaver cannot take another's place in a line that was made anew.
+    /// The next ticket number. Numbers are never reused, so that a late `Leave` cannot remove another
+    /// task from a queue that was created anew.
     next_ticket: AtomicU64,
 }
 
-/// The line of one resource, what it needs to stop its contender, and what the store said last.
+/// The queue of one resource, the patience of its contender, and the store's last answer.
 struct Entry {
     line: Line<Reply, Weak<Errand>>,
     patience: Option<Patience>,
-    /// When the contender was last answered that the lock is not free. Not where it was not answered since.
+    /// The time of the contender's last answer that the lock is not free; `None` if a later request was
+    /// not answered.
     busy_at: Option<Moment>,
 }
 
-/// Sender of the answer to one waiter.
+/// The sender of the answer to one waiter.
 type Reply = oneshot::Sender<Result<Hold>>;
 type Changed = Outcome<Reply, Weak<Errand>>;
 
 impl Lines {
-    /// Stands in the local line.
+    /// Enters the local queue.
     pub(super) fn enter(engine: &Arc<Engine>, want: Want, priority: i32) -> Ticket {
         let (reply, told) = oneshot::channel();
         let resource = want.resource.clone();
@@ -72,24 +75,24 @@ impl Lines {
         Ticket { engine: engine.clone(), resource, place, told }
     }
 
-    /// Returns whether a task outside the line may ask the server: what this process holds leaves room for it, and for the
-    /// first waiter.
+    /// Returns `true` if a task outside the queue may ask the server: the claims of this process leave
+    /// room for it, and for the first waiter.
     pub(super) fn admits(engine: &Arc<Engine>, want: &Want) -> bool {
         let changed = Lines::change(engine, &want.resource, Change::Try(want.share));
         changed.is_none_or(|changed| changed.is_allowed)
     }
 
-    /// Notes that a task outside the line waits for what this process releases.
+    /// Records that a task outside the queue waits for what this process releases.
     pub(super) fn depend(engine: &Arc<Engine>, resource: &Resource) {
         Lines::change(engine, resource, Change::Depend);
     }
 
-    /// Under which claim the one of this process stands in the server's line.
+    /// Records the id of the claim that this process has queued on the server.
     pub(super) fn contends_as(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         Lines::change(engine, resource, Change::Drawn(id));
     }
 
-    /// Notes whether the store has just said that the resource is not free, or has not answered.
+    /// Records whether the store has just said that the resource is not free, or has not answered.
     pub(super) fn hears(engine: &Engine, resource: &Resource, is_busy: bool) {
         let busy_at = is_busy.then(|| engine.clock.now());
         if let Some(entry) = engine.lines.shard(resource).get_mut(resource) {
@@ -97,7 +100,8 @@ impl Lines {
         }
     }
 
-    /// Returns whether the store said a moment ago that the resource is not free, and has not failed to answer since.
+    /// Returns `true` if the store said a moment ago that the resource is not free, and has not failed to
+    /// answer since.
     pub(super) fn has_heard(engine: &Engine, resource: &Resource) -> bool {
         let now = engine.clock.now();
         let shard = engine.lines.shard(resource);
@@ -105,28 +109,29 @@ impl Lines {
         busy_at.is_some_and(|at| now.since(at) <= FRESH)
     }
 
-    /// The claim that stands in the server's line for whoever wants just this; `None` where he may be granted it past that
-    /// claim, by another task of this process.
+    /// Returns the claim that is queued on the server for exactly this request; `None` where the waiter
+    /// may be granted it past that claim, by another task of this process.
     pub(super) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
         self.shard(&want.resource).get(&want.resource)?.line.stands_for(want)
     }
 
-    /// A claim was granted to a task that stood in no line.
+    /// Records a claim that was granted to a task outside the queue, and begins its use.
     ///
     /// # Errors
-    /// `Closed` where the client was closed meanwhile; then it is given back.
+    /// `Closed` where the client was closed meanwhile; the claim is then released.
     pub(super) fn granted_directly(charge: Charge) -> Result<Hold> {
         let local = Lines::local(&charge, Asker::here());
         Lines::change_by(charge.engine(), charge.resource(), true, || Change::HeldBeside(local));
         charge.begin()
     }
 
-    /// The contender's claim was granted: it goes to the first task that wants just this.
+    /// Passes the contender's granted claim to the first task with exactly this request.
     pub(super) fn granted(charge: Charge) {
         let local = Lines::local(&charge, None);
         let changed = Lines::change_by(charge.engine(), charge.resource(), true, || Change::Granted(local));
         let outcome = charge.begin();
-        // Nobody wants it any more, or he who wanted it has left: the hold is dropped here and gives itself back.
+        // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
+        // releases it.
         if let Some((reply, _)) = changed.taker {
             drop(reply.send(outcome));
         }
@@ -138,12 +143,13 @@ impl Lines {
         Local { stays, ..Local::new(held.claim.id, charge.want().clone(), task) }
     }
 
-    /// A claim is handed to nobody of this process any more.
+    /// Ends local hand-over of a claim.
     pub(super) fn stays(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         Lines::change(engine, resource, Change::Stays(id));
     }
 
-    /// The contender ended without a grant; with an error, all who wanted the same are told.
+    /// Records that the contender ended without a grant. An error goes to every waiter with the same
+    /// request.
     pub(super) fn ended(engine: &Arc<Engine>, want: &Want, error: Option<Error>) {
         let changed = Lines::change(engine, &want.resource, Change::Ended { failed: error.is_some() });
         if let (Some(changed), Some(error)) = (changed, error) {
@@ -153,7 +159,8 @@ impl Lines {
         }
     }
 
-    /// Passes a hold that ended in this state to the next task in line if that may be, else releases it.
+    /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases
+    /// it.
     pub(super) fn give_back(
         engine: &Arc<Engine>,
         held: Arc<Held>,
@@ -177,7 +184,8 @@ impl Lines {
                 }
                 return None;
             };
-            // That task has left. The hold that it did not get must not give itself back: it is still in our hands.
+            // That task has left. Its undelivered hold must not release the claim, which this function
+            // still owns.
             if let Ok(hold) = undelivered {
                 hold.defuse();
             }
@@ -188,14 +196,14 @@ impl Lines {
             return engine.reaper.release(engine, held, state, done);
         }
         if let Some(done) = done {
-            // It was lost, and the keeper has given it back already.
+            // It was lost, and the renewal task has released it already.
             drop(done.send(Released::Gone));
         }
         None
     }
 
-    /// Whether a release may be carried out by its asker: not where others of this process depend on it. Those who come later
-    /// send it off.
+    /// Returns `true` if the caller may carry out the release inline: nothing else in this process
+    /// depends on it. A later waiter detaches it.
     pub(super) fn carries(
         engine: &Arc<Engine>,
         resource: &Resource,
@@ -206,19 +214,19 @@ impl Lines {
         changed.is_some_and(|changed| changed.is_allowed)
     }
 
-    /// A claim is left to its lease: the server alone counts it from now on.
+    /// Leaves a claim to its lease: from now on only the server counts it.
     pub(super) fn spend(engine: &Arc<Engine>, held: &Held) {
         engine.keeper.forget(held);
         Lines::departed(engine, &held.claim.resource, held.claim.id);
     }
 
-    /// How many resources somebody waits for or holds.
+    /// Returns the number of resources with a waiter or a holder.
     #[cfg(leasehold_sim)]
     pub(super) fn count(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Returns who is first in the line of a resource, see [`Line::head`].
+    /// Returns the first waiter for a resource, see [`Line::head`].
     #[cfg(leasehold_sim)]
     pub(super) fn head(
         &self,
@@ -227,12 +235,14 @@ impl Lines {
         self.shard(resource).get(resource)?.line.head()
     }
 
-    /// The server no longer has the claim, or the engine has done what it can: the next in line may contend.
+    /// Removes a claim that the server no longer has, or for which the engine has done what it can: the
+    /// next waiter may contend.
     pub(super) fn departed(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         Lines::change(engine, resource, Change::Departed(id));
     }
 
-    /// Ends every contender; their waiters are told by the client's own closing signal. Releases go on without their askers.
+    /// Ends every contender; the client's closing signal notifies their waiters. Releases continue
+    /// without their callers.
     pub(super) fn end_waits(engine: &Arc<Engine>) {
         if engine.is_forked() {
             return;
@@ -245,7 +255,8 @@ impl Lines {
         }
     }
 
-    /// Changes the line of a resource; `None` where it has none, and so nobody waits, contends or holds.
+    /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends or
+    /// holds.
     fn change(
         engine: &Arc<Engine>,
         resource: &Resource,
@@ -259,8 +270,8 @@ impl Lines {
         is_there.then_some(changed)
     }
 
-    /// The one way to change a line: makes the change, and does what follows from it once the shard is free. Opens a line where
-    /// there is none if it may.
+    /// Applies a change to a queue, and carries out its consequences once the shard is free. All changes
+    /// pass through here. Creates a missing queue if `opens`.
     fn change_by(
         engine: &Arc<Engine>,
         resource: &Resource,
@@ -268,7 +279,7 @@ impl Lines {
         change: impl FnOnce() -> Change<Reply, Weak<Errand>>,
     ) -> Changed {
         if engine.is_forked() {
-            // A thread that does not exist here may have had the shard, and for ever.
+            // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
             return Changed::default();
         }
         let mut shard = engine.lines.shard(resource);
@@ -296,7 +307,8 @@ impl Lines {
             errand.send_off();
         }
         if let Some(work) = started {
-            // What it asks belongs to whoever sent it, as far as that is known here.
+            // Its requests belong to the span of the waiter that started it, as far as that is known
+            // here.
             engine.spawn(in_this_span(work));
         }
         for id in std::mem::take(&mut changed.hopes) {
@@ -305,7 +317,7 @@ impl Lines {
         changed
     }
 
-    /// Ends the hopes for a claim when it can be handed over no more: its age is counted from before now.
+    /// Ends local hand-over of a claim when its time is over: its age is counted from before now.
     fn stays_in_the_end(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         let (weak, resource) = (Arc::downgrade(engine), resource.clone());
         let budget = engine.tuning.handover_time;
@@ -333,11 +345,11 @@ impl Default for Lines {
     }
 }
 
-/// Returns how often a claim may be handed to the next task in line.
+/// Returns how often a claim may still be handed to the next waiter.
 fn passes_left(engine: &Engine, held: &Held, state: State, passed: u32) -> u32 {
     let age = engine.clock.now().since(held.granted_at);
     let in_time = state == State::Valid && age < engine.tuning.handover_time;
-    // What was asked back is for others, and not for the next one here.
+    // A revoked claim is for other clients, not for the next local waiter.
     let may_pass = in_time && held.revoked().is_none() && held.can_pass(passed);
     match engine.tuning.handover_count.saturating_sub(passed) {
         _ if !may_pass => 0,
@@ -346,7 +358,8 @@ fn passes_left(engine: &Engine, held: &Held, state: State, passed: u32) -> u32 {
     }
 }
 
-/// A place in the local line. Dropping it gives the place up; a grant that was on its way gives itself back.
+/// A place in the local queue. Dropping it gives the place up; a grant that was on its way is then
+/// released.
 pub(super) struct Ticket {
     engine: Arc<Engine>,
     resource: Resource,
@@ -360,7 +373,7 @@ impl Ticket {
         (&mut self.told).await.ok()
     }
 
-    /// Leaves the line; a reply that was already sent is returned.
+    /// Leaves the queue. Returns a reply that was already sent.
     pub(super) fn withdraw(&mut self) -> Option<Result<Hold>> {
         self.told.close();
         self.told.try_recv().ok()
@@ -375,10 +388,10 @@ impl Drop for Ticket {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic cannot leave a line half changed: nothing in here calls foreign code while the lock is held.
+    // A panic cannot leave a queue half changed: no foreign code is called under the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const SHARDS: usize = 16;
-/// How old the word of a store may be that a lock is not free.
+/// The maximum age of a store's answer that a lock is not free.
 const FRESH: Duration = Duration::from_secs(1);

@@ -1,9 +1,11 @@
-//! Ends claims on the server: given back, dropped, or given up while their outcome was not known.
+//! Background releases: ends claims on the server that were released or dropped, or abandoned while their
+//! outcome was unknown.
 //!
-//! Ground rules: a release is detached from whoever asked for it, may be repeated, and is tried for as long
-//! as the lease could last. It is reported as what it was: freed, gone, or unknown. Each part of the store has its own window of
-//! calls in flight, and what waits to be tried again is in none: a part that is away delays nothing elsewhere. However a release
-//! ends, its local line goes on. In a fork nothing is sent: what is held is the parent's.
+//! Ground rules: a release is detached from its caller, may be repeated, and is retried for as long as
+//! the lease could last. It is reported as freed, gone or unknown. Each part of the store has its own
+//! window of calls in flight, and a release that waits for a retry is in none of them: an unreachable
+//! part delays no other. However a release ends, its local queue continues. A fork sends nothing: the
+//! claims belong to the parent.
 
 use std::sync::{Arc, Weak};
 
@@ -21,7 +23,7 @@ use super::releasing::{Order, Worker};
 
 pub(crate) use super::job::Released;
 
-/// The engine's end of the reaper.
+/// The engine's handle to the release worker.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     jobs: mpsc::UnboundedSender<Order>,
@@ -44,10 +46,10 @@ impl Reaper {
         Reaper { jobs, backend, clock, tally: Arc::default(), process: Process::this() }
     }
 
-    /// Ends a claim that was held. The local line goes on when it is done.
+    /// Releases a claim that was held. The local queue continues when that is done.
     ///
-    /// Where somebody waits for that he may have to carry it out: while the client has no other release under way, which it
-    /// could go together with, and nobody of this process depends on it.
+    /// A caller that waits may have to carry out the release itself. That is so while the client has no
+    /// other release under way that it could be batched with, and nothing in this process depends on it.
     pub(super) fn release(
         &self,
         engine: &Arc<Engine>,
@@ -69,7 +71,7 @@ impl Reaper {
         None
     }
 
-    /// Ends a claim that was never handed to anybody.
+    /// Releases a claim that never had a user.
     pub(super) fn abandon(&self, claim: Claim) {
         let (job, _) = self.job(claim, false, None, None);
         if self.is_forked() {
@@ -78,7 +80,7 @@ impl Reaper {
         self.send(job);
     }
 
-    /// A job, and whether nothing else is under way.
+    /// Creates a job. Also returns whether nothing else is under way.
     fn job(
         &self,
         claim: Claim,
@@ -91,7 +93,7 @@ impl Reaper {
     }
 
     fn send(&self, job: Job) {
-        // Undelivered, the job is dropped here and ends as unknown.
+        // If it cannot be delivered, the job is dropped here and ends as unknown.
         drop(self.jobs.send(Order::Release(job)));
     }
 
@@ -100,7 +102,7 @@ impl Reaper {
         let (backend, clock) = (self.backend.clone(), self.clock.clone());
         let (jobs, rest) = (self.jobs.clone(), self.jobs.clone());
         let ending = async move {
-            // What is to be tried again is the worker's to see to.
+            // The worker makes the retries.
             for job in end(vec![job], &*backend, &*clock).await {
                 drop(rest.send(Order::Release(job)));
             }
@@ -119,12 +121,13 @@ impl Reaper {
         !self.process.is_this()
     }
 
-    /// From now on each release is asked for once more at least, so that a store that has come back gets to answer.
+    /// Makes each release be tried at least once more from now on, so that a store that has come back can
+    /// answer.
     pub(super) fn close(&self) {
         self.tally.close(self.clock.now());
     }
 
-    /// Waits until nothing is under way; whether all that ended meanwhile was answered.
+    /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
     pub(super) async fn flush(&self) -> bool {
         self.tally.settled().await
     }
