@@ -18,8 +18,7 @@ use crate::lock::{Lock, Mutex, RwLock, Semaphore, ask_back, kind};
 use crate::open::open_backend;
 use crate::witness::{Telling, Witness};
 
-/// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per
-/// resource.
+/// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per resource.
 ///
 /// # Promises
 /// However many tasks of this client wait for a resource, the server sees one claim. One watchdog
@@ -230,8 +229,8 @@ impl Leasehold {
         self.engine.look(&resource, None, Duration::ZERO).await
     }
 
-    /// Waits up to `limit` until a resource is in another state than `seen`, and returns its state at
-    /// that time.
+    /// Waits up to `limit` until a resource is in another state than `seen`, and returns its
+    /// state at that time.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -266,8 +265,8 @@ impl Leasehold {
     /// deadlock, and a deadlock that waits for another one, are not reported.
     ///
     /// # Errors
-    /// `Unsupported` if the store does not show whole notes; nothing is sent. Otherwise the failure of
-    /// the server.
+    /// `Unsupported` if the store does not show whole notes; nothing is sent. Otherwise the
+    /// failure of the server.
     pub async fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.engine.deadlocks().await
     }
@@ -320,9 +319,9 @@ impl Leasehold {
     /// If the future is dropped, the request may or may not have been made.
     ///
     /// # Errors
-    /// `Unsupported` if the store keeps no values beside its locks, `Invalid` if the reason or the name
-    /// is too long, or if there are more holders than the store can note at once. Otherwise the failure
-    /// of the server.
+    /// `Unsupported` if the store keeps no values beside its locks, `Invalid` if the reason or
+    /// the name is too long, or if there are more holders than the store can note at once.
+    /// Otherwise the failure of the server.
     pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<Standing>> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
         ask_back(&self.engine, &resource, reason).await

@@ -22,8 +22,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock of the user that never fails: if it panics, the time continues at the rate of the machine's
-/// clock.
+/// A clock of the user that never fails: if it panics, the time continues at the rate of the machine's clock.
 #[derive(Debug)]
 pub(crate) struct Bridged {
     clock: Arc<dyn Clock>,
@@ -77,9 +76,8 @@ impl Clock for Bridged {
 /// ```
 ///
 /// # Does not promise
-/// To count suspend: outside tests it is `std::time::Instant`, and stops while the machine sleeps.
-/// Outside the runtime a paused time cannot be seen: there it shows the latest time that was seen
-/// inside.
+/// To count suspend: outside tests it is `std::time::Instant`, and stops while the machine sleeps. Outside
+/// the runtime a paused time cannot be seen: there it shows the latest time that was seen inside.
 #[derive(Debug)]
 pub struct TokioClock {
     began: Instant,

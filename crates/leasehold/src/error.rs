@@ -73,13 +73,11 @@ pub enum ErrorKind {
     /// A call on a client that was closed, whose runtime has ended, or that was opened by the process
     /// from which this one was forked.
     Closed,
-    /// A circle of waiters that would wait for each other for ever, or an owner that would wait for
-    /// itself.
+    /// A circle of waiters that would wait for each other for ever, or an owner that would wait for itself.
     Deadlock,
     /// A wait that another thread ended. Nothing is held.
     Interrupted,
-    /// A wait for something that cannot come any more: a barrier that broke, or a latch that was
-    /// removed.
+    /// A wait for something that cannot come any more: a barrier that broke, or a latch that was removed.
     Broken,
 }
 

@@ -12,17 +12,15 @@ use crate::client::Leasehold;
 use crate::error::Error;
 
 impl Leasehold {
-    /// Checks everything in the configuration of the store that helps or hurts locks with leases of
-    /// `ttl`.
+    /// Checks everything in the configuration of the store that helps or hurts locks with leases of `ttl`.
     ///
     /// It acquires and releases the lock `leasehold-doctor` a few times, to see that this works and how
-    /// long it takes, and changes nothing else. It takes as long as these cycles do, and no longer than
-    /// two ttl if the store does not answer. It does not fail: every problem is reported as a
-    /// [`Finding`].
+    /// long it takes, and changes nothing else. It takes as long as these cycles do, and no longer than two
+    /// ttl if the store does not answer. It does not fail: every problem is reported as a [`Finding`].
     ///
     /// # Does not promise
-    /// A store without a finding is not a store without faults: only known problems that can be queried
-    /// are checked.
+    /// A store without a finding is not a store without faults: only known problems that can be
+    /// queried are checked.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -46,8 +44,8 @@ impl Leasehold {
 
     /// Runs real cycles of a real lock.
     async fn try_out(&self, ttl: Duration) -> Vec<Finding> {
-        // A ttl that the store does not accept is a finding already, and the other findings are useful
-        // all the same.
+        // A ttl that the store does not accept is a finding already, and the other findings are
+        // useful all the same.
         let ttl = match self.profile().liveness {
             Liveness::Lease { min, max } => ttl.clamp(min, max),
             _ => ttl,

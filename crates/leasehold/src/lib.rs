@@ -16,12 +16,11 @@
 //! # }
 //! ```
 //!
-//! A lock that is held by lease can be lost: the process is paused, the network stops, or the server
-//! loses its data. Leasehold promises that the holder finds out, by its own clock, *before* the server
-//! can grant the lock to another client. Every grant also carries a [`Fence`], a number that rises, so
-//! that a protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a
-//! promise about timing; fencing is the promise about safety. [`fenced`] has resources that check
-//! fences.
+//! A lock that is held by lease can be lost: the process is paused, the network stops, or the server loses
+//! its data. Leasehold promises that the holder finds out, by its own clock, *before* the server can grant
+//! the lock to another client. Every grant also carries a [`Fence`], a number that rises, so that a
+//! protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a promise about
+//! timing; fencing is the promise about safety. [`fenced`] has resources that check fences.
 //!
 //! A URL names the store that a client uses, see [`Leasehold::open`]. The promises of that store are
 //! its [`Profile`]; requirements of the caller are compared with it before anything is sent.

@@ -34,8 +34,7 @@ pub mod postgres {
     pub use leasehold_postgres::{PostgresConfig, in_transaction, in_transaction_sql};
 }
 
-/// Locks inside a transaction of MySQL or MariaDB, for programs whose locks and data are in one
-/// database.
+/// Locks inside a transaction of MySQL or MariaDB, for programs whose locks and data are in one database.
 ///
 /// ```
 /// use leasehold::mysql::{MySqlConfig, in_transaction_sql};
@@ -140,8 +139,7 @@ pub struct Swept {
     pub forgotten: u64,
 }
 
-/// Removes the remains of locks that have not been used for `unused_for` from the store that `url`
-/// names.
+/// Removes the remains of locks that have not been used for `unused_for` from the store that `url` names.
 ///
 /// The next user of a name removes claims that have ended, so locks do not need a sweep: it is for
 /// names that are not used any more. On PostgreSQL their rows are deleted. MySQL, MariaDB and SQLite
@@ -150,9 +148,9 @@ pub struct Swept {
 /// deleted; one key for each of the 16,384 slots keeps later fences above them.
 ///
 /// # Promises
-/// A resource that is held or waited for is not touched. The next fence of each name is greater than
-/// all before. Clients and other sweepers may be at work; each step is a few short requests for some
-/// hundred rows.
+/// A resource that is held or waited for is not touched. The next fence of each name is greater
+/// than all before. Clients and other sweepers may be at work; each step is a few short
+/// requests for some hundred rows.
 ///
 /// # Cancel safety
 /// The future may be dropped at any point; what was swept by then stays swept.
@@ -285,8 +283,7 @@ async fn open_sqlite(url: &str) -> Result<Arc<dyn Backend>> {
     leasehold_sqlite::connect(config, Arc::new(crate::clock::SystemClock)).await.map_err(failed)
 }
 
-/// Returns the memory of this name, which all clients of the process that are open at the same time
-/// share.
+/// Returns the memory of this name, which all clients of the process that are open at the same time share.
 fn memory(name: &str) -> Arc<dyn Backend> {
     static NAMED: Mutex<Option<HashMap<String, Weak<MemoryBackend>>>> = Mutex::new(None);
     if name.is_empty() {
@@ -345,8 +342,7 @@ fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
     }
 }
 
-/// Guesses the intended scheme: for the address of a server without a scheme, or for a scheme with a
-/// typo.
+/// Guesses the intended scheme: for the address of a server without a scheme, or for a scheme with a typo.
 fn meant(url: &str, scheme: &str, schemes: &[Scheme]) -> Option<String> {
     let rest = url.split_once(':').map_or("", |(_, rest)| rest);
     let port = rest.split(['/', '?']).next().unwrap_or_default();
@@ -360,8 +356,7 @@ fn meant(url: &str, scheme: &str, schemes: &[Scheme]) -> Option<String> {
     (nearest.0 <= 2 && scheme.len() > 3).then(|| format!("{}:", nearest.1))
 }
 
-/// Returns the number of letters that have to be added, removed or replaced to make one word of the
-/// other.
+/// Returns the number of letters that have to be added, removed or replaced to make one word of the other.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (at, letter) in one.chars().enumerate() {

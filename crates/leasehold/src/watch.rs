@@ -5,8 +5,8 @@ pub(crate) use ordered::{Receiver, Sender};
 #[cfg(not(leasehold_sim))]
 pub(crate) use tokio::sync::watch::{Receiver, Sender};
 
-/// The same without chance: tokio draws the order in which it wakes waiters from a source that no seed
-/// decides.
+/// The same without chance: tokio draws the order in which it wakes waiters from a source that
+/// no seed decides.
 #[cfg(leasehold_sim)]
 mod ordered {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -164,8 +164,8 @@ impl Leasehold {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     ///
-    /// `work` runs on a thread of leasehold. It may block, and may use this library: leases are renewed
-    /// meanwhile.
+    /// `work` runs on a thread of leasehold. It may block, and may use this library: leases are
+    /// renewed meanwhile.
     ///
     /// # Panics
     /// Panics if `work` panics, with the same payload.

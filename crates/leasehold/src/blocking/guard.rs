@@ -10,8 +10,8 @@ use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Handover, Revocation};
 
-/// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it releases the lock in the
-/// background.
+/// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it releases the lock in
+/// the background.
 ///
 /// It may be sent to another thread and released there, even if the lock is
 /// [reentrant](super::Lock::reentrant): it belongs to the owner for which it was acquired.

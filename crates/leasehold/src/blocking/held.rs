@@ -1,7 +1,6 @@
 //! Guards of several locks, or of an election, for a thread that blocks.
 //!
-//! Ground rules: calls that do not wait are those of the inner guard; only calls that wait have a twin
-//! here.
+//! Ground rules: calls that do not wait are those of the inner guard; only calls that wait have a twin here.
 
 use std::ops::Deref;
 use std::sync::Arc;

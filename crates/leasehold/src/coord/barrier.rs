@@ -52,11 +52,10 @@ pub struct Barrier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Passage {
-    /// The number of this passage; it rises by one each time that the barrier opens, breaks or is
-    /// reset.
+    /// The number of this passage; it rises by one each time that the barrier opens, breaks or is reset.
     pub generation: u64,
-    /// The number of parties that came after this one: `parties - 1` for the first to arrive, zero for
-    /// the last.
+    /// The number of parties that came after this one: `parties - 1` for the first to arrive,
+    /// zero for the last.
     pub index: u32,
 }
 
@@ -78,8 +77,8 @@ impl Barrier {
         format!("{name}!arrived")
     }
 
-    /// Sets how long a waiting party still counts as alive after the last sign of life of its process.
-    /// Default: 30 s.
+    /// Sets how long a waiting party still counts as alive after the last sign of life of its
+    /// process. Default: 30 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.members = self.members.ttl(ttl);
@@ -187,8 +186,8 @@ impl Barrier {
     }
 }
 
-/// A waiting party. If it is dropped before its generation has ended, it breaks the barrier in the
-/// background.
+/// A waiting party. If it is dropped before its generation has ended, it breaks the barrier in
+/// the background.
 struct Party {
     engine: Arc<Engine>,
     register: Register,

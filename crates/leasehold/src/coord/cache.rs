@@ -15,9 +15,8 @@ use leasehold_core::{
 /// another service.
 ///
 /// It needs a version for each value that is never used twice, and must put a value only if the version
-/// that was seen is still current: that keeps a slow loader from overwriting a newer value. The keys
-/// are those of the flights. The values start with some bytes of leasehold, and other programs cannot
-/// use them.
+/// that was seen is still current: that keeps a slow loader from overwriting a newer value. The keys are
+/// those of the flights. The values start with some bytes of leasehold, and other programs cannot use them.
 ///
 /// ```
 /// use async_trait::async_trait;

@@ -97,8 +97,8 @@ impl Condition {
         format!("{name}!waiting")
     }
 
-    /// Sets how long a waiter still counts as alive after the last sign of life of its process.
-    /// Default: 30 s.
+    /// Sets how long a waiter still counts as alive after the last sign of life of its
+    /// process. Default: 30 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.members = self.members.ttl(ttl);
@@ -133,8 +133,8 @@ impl Condition {
 
 /// Waiting and notifying are methods of the guard, so that the lock is always held.
 impl Guard {
-    /// Releases the lock, waits for a notification, and returns with the lock, acquired again with the
-    /// same settings.
+    /// Releases the lock, waits for a notification, and returns with the lock, acquired again
+    /// with the same settings.
     ///
     /// The new guard has a fence of its own, as after any other grant. If the lock has to be held
     /// [for some time at least](crate::Lock::at_least), it is released after that.
@@ -153,8 +153,7 @@ impl Guard {
         self.wait_until(condition, None).await.map(|(guard, _)| guard)
     }
 
-    /// Waits likewise for up to `limit`. The lock is acquired again in either case, and that may take
-    /// longer.
+    /// Waits likewise for up to `limit`. The lock is acquired again in either case, and that may take longer.
     ///
     /// # Cancel safety
     /// As [`Guard::wait`].
@@ -198,8 +197,8 @@ impl Guard {
         let again = self.again("wait")?;
         self.check()?;
         let place = Place::take(condition, register, &self).await?;
-        // Every later holder of the lock finds this waiter. A holder that lost the lock before may have
-        // missed it.
+        // Every later holder of the lock finds this waiter. A holder that lost the lock before
+        // may have missed it.
         self.release().await.map_err(|error| error.with_op("wait"))?;
         let outcome = place.woken(limit).await?;
         let guard = again.lock().await?;
@@ -208,8 +207,8 @@ impl Guard {
     }
 }
 
-/// A place in the queue of waiters. Dropping it leaves the queue, and hands its notification on, in the
-/// background.
+/// A place in the queue of waiters. Dropping it leaves the queue, and hands its notification
+/// on, in the background.
 struct Place {
     engine: Arc<Engine>,
     register: Register,

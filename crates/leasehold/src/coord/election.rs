@@ -36,9 +36,8 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// candidates lead in the order in which they campaigned.
 ///
 /// # Does not promise
-/// That a leader that has lost leadership does nothing more: pass the fence to every resource that it
-/// writes to. That an observer sees each value: of several changes in quick succession it may see only
-/// the last.
+/// That a leader that has lost leadership does nothing more: pass the fence to every resource that it writes
+/// to. That an observer sees each value: of several changes in quick succession it may see only the last.
 #[derive(Clone, Debug)]
 pub struct Election {
     seat: Mutex,
@@ -66,8 +65,7 @@ impl Election {
         self
     }
 
-    /// Changes other settings of the lock that leadership is: required fences, an owner, a maximum
-    /// time.
+    /// Changes other settings of the lock that leadership is: required fences, an owner, a maximum time.
     ///
     /// # Errors
     /// Any error of `setting`.
@@ -264,8 +262,7 @@ impl Observer {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Leasehold::changed`](crate::Leasehold::changed); the next call continues from where this
-    /// one was.
+    /// As [`Leasehold::changed`](crate::Leasehold::changed); the next call continues from where this one was.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
             if let Some((seat, board)) = &self.seen {

@@ -101,8 +101,8 @@ pub enum Origin {
     Stale,
     /// A value of the caller's loader, which is kept for the others.
     Loaded,
-    /// A loaded value that is not kept: the loader was overtaken, took too long, or the value is not to
-    /// be kept.
+    /// A loaded value that is not kept: the loader was overtaken, took too long, or the value
+    /// is not to be kept.
     NotKept,
 }
 
@@ -214,9 +214,9 @@ impl SingleFlight {
     /// Returns the value, if it is kept, or as `load` or the loader of another caller returns it; fresh
     /// for `ttl` from when it is written.
     ///
-    /// `load` is called at most once, and not if another caller loads the value. `Ok(None)` means that
-    /// the source has no such value. It may continue in the background after the caller has received a
-    /// stale value.
+    /// `load` is called at most once, and not if another caller loads the value. `Ok(None)`
+    /// means that the source has no such value. It may continue in the background after the
+    /// caller has received a stale value.
     ///
     /// # Cancel safety
     /// If a future that was loading is dropped, it stops loading, and the next in the queue loads.
@@ -417,8 +417,8 @@ impl SingleFlight {
         Ok(Loaded { value, origin })
     }
 
-    /// Writes down the loader, unless there is a fresh value that is not the one to be renewed: then
-    /// returns that.
+    /// Writes down the loader, unless there is a fresh value that is not the one to be renewed:
+    /// then returns that.
     async fn begin(
         &self,
         register: &Register,

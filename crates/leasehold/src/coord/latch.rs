@@ -271,8 +271,7 @@ mod tests {
 
     #[test]
     fn a_member_counts_under_one_number_for_each_way_of_writing() {
-        // These are an interface: a version that counts under other numbers has to write another
-        // format.
+        // These are an interface: a version that counts under other numbers has to write another format.
         let written = (KIND, id_of("shard 1"), id_of(""));
         assert_eq!(written, (b'L', 13_760_905_573_519_302_224, 12_007_152_915_317_330_863));
     }

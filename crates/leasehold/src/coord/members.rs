@@ -48,8 +48,7 @@ impl Members {
         Ok(Member { id, _sign: sign })
     }
 
-    /// Returns the living members. A member that joined before the request and is not among them is
-    /// dead.
+    /// Returns the living members. A member that joined before the request and is not among them is dead.
     pub(super) async fn living(&self) -> Result<HashSet<u64>> {
         let snapshot = self.signs.inspect().await?;
         Ok(snapshot.holders.iter().filter_map(|holder| id_of(&holder.id.tag())).collect())

@@ -1,8 +1,7 @@
 //! Coordination built from locks and registers: a multi-lock, a segmented lock, an election, a
 //! versioned value, a condition, a latch, a barrier, a rate limit and single-flight loading.
 //!
-//! Ground rules: nothing here talks to a backend. All promises here follow from those of locks and
-//! registers.
+//! Ground rules: nothing here talks to a backend. All promises here follow from those of locks and registers.
 
 mod barrier;
 mod cache;

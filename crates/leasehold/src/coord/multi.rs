@@ -26,17 +26,15 @@ use crate::lock::{Guard, Part, while_held};
 /// ```
 ///
 /// # Promises
-/// All or nothing: a caller that does not get all of them within the one deadline holds none of them.
-/// They are acquired in the order of their names, regardless of the order in which they are given, so
-/// that callers with overlapping sets never wait for each other in a circle. A lock that is named twice
-/// is acquired once, with the larger share. The loss of one is the loss of all, and names the lost
-/// lock.
+/// All or nothing: a caller that does not get all of them within the one deadline holds none of them. They
+/// are acquired in the order of their names, regardless of the order in which they are given, so that
+/// callers with overlapping sets never wait for each other in a circle. A lock that is named twice is
+/// acquired once, with the larger share. The loss of one is the loss of all, and names the lost lock.
 ///
 /// # Does not promise
-/// They are not granted in one instant: while it waits for the second, it holds the first. Locks of the
-/// same name in two stores of one kind are acquired in the order in which they were given, which has to
-/// be the same everywhere. A task that holds one of them already, acquired on its own, can be part of a
-/// circle.
+/// They are not granted in one instant: while it waits for the second, it holds the first. Locks of the same
+/// name in two stores of one kind are acquired in the order in which they were given, which has to be the
+/// same everywhere. A task that holds one of them already, acquired on its own, can be part of a circle.
 #[derive(Clone, Debug, Default)]
 pub struct MultiLock {
     parts: Vec<Part>,
@@ -58,8 +56,8 @@ impl MultiLock {
     /// Waits until all are held.
     ///
     /// # Cancel safety
-    /// If the future is dropped, nothing is left behind: the locks held by then are released in the
-    /// background.
+    /// If the future is dropped, nothing is left behind: the locks held by then are released in
+    /// the background.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock), of the first that fails; `Lost` if one was lost while
@@ -101,8 +99,7 @@ impl MultiLock {
 
     async fn hold(&self, limit: Option<Duration>) -> Result<MultiGuard> {
         let parts = self.ordered()?;
-        // The parts may be of several clients; the wait as a whole is measured by the clock of the
-        // first.
+        // The parts may be of several clients; the wait as a whole is measured by the clock of the first.
         let Some(clock) = parts.first().map(|part| part.clock().clone()) else {
             return Ok(MultiGuard { guards: Vec::new() });
         };

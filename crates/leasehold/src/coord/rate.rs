@@ -1,9 +1,8 @@
 //! A rate limit: a number of permits in any period, by the clock of the server.
 //!
-//! Ground rules: a grant is a permit of a semaphore whose lease is the period, and which is never
-//! renewed or released. The server itself ends it, so no clock of a client takes part (etcd's clients
-//! end their own claims, a whole period after the grant had arrived), and a client that dies frees
-//! nothing early.
+//! Ground rules: a grant is a permit of a semaphore whose lease is the period, and which is never renewed
+//! or released. The server itself ends it, so no clock of a client takes part (etcd's clients end their own
+//! claims, a whole period after the grant had arrived), and a client that dies frees nothing early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,9 +45,8 @@ use crate::lock::{Guard, Semaphore};
 /// counts in seconds.
 ///
 /// # Price
-/// Each grant of the last period is a claim in the store: suitable for limits of some hundreds in a
-/// period, not for tens of thousands. Divide such a period into smaller ones: 100 in 100 ms for 1,000
-/// in a second.
+/// Each grant of the last period is a claim in the store: suitable for limits of some hundreds in a period,
+/// not for tens of thousands. Divide such a period into smaller ones: 100 in 100 ms for 1,000 in a second.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     engine: Arc<Engine>,
@@ -113,8 +111,8 @@ impl RateLimit {
     /// As [`RateLimit::acquire`]; `Invalid` for zero, or for more than the limit.
     pub async fn acquire_many(&self, weight: u32) -> Result<()> {
         self.check()?;
-        // A permit that was lost before it arrived here was released, perhaps early: it counts as never
-        // granted.
+        // A permit that was lost before it arrived here was released, perhaps early: it counts
+        // as never granted.
         while !self.permits.acquire_many(weight).await?.spend() {}
         Ok(())
     }

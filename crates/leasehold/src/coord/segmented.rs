@@ -1,5 +1,4 @@
-//! A lock divided into segments, so that users of different parts of a thing do not wait for each
-//! other.
+//! A lock divided into segments, so that users of different parts of a thing do not wait for each other.
 
 use std::fmt;
 use std::future::Future;
@@ -18,9 +17,9 @@ use crate::lock::{Guard, Mutex};
 
 /// A lock divided into segments: one for each group of keys, any that is free, or all.
 ///
-/// A stock of 1,200 pieces behind one mutex is sold one order at a time. Divided into twelve segments
-/// of a hundred it is sold twelve orders at a time, as long as each order takes from the segment that
-/// it has locked.
+/// A stock of 1,200 pieces behind one mutex is sold one order at a time. Divided into twelve
+/// segments of a hundred it is sold twelve orders at a time, as long as each order takes from
+/// the segment that it has locked.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -95,8 +94,7 @@ impl Segmented {
         u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the same lock with other settings for each segment: a ttl, a note, an owner, a
-    /// requirement.
+    /// Returns the same lock with other settings for each segment: a ttl, a note, an owner, a requirement.
     ///
     /// The statistics start again from zero.
     #[must_use]
@@ -120,8 +118,7 @@ impl Segmented {
         Segment { segments: self.segments.clone(), number: number as usize % self.segments.len() }
     }
 
-    /// Returns all segments as one lock. For a few segments and rare use; it waits for every holder of
-    /// one.
+    /// Returns all segments as one lock. For a few segments and rare use; it waits for every holder of one.
     pub fn all(&self) -> MultiLock {
         self.segments.iter().fold(MultiLock::new(), |all, segment| all.and(&segment.mutex))
     }

@@ -57,8 +57,7 @@ pub struct VersionedValue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Update {
-    /// The value after this update; `None` if it was removed, or if there was none and none was
-    /// written.
+    /// The value after this update; `None` if it was removed, or if there was none and none was written.
     pub value: Option<Vec<u8>>,
     /// The number of times that another update was first.
     pub conflicts: u32,

@@ -1,8 +1,7 @@
-//! SQL for a fence that is stored in a column: checked text for statements, and the meaning of their
-//! answers.
+//! SQL for a fence that is stored in a column: checked text for statements, and the meaning of their answers.
 //!
-//! Pure: it knows no client of any database. Any database client can run the statements and bind the
-//! parameters.
+//! Pure: it knows no client of any database. Any database client can run the statements and
+//! bind the parameters.
 
 use std::fmt;
 
@@ -22,8 +21,7 @@ pub enum SqlDialect {
     Sqlite,
 }
 
-/// A fence that is stored in a column: of the rows that it protects, or of a table that has no other
-/// columns.
+/// A fence that is stored in a column: of the rows that it protects, or of a table that has no other columns.
 ///
 /// The fence is stored as its text, compared byte by byte, so that it can be read in any console and
 /// bound by any client, a shell script with `LEASEHOLD_FENCE` included.
@@ -161,8 +159,8 @@ impl FenceColumn {
         shown(fence).map(|fence| fence.to_string())
     }
 
-    /// Returns the statement that adds the column to an existing table. Rows begin with a fence older
-    /// than any.
+    /// Returns the statement that adds the column to an existing table. Rows begin with a fence
+    /// older than any.
     pub fn add_column(&self) -> Statement {
         self.plain(format!("alter table {} add column {} {}", self.table, self.column, self.kind()))
     }
@@ -194,8 +192,8 @@ impl FenceColumn {
         )
     }
 
-    /// Returns the statement that raises the fence of a row, or inserts the row, if the table holds
-    /// fences only.
+    /// Returns the statement that raises the fence of a row, or inserts the row, if the table
+    /// holds fences only.
     pub fn raise_or_insert(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let insert =
@@ -283,8 +281,8 @@ impl FenceColumn {
         Statement { text, parameters: Vec::new() }
     }
 
-    /// Builds a statement. `all` are the parameters that MySQL binds; the others name a place twice and
-    /// bind it once.
+    /// Builds a statement. `all` are the parameters that MySQL binds; the others name a place
+    /// twice and bind it once.
     fn bound(&self, text: String, all: &[Parameter]) -> Statement {
         let mut parameters: Vec<Parameter> = Vec::with_capacity(all.len());
         for parameter in all {

@@ -68,8 +68,8 @@ pub enum FencedFileError {
         /// The cause.
         source: io::Error,
     },
-    /// The stored fence cannot be read. It is left as it is: starting again at nothing would let old
-    /// holders in.
+    /// The stored fence cannot be read. It is left as it is: starting again at nothing would
+    /// let old holders in.
     #[error("{path} does not hold a fence; restore it, or remove it once no process uses the file")]
     Damaged {
         /// The path of the fence.

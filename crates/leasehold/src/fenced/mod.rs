@@ -1,10 +1,9 @@
 //! Resources that refuse a holder whose lock is lost.
 //!
-//! A fence is useful only if it is checked. Checking it only on writes still loses updates: an old
-//! holder reads, is paused, a new one reads, the old one writes (no newer holder has written yet), the
-//! new one writes over it. So a fenced resource is *opened* with the fence, which raises the fence of
-//! the resource before the first read; from then on every older holder is refused, for reads and writes
-//! alike.
+//! A fence is useful only if it is checked. Checking it only on writes still loses updates: an old holder
+//! reads, is paused, a new one reads, the old one writes (no newer holder has written yet), the new one
+//! writes over it. So a fenced resource is *opened* with the fence, which raises the fence of the resource
+//! before the first read; from then on every older holder is refused, for reads and writes alike.
 //!
 //! | what is protected | checked by |
 //! |---|---|

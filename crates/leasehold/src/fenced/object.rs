@@ -1,7 +1,7 @@
 //! An object in a store with conditional writes, protected by a fence.
 //!
-//! Pure: it knows no client of any store. It returns the object to put with its condition, and reads
-//! the answers.
+//! Pure: it knows no client of any store. It returns the object to put with its condition, and
+//! reads the answers.
 //!
 //! The fence is the first line of the object itself, not metadata beside it: if an entity tag is made
 //! from the content alone, as in S3, raising a fence in the metadata would leave the tag unchanged, and
@@ -126,8 +126,7 @@ impl FencedObject {
         ObjectPut::of(fence, content, &look.tag)
     }
 
-    /// Returns the content as it was when the object was opened or written; empty if nothing was
-    /// written yet.
+    /// Returns the content as it was when the object was opened or written; empty if nothing was written yet.
     pub fn content(&self) -> &[u8] {
         &self.content
     }
@@ -149,8 +148,7 @@ impl FencedObject {
         }
     }
 
-    /// Returns the body of an object with this content that has not been held yet, for existing
-    /// objects.
+    /// Returns the body of an object with this content that has not been held yet, for existing objects.
     pub fn unheld(content: &[u8]) -> Vec<u8> {
         framed(Fence::default(), content)
     }

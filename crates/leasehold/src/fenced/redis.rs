@@ -1,5 +1,4 @@
-//! A key of Redis protected by a fence: the check and the work are one script, so nothing comes between
-//! them.
+//! A key of Redis protected by a fence: the check and the work are one script, so nothing comes between them.
 //!
 //! Beside the key is `{key}:fenced`, in the same slot of a cluster, with the newest fence as text. The
 //! texts are compared byte by byte, because Lua's own comparison follows the server's locale.
@@ -29,9 +28,8 @@ pub trait RedisEval: Send + Sync {
 /// type. If the fence is gone, evicted or flushed, only holders that open the key anew are accepted.
 ///
 /// # Does not promise
-/// Anything against clients that do not use this type. More than the server keeps: a failover to a
-/// replica that had not received the raised fence lets the older holder in again, as it brings back the
-/// older value.
+/// Anything against clients that do not use this type. More than the server keeps: a failover to a replica
+/// that had not received the raised fence lets the older holder in again, as it brings back the older value.
 ///
 /// # Cancel safety
 /// If the future is dropped, the work may or may not be done.
@@ -175,8 +173,8 @@ impl<C: RedisEval> FencedRedis<C> {
             Some(b"stale") => {
                 let found = found(&mut answer);
                 let seen = found.parse().map_err(|_| FencedRedisError::Damaged { found })?;
-                // Invariant: the script reports newer fences only; a server that reports others is not
-                // believed.
+                // Invariant: the script reports newer fences only; a server that reports others
+                // is not believed.
                 Err(compare(self.fence, seen).err().map_or_else(
                     || FencedRedisError::Answer(format!("{seen} is called newer than {}", self.fence)),
                     FencedRedisError::Stale,

@@ -1,9 +1,8 @@
 //! Statistics of the most contended locks, in bounded memory.
 //!
-//! Ground rules: pure, no clock. The weight of a lock is the time that was spent waiting for it. If
-//! there are more locks than rows, the lightest gives its row and its weight to the newcomer (*space
-//! saving*, Metwally et al.): no weight is reported too low, and each row says by how much it may be
-//! too high.
+//! Ground rules: pure, no clock. The weight of a lock is the time that was spent waiting for it. If there
+//! are more locks than rows, the lightest gives its row and its weight to the newcomer (*space saving*,
+//! Metwally et al.): no weight is reported too low, and each row says by how much it may be too high.
 
 use std::collections::HashMap;
 use std::time::Duration;

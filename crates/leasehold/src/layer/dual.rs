@@ -67,8 +67,7 @@ impl Dual {
 
     /// Takes the old lock for a claim that has the new one.
     async fn take_old(&self, claim: &Claim, grant: Grant, patience: &Patience) -> Result<Got, Failure> {
-        // Without patience it leaves no place behind: only the holder of the new lock waits for the
-        // old.
+        // Without patience it leaves no place behind: only the holder of the new lock waits for the old.
         let once = Patience::none(patience.clock().clone());
         match self.old.contend(claim, &once).await? {
             Step::Busy(_) => Ok(Got::Nothing),
@@ -213,8 +212,7 @@ struct Proofs {
     new: Proof,
 }
 
-/// The pause between two requests of a holder of the new lock for the old one. It is the only one that
-/// polls.
+/// The pause between two requests of a holder of the new lock for the old one. It is the only one that polls.
 const OLD_POLL: Duration = Duration::from_millis(100);
 
 /// Returns the promises that both keep.
@@ -245,8 +243,8 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
     })
 }
 
-/// Marks the effect as unknown: the new lock may be held, regardless of what the failure says of the last
-/// request.
+/// Marks the effect as unknown: the new lock may be held, regardless of what the failure says
+/// of the last request.
 fn uncertain(mut failure: Failure) -> Failure {
     failure.effect = Effect::Unknown;
     failure
@@ -268,8 +266,8 @@ fn both_released(new: Release, old: Release) -> Release {
     }
 }
 
-/// Joins the two snapshots: holders have both locks, or the old one alone. A claim that has only the
-/// new one waits.
+/// Joins the two snapshots: holders have both locks, or the old one alone. A claim that has
+/// only the new one waits.
 fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
     let (mut holders, mut waiting) = (Vec::new(), Vec::new());
     let version = Version(format!("{}|{}", new.version.0, old.version.0));

@@ -117,8 +117,7 @@ impl Fault {
         &self.verbs[verb as usize]
     }
 
-    /// Applies the mode: returns the fate of the answer, or the failure of a request that does not
-    /// arrive.
+    /// Applies the mode: returns the fate of the answer, or the failure of a request that does not arrive.
     async fn pass(&self, verb: Verb, patience: Option<&Patience>) -> Result<Answer, Failure> {
         let wire = self.wire(verb);
         wire.calls.fetch_add(1, Ordering::SeqCst);

@@ -52,9 +52,8 @@ impl Metrics {
         Metrics::resources(NAMES)
     }
 
-    /// Creates a witness that reports up to `names` locks by name: the first ones for which requests
-    /// waited a tenth of a second. Four times as many are tracked for [`Metrics::contended`]; with zero
-    /// none is.
+    /// Creates a witness that reports up to `names` locks by name: the first ones for which requests waited
+    /// a tenth of a second. Four times as many are tracked for [`Metrics::contended`]; with zero none is.
     pub fn resources(names: usize) -> Metrics {
         Metrics { contention: Mutex::new(Table::new(names)) }
     }

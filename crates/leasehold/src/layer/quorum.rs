@@ -90,9 +90,8 @@ impl Quorum {
     /// Reads the state of all members, and needs the answers of a majority.
     ///
     /// # Errors
-    /// `Invalid` if two names lead to one server, or a majority cannot vote for another reason that
-    /// does not pass; `Unavailable` if a majority does not answer. The text names the answer of each
-    /// member.
+    /// `Invalid` if two names lead to one server, or a majority cannot vote for another reason that does
+    /// not pass; `Unavailable` if a majority does not answer. The text names the answer of each member.
     pub async fn over(
         name: &'static str,
         members: Vec<Arc<dyn Member>>,
@@ -118,8 +117,7 @@ impl Quorum {
         Ok(Quorum { seats, arming, crowd: Crowd::default(), profile })
     }
 
-    /// Arms the members anew, in an epoch above all that were ever used, so that fences continue to
-    /// rise.
+    /// Arms the members anew, in an epoch above all that were ever used, so that fences continue to rise.
     ///
     /// For an operator, if fewer than a majority are armed, or to put new servers to use at once.
     ///
@@ -133,8 +131,7 @@ impl Quorum {
     /// holder in, and only the fence distinguishes the two.
     ///
     /// # Errors
-    /// Fails if fewer than a majority could be reached, or accepted it. Nothing is harmed;
-    /// call it again.
+    /// Fails if fewer than a majority could be reached, or accepted it. Nothing is harmed; call it again.
     pub async fn rearm(&self) -> Result<Rearmed, Failure> {
         self.arming.rearm().await
     }

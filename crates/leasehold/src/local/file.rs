@@ -29,11 +29,10 @@
 //! admission needs nothing else. Fences continue above the reserve.
 //!
 //! # Breaking a lock
-//! `release` with the id of a claim of another process renames its FIFO and wakes that process, which
-//! fires its [`LossSignal`](leasehold_core::LossSignal) and ends the claim by itself. A process that
-//! does not do so within two seconds, because it is stopped, is removed by force. Only then can two
-//! processes believe that they hold: the stopped one, until it continues and is notified. Its fence is
-//! the lower one.
+//! `release` with the id of a claim of another process renames its FIFO and wakes that process, which fires
+//! its [`LossSignal`](leasehold_core::LossSignal) and ends the claim by itself. A process that does not do
+//! so within two seconds, because it is stopped, is removed by force. Only then can two processes believe
+//! that they hold: the stopped one, until it continues and is notified. Its fence is the lower one.
 //!
 //! # Costs
 //! (Measured on ext4, in microseconds: 1 for open, `flock` and close; 40 for contend and release, of
@@ -44,9 +43,8 @@
 //! fence. The first grant of a resource is synced to the disk, and so is one grant in a million; all
 //! others change the page cache only. A claim that holds costs one descriptor, a waiting one three.
 //!
-//! All of it runs on the blocking threads of the runtime, even calls that take microseconds: a file
-//! system may stall for any time, and a stalled worker thread would stall everything else of the
-//! process.
+//! All of it runs on the blocking threads of the runtime, even calls that take microseconds: a file system
+//! may stall for any time, and a stalled worker thread would stall everything else of the process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -197,8 +195,8 @@ impl FileBackend {
 
 #[async_trait]
 impl Backend for FileBackend {
-    /// Reports the location: of two processes with default settings, one may have another home than the
-    /// other.
+    /// Reports the location: of two processes with default settings, one may have another home
+    /// than the other.
     async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
         let path = self.path();
         let found = format!("locks lie in {}", path.display());

@@ -73,8 +73,7 @@ impl MemoryBackend {
     /// The most resources without claims whose last fence is remembered.
     pub const MAX_IDLE: usize = 100_000;
 
-    /// Creates an empty store on the clock of this machine, in which waiters sleep until they are
-    /// called.
+    /// Creates an empty store on the clock of this machine, in which waiters sleep until they are called.
     pub fn new() -> Self {
         MemoryBackend::with_clock(Arc::new(SystemClock))
     }
@@ -100,8 +99,8 @@ impl MemoryBackend {
         MemoryBackend { profile, clock, store: Mutex::new(Store::default()), registers: Slots::default() }
     }
 
-    /// Changes the store for callers that must not wait: `contend` returns at once and says when to ask
-    /// again.
+    /// Changes the store for callers that must not wait: `contend` returns at once and says
+    /// when to ask again.
     #[must_use]
     pub fn polling(mut self) -> Self {
         self.profile.waiting = Waiting::Polls;
@@ -143,8 +142,7 @@ impl MemoryBackend {
         let known = ledger.entries().iter().any(|entry| entry.id == claim.id);
         let in_line = Wait::InLine(if self.polls() { POLLED_PLACE } else { Duration::MAX });
         let mut verdict = Verdict::Full;
-        // A claim that has a place keeps it even if the order is free: barging again would cost it the
-        // place.
+        // A claim that has a place keeps it even if the order is free: barging again would cost it the place.
         if self.profile.order == Order::Unordered && !known {
             verdict = ledger.contend(&ask_of(claim, Wait::Barging), now);
         }
@@ -308,8 +306,7 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// The place in which one call sleeps. Dropping it ends a place in the queue that no call sleeps in any
-/// more.
+/// The place in which one call sleeps. Dropping it ends a place in the queue that no call sleeps in any more.
 struct Bell<'a> {
     backend: &'a MemoryBackend,
     at: At,
@@ -363,8 +360,8 @@ fn unix_ms(ago: Duration) -> Option<u64> {
 const MIN_TTL: Duration = Duration::from_millis(100);
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const RENEW_BATCH_MAX: usize = 1024;
-/// The time to live of a polled place: some hundred polls, and no longer than a person waits behind a
-/// dead one.
+/// The time to live of a polled place: some hundred polls, and no longer than a person waits
+/// behind a dead one.
 const POLLED_PLACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// The least sleep: the timer of the runtime counts in milliseconds.

@@ -66,8 +66,8 @@ impl Guard {
     /// Returns the lock with its settings, to be acquired again after it was released.
     ///
     /// # Errors
-    /// `Invalid` if the lock would still be held then: by the other holders of a shared lock, or by the
-    /// same owner.
+    /// `Invalid` if the lock would still be held then: by the other holders of a shared lock,
+    /// or by the same owner.
     pub(crate) fn again(&self, op: &'static str) -> Result<Again> {
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
         if !self.share().is_exclusive() {
@@ -110,8 +110,7 @@ impl Guard {
     ///
     /// A condition made of the proof holds for as long as the claim does, so after this call the claim
     /// stays with this guard: its release goes to the server, the next task of this process is granted
-    /// another claim, and the lock cannot be [handed off](Guard::hand_off). An empty proof changes
-    /// nothing.
+    /// another claim, and the lock cannot be [handed off](Guard::hand_off). An empty proof changes nothing.
     pub fn proof(&self) -> &Proof {
         self.hold().proof()
     }
@@ -164,8 +163,7 @@ impl Guard {
         self.hold().held().watch().lost().await
     }
 
-    /// Resolves when the hold ends: lost with a cause, or released (`None`). It does not keep the lock
-    /// held.
+    /// Resolves when the hold ends: lost with a cause, or released (`None`). It does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         self.hold().ending()
     }
@@ -180,8 +178,8 @@ impl Guard {
 
     /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost.
     ///
-    /// The clock is read before each poll of `work`, so a process that wakes up after its lease does
-    /// nothing more.
+    /// The clock is read before each poll of `work`, so a process that wakes up after its lease
+    /// does nothing more.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`; the lock stays held.
@@ -203,8 +201,7 @@ impl Guard {
     /// Releases the lock and waits until that is confirmed. Before that, it waits until the lock was
     /// held [as long as it had to be](crate::Lock::at_least).
     ///
-    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, this ends only this
-    /// guard.
+    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, this ends only this guard.
     ///
     /// # Cancel safety
     /// The lock is released even if the future is dropped.

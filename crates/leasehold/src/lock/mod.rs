@@ -103,8 +103,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// Sets how long the server keeps the lock after the last sign of life of this process. Default: 30
-    /// s.
+    /// Sets how long the server keeps the lock after the last sign of life of this process. Default: 30 s.
     ///
     /// This is for recovery from crashes: while the process lives, the lock is renewed in the
     /// background. It does not limit how long a lock may be held, see [`Lock::max_hold`].
@@ -145,8 +144,8 @@ impl<K> Lock<K> {
         self
     }
 
-    /// Sets the time after a loss for which no client is granted the lock; none by default. Also called
-    /// lock-delay.
+    /// Sets the time after a loss for which no client is granted the lock; none by default.
+    /// Also called lock-delay.
     ///
     /// For resources that do not check fences: the writes that a holder had sent before it lost the
     /// lock get this time to arrive, or to be given up, before its successor begins. After a proper
@@ -254,14 +253,13 @@ impl<K> Lock<K> {
     /// queue, would have given up at the limit of its wait.
     ///
     /// # Cost
-    /// Nothing for an owner that holds no other lock, or that waits for less than `after`. An owner
-    /// that holds and waits takes one more lock, as a reader of `leasehold!waits`, with a note that
-    /// describes the wait. It looks at the holders of that lock and at what they wait for: at once,
-    /// again after half a second at least, and later every 2.5 to 5 s. A look is a request, and up to
-    /// two more for each lock that is waited for in this way; 32 more if locks cannot be shared, where
-    /// each wait is announced under a name of its own. When the wait ends, the extra lock is released
-    /// first: a round trip, and up to 10 s if the server does not answer, even beyond the limit of the
-    /// wait.
+    /// Nothing for an owner that holds no other lock, or that waits for less than `after`. An owner that
+    /// holds and waits takes one more lock, as a reader of `leasehold!waits`, with a note that describes
+    /// the wait. It looks at the holders of that lock and at what they wait for: at once, again after half
+    /// a second at least, and later every 2.5 to 5 s. A look is a request, and up to two more for each lock
+    /// that is waited for in this way; 32 more if locks cannot be shared, where each wait is announced
+    /// under a name of its own. When the wait ends, the extra lock is released first: a round trip, and up
+    /// to 10 s if the server does not answer, even beyond the limit of the wait.
     ///
     /// # Cancel safety
     /// As that of the wait. The announcement is withdrawn in the background; until then the owner
@@ -321,8 +319,8 @@ impl<K> Lock<K> {
         self.engine.look(&self.name.clone()?, None, Duration::ZERO).await
     }
 
-    /// Waits up to `limit` until the lock is in another state than `seen`, and returns its state at
-    /// that time.
+    /// Waits up to `limit` until the lock is in another state than `seen`, and returns its
+    /// state at that time.
     ///
     /// # Errors
     /// As [`Leasehold::inspect`](crate::Leasehold::inspect).

@@ -60,8 +60,8 @@ impl Lock<Exclusive> {
         self.try_hold(Share::MUTEX, Wait::No).await
     }
 
-    /// Waits in the queue for up to `limit`, and then up to two seconds for the answer of the store to
-    /// a last look.
+    /// Waits in the queue for up to `limit`, and then up to two seconds for the answer of the
+    /// store to a last look.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].
@@ -74,8 +74,7 @@ impl Lock<Exclusive> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
 
-    /// Continues the lock that another process [handed off](Guard::hand_off), with the settings of this
-    /// lock.
+    /// Continues the lock that another process [handed off](Guard::hand_off), with the settings of this lock.
     ///
     /// # Promises
     /// Of all processes that try with one token, one succeeds. No other client held the lock in
@@ -83,8 +82,8 @@ impl Lock<Exclusive> {
     /// note of this lock.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the token may or may not have been used; a lock acquired with it is
-    /// released.
+    /// If the future is dropped, the token may or may not have been used; a lock acquired with
+    /// it is released.
     ///
     /// # Errors
     /// `Lost` if the token was used before (`HandedOver`), or its time is over (`Expired`): the text

@@ -1,10 +1,9 @@
 //! The control register of a resource: pending hand-overs and revocation requests.
 //!
-//! Ground rules: one register for each resource, beside its lock, which exists only after its first
-//! use. Each notice is about one claim, by its public tag, so that a later holder is not affected.
-//! Notices about claims that have ended are removed with the next change. A claim that is handed on is
-//! not asked for: a request to its last holder is removed in the same step in which the claim is
-//! offered.
+//! Ground rules: one register for each resource, beside its lock, which exists only after its first use.
+//! Each notice is about one claim, by its public tag, so that a later holder is not affected. Notices about
+//! claims that have ended are removed with the next change. A claim that is handed on is not asked for: a
+//! request to its last holder is removed in the same step in which the claim is offered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,8 +64,8 @@ pub(super) enum Redemption {
 
 impl Notices {
     /// # Errors
-    /// `Unsupported` if the store keeps no values, `Invalid` if the name is too long to put another one
-    /// beside it.
+    /// `Unsupported` if the store keeps no values, `Invalid` if the name is too long to put
+    /// another one beside it.
     pub(super) fn of(engine: &Arc<Engine>, resource: &Resource, op: &'static str) -> Result<Notices> {
         let at = Resource::new(&format!("{resource}!notices"))
             .map_err(|error| Error::from(error).with_op(op).on(resource))?;
@@ -206,8 +205,7 @@ impl Notices {
             );
             return Err(self.register.error(ErrorKind::Invalid, text));
         }
-        // If the store removes values by itself, notices about a name that is never used again do not
-        // stay.
+        // If the store removes values by itself, notices about a name that is never used again do not stay.
         let keep = keep.saturating_mul(2).max(KEEP).max(seen.left.unwrap_or_default());
         Ok(Change::Write(value, self.register.forgets().then_some(keep), told))
     }

@@ -47,11 +47,10 @@ impl Guard {
     /// ```
     ///
     /// # Promises
-    /// The holder sees every request that was made while this process held the lock, also one from
-    /// before it began to listen, and none that was meant for an earlier holder. After a request was
-    /// seen, a release does not hand the lock to the next task of this process: others get their turn.
-    /// Listening costs one read, and then what the store needs to report changes; not listening costs
-    /// nothing.
+    /// The holder sees every request that was made while this process held the lock, also one from before
+    /// it began to listen, and none that was meant for an earlier holder. After a request was seen, a
+    /// release does not hand the lock to the next task of this process: others get their turn. Listening
+    /// costs one read, and then what the store needs to report changes; not listening costs nothing.
     ///
     /// # Does not promise
     /// How soon: as soon as the store reports a change of a value, or, if it does not, at the next
@@ -96,8 +95,8 @@ impl<K> Lock<K> {
     /// Requires that the holder of the lock can be [asked](crate::Leasehold::revoke) to release it.
     ///
     /// # Errors
-    /// `Unsupported` if this connection cannot do it, `Invalid` if the name is too long for it. Nothing
-    /// is sent.
+    /// `Unsupported` if this connection cannot do it, `Invalid` if the name is too long for it.
+    /// Nothing is sent.
     pub fn revocable(self) -> Result<Self> {
         Notices::of(&self.engine, &self.name.clone()?, HEAR)?;
         Ok(self)
@@ -145,8 +144,7 @@ async fn listen(
                 }
                 engine.revoke(&held, &request.reason);
                 let (notices, tag, reason) = (notices.clone(), tag.to_owned(), request.reason.clone());
-                // If this fails, the record is removed with the next change: the claim is never used
-                // again.
+                // If this fails, the record is removed with the next change: the claim is never used again.
                 engine.spawn(async move { drop(notices.heard(&tag, &request).await) });
                 return Ok(Some(Revocation { reason }));
             }

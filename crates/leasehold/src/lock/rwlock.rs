@@ -57,8 +57,7 @@ impl Lock<Shared> {
         self.hold(Share::READER, Wait::For(limit)).await
     }
 
-    /// Waits in the queue to read, as a reader that may become a writer, and a reader again, without a
-    /// gap.
+    /// Waits in the queue to read, as a reader that may become a writer, and a reader again, without a gap.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock). `Unsupported` on a store that does not count shares, and

@@ -77,10 +77,9 @@ impl Upgradable {
     /// If the future is dropped, it stays a reader, or has become a writer.
     ///
     /// # Errors
-    /// `Deadlock` if another reader is about to become a writer, or a writer waits already: each would
-    /// wait for the other, so release the reader and acquire for writing. `Lost` if the reader was lost
-    /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless it is lost it is still a
-    /// reader.
+    /// `Deadlock` if another reader is about to become a writer, or a writer waits already: each would wait
+    /// for the other, so release the reader and acquire for writing. `Lost` if the reader was lost
+    /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless it is lost it is still a reader.
     pub async fn upgrade(&mut self) -> Result<()> {
         self.become_writer(Wait::Forever).await
     }
@@ -151,8 +150,8 @@ impl Upgradable {
         self.write.is_some()
     }
 
-    /// Returns the fence of the latest grant: that of the writer if it is one. `None` if the store has
-    /// no fences.
+    /// Returns the fence of the latest grant: that of the writer if it is one. `None` if the
+    /// store has no fences.
     pub fn fence(&self) -> Option<Fence> {
         self.write.as_ref().unwrap_or(&self.read).fence()
     }

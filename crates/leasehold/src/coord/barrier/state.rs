@@ -1,8 +1,6 @@
-//! The value of a barrier's register: the parties that have arrived, and the results of the last
-//! generations.
+//! The value of a barrier's register: the parties that have arrived, and the results of the last generations.
 //!
-//! Ground rules: no time and no I/O; each change is one step of a state that is then written as a
-//! whole.
+//! Ground rules: no time and no I/O; each change is one step of a state that is then written as a whole.
 
 use super::Passage;
 use crate::engine::Register;

@@ -1,8 +1,7 @@
 //! The entry of one key: the value, its times, and its loader.
 //!
-//! Ground rules: no clock of a client takes part. The store says how long it still keeps an entry, and
-//! the entry says above how much of that its value is fresh, and above how much it may be returned at
-//! all.
+//! Ground rules: no clock of a client takes part. The store says how long it still keeps an entry, and the
+//! entry says above how much of that its value is fresh, and above how much it may be returned at all.
 
 use std::time::Duration;
 

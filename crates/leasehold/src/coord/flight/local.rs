@@ -79,8 +79,8 @@ impl Seat {
         }
     }
 
-    /// Passes the loaded value to all callers of this process that wait for it. For them another caller
-    /// loaded it.
+    /// Passes the loaded value to all callers of this process that wait for it. For them
+    /// another caller loaded it.
     pub(super) fn bring(&self, loaded: &Loaded) {
         let origin = match loaded.origin {
             Origin::Loaded => Origin::Kept,

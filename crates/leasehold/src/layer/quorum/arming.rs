@@ -1,8 +1,7 @@
 //! Re-arming members that have lost their memory.
 //!
-//! A member is armed by a mark of its present run. Only the member itself could know what it has
-//! forgotten, so it comes back in an **epoch that is new to it**, in which there is nothing to be
-//! forgotten yet:
+//! A member is armed by a mark of its present run. Only the member itself could know what it has forgotten,
+//! so it comes back in an **epoch that is new to it**, in which there is nothing to be forgotten yet:
 //!
 //! - *A majority is armed.* Any client that notices raises it to the next epoch, each member only from
 //!   the state that it answered. If a majority took the step, no other client did, and a client that

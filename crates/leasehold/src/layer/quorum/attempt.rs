@@ -30,8 +30,7 @@ pub(super) enum Outcome {
     Failed(Failure),
 }
 
-/// The fence of a grant, kept with it: a renewal may write it to members that locked without receiving
-/// it.
+/// The fence of a grant, kept with it: a renewal may write it to members that locked without receiving it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Granted(pub(super) Fence);
 
@@ -197,6 +196,6 @@ fn draw() -> Result<Stamp, Failure> {
     Ok(Stamp::from_bytes(bytes))
 }
 
-/// The number of times that a claim with its locks and without a fence tries to get one before it lets
-/// others try.
+/// The number of times that a claim with its locks and without a fence tries to get one before
+/// it lets others try.
 const ROUNDS_MAX: u32 = 3;

@@ -87,8 +87,8 @@ impl Quorum {
                 }
             }));
         }
-        // Waited for, so that no release overtakes it. A member answered just now, and has a limit of
-        // its own.
+        // Waited for, so that no release overtakes it. A member answered just now, and has a
+        // limit of its own.
         while seeding.join_next().await.is_some() {}
     }
 

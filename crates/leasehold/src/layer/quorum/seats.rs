@@ -93,8 +93,8 @@ impl Seats {
         })
     }
 
-    /// Calls all members at once, until the answers are `enough`, or a majority has answered and the
-    /// rest is late.
+    /// Calls all members at once, until the answers are `enough`, or a majority has answered
+    /// and the rest is late.
     pub(super) async fn gather<T, F>(
         &self,
         call: impl Fn(Arc<dyn Member>) -> F,

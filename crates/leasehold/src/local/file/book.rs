@@ -4,10 +4,9 @@
 //! place: no new file, no rename (which costs a disk write on ext4), no space that might be missing
 //! when a lock is to be released. A writer that is killed half-way leaves the present state untouched.
 //!
-//! Both slots always hold a valid state of this boot. If one does not, it is not known whether that was
-//! a change that never happened or one that did: the queue is then rebuilt from the claims that live,
-//! in the order of their places, which is all that admission needs, and fences continue above the
-//! reserve.
+//! Both slots always hold a valid state of this boot. If one does not, it is not known whether that was a
+//! change that never happened or one that did: the queue is then rebuilt from the claims that live, in the
+//! order of their places, which is all that admission needs, and fences continue above the reserve.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,13 +77,13 @@ impl Book {
                 Ok(book) => return Ok(book),
                 Err(half) => newest = half,
             }
-            // Another process may be in the middle of a change, which takes microseconds. Or the ledger
-            // is damaged.
+            // Another process may be in the middle of a change, which takes microseconds. Or
+            // the ledger is damaged.
             pause(PEEK_PAUSE);
         }
         let built = Book::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))?;
-        // A claim is made after the ledger: a claim that was found without a ledger may have come with
-        // it meanwhile.
+        // A claim is made after the ledger: a claim that was found without a ledger may have
+        // come with it meanwhile.
         Ok(Book::peek_once(root, room)?.unwrap_or(built))
     }
 
@@ -122,8 +121,7 @@ impl Book {
 
     /// Returns the name under which the claim of an entry lives.
     pub(super) fn name_of(&self, entry: &Entry) -> PulseName {
-        // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never
-        // assigned.
+        // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never assigned.
         let place = self.places.get(&entry.id).copied().unwrap_or(0);
         debug_assert!(place != 0, "an entry without a place: {entry:?}");
         PulseName { place, share: entry.share, id: entry.id }
@@ -184,8 +182,8 @@ impl Book {
         match self.slots.take() {
             Some(slots) if slot.len() <= slots.size => {
                 let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
-                // Every look reads all of the file. But if there is no space for a smaller one, this
-                // one is kept.
+                // Every look reads all of the file. But if there is no space for a smaller one,
+                // this one is kept.
                 if !is_wasteful || self.write_anew(root, room).is_err() {
                     slots.write(&slot, room)?;
                 }
@@ -265,9 +263,9 @@ impl Book {
         Ok(book)
     }
 
-    /// Builds the queue of living claims. Those whose turn has come get a fence above `floor`, since
-    /// the fence that they hold is known to their own processes only, unless a valid half of the ledger
-    /// still has it.
+    /// Builds the queue of living claims. Those whose turn has come get a fence above `floor`,
+    /// since the fence that they hold is known to their own processes only, unless a valid half
+    /// of the ledger still has it.
     fn from_living(
         room: &Room,
         floor: u64,
@@ -378,8 +376,7 @@ fn halves(bytes: &[u8], boot: &str) -> [Option<Book>; 2] {
     [Book::parse(first, boot), Book::parse(second, boot)]
 }
 
-/// Returns the time of the ledger, the wall clock, for display only: no entry of a session ever ends by
-/// time.
+/// Returns the time of the ledger, the wall clock, for display only: no entry of a session ever ends by time.
 fn unix_time() -> Moment {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Moment::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))

@@ -1,5 +1,4 @@
-//! Directories of a store: resolved to a path that no other user can redirect, made with a mode, and
-//! synced.
+//! Directories of a store: resolved to a path that no other user can redirect, made with a mode, and synced.
 
 use std::ffi::OsString;
 use std::fs;

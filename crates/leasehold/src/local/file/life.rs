@@ -7,9 +7,8 @@ use super::pulse::Pulse;
 
 /// The sign of life of a claim of a file store: the [`Proof`](leasehold_core::Proof) of its grant.
 ///
-/// A claim counts as alive for as long as any process has its descriptor open. A copy that is passed to
-/// a process which ends the work under the lock ensures the order: first the work ends, then the lock
-/// is free.
+/// A claim counts as alive for as long as any process has its descriptor open. A copy that is passed to a
+/// process which ends the work under the lock ensures the order: first the work ends, then the lock is free.
 ///
 /// ```no_run
 /// # fn hand_over(guard: &leasehold::Guard) -> std::io::Result<()> {

@@ -73,8 +73,7 @@ pub(super) fn contend(
 pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
     let Some(own) = inner.own.forget(claim) else { return Ok(false) };
     let was_there = own.pulse.remove();
-    // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it
-    // dead.
+    // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
     if let Ok(Some((room, latch))) = Room::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
     {
         let written = Book::open(&inner.root, &room).and_then(|mut book| {
@@ -303,9 +302,8 @@ impl<'a> Visit<'a> {
 /// Returns the index from which, up to its own place, a claim watches those ahead of it, and whether
 /// that is not all of them.
 ///
-/// A waiting claim is watched alone: it is woken first, and wakes us. Ahead of a claim for the whole
-/// resource it is enough to watch the nearest, because all have to leave. Otherwise the first to leave
-/// may make room.
+/// A waiting claim is watched alone: it is woken first, and wakes us. Ahead of a claim for the whole resource
+/// it is enough to watch the nearest, because all have to leave. Otherwise the first to leave may make room.
 fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
     let Some(nearest) = index.checked_sub(1) else { return (index, false) };
     if entries[nearest].granted.is_none() || entries[index].share.is_exclusive() {

@@ -106,8 +106,8 @@ fn look_into(root: &Root, room: &Room) -> Result<(Option<Fence>, Living), Failur
     Ok((book.last_granted(), living))
 }
 
-/// Returns the resource of a directory, unless the directory is something else under a name that could
-/// be ours.
+/// Returns the resource of a directory, unless the directory is something else under a name
+/// that could be ours.
 fn resource_of(root: &Root, name: &str) -> Option<Resource> {
     let resource = match Resource::from_escaped(name) {
         Some(resource) => resource,

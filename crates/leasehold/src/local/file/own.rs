@@ -55,8 +55,8 @@ impl OwnClaims {
 
     /// Remembers a waiting claim.
     pub(super) fn waits(&self, claim: &Claim, pulse: Arc<Pulse>) {
-        // Made only if there is none: dropping one that is not needed would end the sign of life of the
-        // other.
+        // Made only if there is none: dropping one that is not needed would end the sign of
+        // life of the other.
         self.map().entry(key(claim)).or_insert_with(|| Own { pulse, held: None, watcher: None });
     }
 

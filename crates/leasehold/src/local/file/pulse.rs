@@ -26,8 +26,8 @@ use super::root::Root;
 /// The content of the name of a FIFO: enough to rebuild the queue without a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PulseName {
-    /// The place: it rises with each claim of a resource, so that the order of names is the order of
-    /// the queue.
+    /// The place: it rises with each claim of a resource, so that the order of names is the
+    /// order of the queue.
     pub(super) place: u64,
     pub(super) share: Share,
     pub(super) id: ClaimId,
@@ -85,8 +85,7 @@ impl Pulse {
         }
     }
 
-    /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was
-    /// removed.
+    /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was removed.
     pub(super) fn is_in_place(&self) -> Result<bool, Failure> {
         match statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Identity::of(&stat) == self.identity),
@@ -166,8 +165,7 @@ pub(super) fn has_ended(file: BorrowedFd<'_>) -> bool {
     flock(file, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-/// Notifies the process of a claim that it was broken: its FIFO loses its name, and the process is
-/// woken.
+/// Notifies the process of a claim that it was broken: its FIFO loses its name, and the process is woken.
 pub(super) fn revoke(room: &Room, name: &PulseName) -> Result<(), Failure> {
     let (text, revoked) = (name.text(), name.revoked());
     match renameat(room.at(), &*text, room.at(), &*revoked) {
@@ -235,8 +233,8 @@ fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<(Identity, Owne
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = openat(room.at(), text, flags, Mode::empty()).map_err(failed)?;
     let found = fstat(&file).map_err(failed)?;
-    // In a shared store another user may have put a link to some file in its place. Its mode is not
-    // ours to set.
+    // In a shared store another user may have put a link to some file in its place. Its mode is
+    // not ours to set.
     if FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
         return Err(foreign(&path, "is no FIFO any more: another user of this store replaced it"));
     }
@@ -255,8 +253,8 @@ fn open_and_lock(root: &Root, room: &Room, text: &str) -> Result<(Identity, Owne
 
 fn wake(room: &Room, text: &str) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    // If there is no reader, no process needs to be woken: the process of the claim always has it open
-    // for reading.
+    // If there is no reader, no process needs to be woken: the process of the claim always has
+    // it open for reading.
     if let Ok(file) = openat(room.at(), text, flags, Mode::empty()) {
         nudge(file.as_fd());
     }

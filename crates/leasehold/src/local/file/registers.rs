@@ -1,9 +1,8 @@
-//! Registers in files: one beside the ledger of each resource, replaced as a whole under the resource's
-//! short lock.
+//! Registers in files: one beside the ledger of each resource, replaced as a whole under the
+//! resource's short lock.
 //!
-//! Ground rules: a write is synced to the disk before it is reported as done, and values are read
-//! without any lock, since a rename shows the old file or the new one. Waiters are not woken: they
-//! poll.
+//! Ground rules: a write is synced to the disk before it is reported as done, and values are read without
+//! any lock, since a rename shows the old file or the new one. Waiters are not woken: they poll.
 
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
 //! Fences that survive a power failure without syncing each grant.
 //!
-//! A file holds a number that no fence has passed yet, synced to the disk *before* the first fence up
-//! to it is assigned. After a restart, or when the ledger is lost, fences continue above that number:
-//! some are skipped, none comes twice. A file that cannot be read is an error, never a reason to begin
-//! at one.
+//! A file holds a number that no fence has passed yet, synced to the disk *before* the first fence up to it
+//! is assigned. After a restart, or when the ledger is lost, fences continue above that number: some are
+//! skipped, none comes twice. A file that cannot be read is an error, never a reason to begin at one.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,9 +1,8 @@
 //! The directory of one resource, and the short lock under which it is changed.
 //!
-//! Ground rules: every file in a room is named relative to its descriptor, so that no half of a change
-//! is made in another directory of the same name. After the short lock was taken, the path is compared
-//! with the locked directory, because a room may have been removed, and made again by another process,
-//! in between.
+//! Ground rules: every file in a room is named relative to its descriptor, so that no half of a change is
+//! made in another directory of the same name. After the short lock was taken, the path is compared with the
+//! locked directory, because a room may have been removed, and made again by another process, in between.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -218,8 +217,8 @@ impl Room {
         }
         match self.read_name()? {
             Some(name) if name == resource.as_str() => Ok(()),
-            // An empty file is left by a power failure if the name of the file reached the disk before
-            // its content.
+            // An empty file is left by a power failure if the name of the file reached the disk
+            // before its content.
             None => self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Durable),
             Some(name) if name.is_empty() => {
                 self.replace_file(root, NAME, resource.as_str().as_bytes(), Sync::Durable)
@@ -298,8 +297,7 @@ impl Limit {
 }
 
 /// Waits for the lock in short sleeps, not in the kernel: a blocked thread could not be notified that
-/// patience has ended, and would keep the runtime from shutting down while a stopped process keeps the
-/// lock.
+/// patience has ended, and would keep the runtime from shutting down while a stopped process keeps the lock.
 fn lock_in_time(file: &OwnedFd, path: &Path, limit: &Limit) -> Result<(), Failure> {
     for round in 0.. {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -369,9 +367,8 @@ const LOCK: &str = "lock";
 const NAME: &str = "name";
 /// The number of times that a path may change under us before we give up.
 const MAX_REOPEN: u32 = 100;
-/// The time for which a call whose patience has ended still waits for others in the middle of a change.
-/// The first grant of a resource syncs to the disk three times, which takes more than a second on a
-/// busy one.
+/// The time for which a call whose patience has ended still waits for others in the middle of a change. The
+/// first grant of a resource syncs to the disk three times, which takes more than a second on a busy one.
 const LEAST_WAIT: Duration = Duration::from_secs(5);
 /// The longest time for a change of a process that is not stopped.
 const MOST_WAIT: Duration = Duration::from_secs(10);

@@ -83,8 +83,8 @@ impl Root {
         &self.path
     }
 
-    /// Returns the directory of a resource. Capital letters are escaped as well, for file systems that
-    /// fold them.
+    /// Returns the directory of a resource. Capital letters are escaped as well, for file
+    /// systems that fold them.
     pub(super) fn path_of(&self, resource: &Resource) -> PathBuf {
         self.path.join(resource.escaped(is_plain, MAX_NAME))
     }
@@ -110,9 +110,8 @@ impl Root {
         self.medium
     }
 
-    /// Reserves a store on a network file system for the first machine that uses it. The kernel's locks
-    /// on FIFOs do not reach other machines there: each machine would see the claims of the other as
-    /// dead.
+    /// Reserves a store on a network file system for the first machine that uses it. The kernel's locks on
+    /// FIFOs do not reach other machines there: each machine would see the claims of the other as dead.
     fn claim_for_this_machine(&self) -> Result<(), Failure> {
         let path = self.path.join("machine");
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();

@@ -40,8 +40,8 @@ impl Store {
         self.lines.entry(resource.clone()).or_default()
     }
 
-    /// Removes claims that were not released, each time the number of queues has doubled: constant work
-    /// per new queue.
+    /// Removes claims that were not released, each time the number of queues has doubled:
+    /// constant work per new queue.
     fn sweep(&mut self, now: Moment) {
         if self.lines.len() < MIN_SWEEP.max(self.swept * 2) {
             return;
@@ -111,8 +111,8 @@ impl Store {
         limit: usize,
         now: Moment,
     ) -> Vec<Summary> {
-        // Names with a common prefix are adjacent; a prefix that is not itself a name is empty, or has
-        // no names.
+        // Names with a common prefix are adjacent; a prefix that is not itself a name is empty,
+        // or has no names.
         let first = match (Resource::new(prefix), after) {
             (Ok(first), Some(after)) if *after >= first => Bound::Excluded(after.clone()),
             (Ok(first), _) => Bound::Included(first),
