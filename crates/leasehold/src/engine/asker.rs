@@ -1,11 +1,11 @@
-//! Who asks for a lock, as far as the runtime knows it.
+//! The identity of the task or thread that requests a lock, as far as the runtime knows it.
 
 use std::thread::{self, ThreadId};
 
 use tokio::runtime::Handle;
 use tokio::task;
 
-/// The task that asks, or the thread where `block_on` drives one future, which has no id.
+/// The requesting task, or the thread on which `block_on` drives one future, which has no task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     Task(task::Id),
@@ -13,7 +13,8 @@ pub(super) enum Asker {
 }
 
 impl Asker {
-    /// Who asks here; `None` under another executor, which may drive many futures on one thread.
+    /// Returns the caller's identity; `None` under another executor, which may drive many futures on one
+    /// thread.
     pub(super) fn here() -> Option<Asker> {
         match task::try_id() {
             Some(id) => Some(Asker::Task(id)),

@@ -1,8 +1,9 @@
-//! Asking for more of a resource by somebody who holds a part of it already.
+//! Upgrades: acquisition of more of a resource by a holder that keeps the part it already has.
 //!
-//! Ground rules: it does not stand in the local line, where it would wait behind those who wait for the part that is held.
-//! On the server it stands in line as everybody does. Where somebody ahead of it there waits for the part that is held, both
-//! would wait for ever: that is found out by looking at the line, for as long as it waits in it.
+//! Ground rules: an upgrade does not enter the local queue, where it would wait behind waiters for the
+//! part that it holds. On the server it queues like any other claim. If a claim ahead of it there waits
+//! for the held part, both would wait for ever. The upgrade detects that by reading the queue for as long
+//! as it waits in it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
 impl Engine {
-    /// Waits for `want` beside a claim of the share `has` on the same resource, which stays held.
+    /// Acquires `want` beside a claim of the share `has` on the same resource, which stays held.
     ///
     /// Cancel safe: a dropped future leaves nothing behind.
     pub(crate) async fn acquire_beside(
@@ -50,7 +51,7 @@ impl Engine {
             };
             let outcome = pursue(&engine, &want, &patience, drawn).await;
             let outcome = outcome.and_then(|charge| charge.map(Lines::granted_directly).transpose());
-            // Undelivered, the hold is dropped here and gives itself back.
+            // If it cannot be delivered, the hold is dropped here, which releases it.
             drop(reply.send(outcome));
         });
         let ended = tokio::select! {
@@ -66,7 +67,7 @@ impl Engine {
                 match looked {
                     Err(outcome) => outcome,
                     Ok(looked) => {
-                        // The grant may have been on its way while the time ran out: then it is given.
+                        // The grant may have arrived while the time ran out: then the caller gets it.
                         told.close();
                         match told.try_recv() {
                             Ok(Ok(Some(hold))) if looked.is_err() => Some(Ok(Some(hold))),
@@ -84,10 +85,12 @@ impl Engine {
         }
     }
 
-    /// Comes back where somebody ahead in the line waits for what is held; never where nobody does.
+    /// Reads the queue until a claim further ahead in it waits for what is held, and returns that error.
+    /// Never returns where there is no such claim.
     ///
-    /// Those ahead only leave, unless the claim loses its place: passed over because it did not answer in time, or forgotten by the
-    /// server, it stands at the end of the line. So it is looked again for as long as it waits, if seldom.
+    /// Claims ahead can only leave, unless this claim loses its place: if it was skipped because it did
+    /// not answer in time, or forgotten by the server, it is at the end of the queue. So the reads
+    /// continue for as long as it waits, if seldom.
     async fn waits_for_itself(
         self: &Arc<Self>,
         resource: &Resource,
@@ -95,7 +98,7 @@ impl Engine {
         has: Share,
     ) -> Error {
         if self.profile().order < Order::Fifo {
-            // Without a line nobody is ahead: who waits for what is held is passed.
+            // Without a queue no claim is ahead: one that waits for the held part is overtaken.
             return std::future::pending().await;
         }
         let mut pause = LOOK_FIRST;
@@ -104,7 +107,7 @@ impl Engine {
                 return std::future::pending().await;
             }
             pause = (pause * 2).min(LOOK_LAST.max(pause));
-            // A look that fails says nothing; the next one may.
+            // A failed read says nothing; the next one may succeed.
             let Ok(line) = self.look(resource, None, Duration::ZERO).await else { continue };
             let Some(id) = *asked_as.borrow() else { continue };
             match is_behind_a_conflict(&line, id, has) {
@@ -121,7 +124,8 @@ impl Engine {
     }
 }
 
-/// Whether one ahead of this claim cannot be admitted beside `has`; `None` where the claim does not wait in the line.
+/// Returns `true` if a claim ahead of this one cannot be admitted beside `has`; `None` where this claim
+/// is not in the queue.
 fn is_behind_a_conflict(line: &Snapshot, id: ClaimId, has: Share) -> Option<bool> {
     let place = line.waiting.iter().position(|standing| standing.id == id)?;
     let conflicts = |share: Share| {
@@ -132,5 +136,5 @@ fn is_behind_a_conflict(line: &Snapshot, id: ClaimId, has: Share) -> Option<bool
 
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LAST: Duration = Duration::from_secs(1);
-/// The pause between two looks of a claim that stands well.
+/// The pause between two reads for a claim with no conflict ahead of it.
 const LOOK_SELDOM: Duration = Duration::from_secs(5);

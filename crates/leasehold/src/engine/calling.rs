@@ -1,7 +1,8 @@
-//! How the store is asked, and how callers sleep.
+//! Calls of the backend, and timers for callers on any executor.
 //!
-//! Ground rules: a future of the backend runs in a task of the client's runtime and is never dropped midway; the caller is a
-//! receiver. So the caller may run on any executor, and needs no timer of it. A runtime that ended is a closed client.
+//! Ground rules: a future of the backend runs in a task of the client's runtime and is never dropped
+//! midway; the caller only receives the result. So the caller may run on any executor, and needs no timer
+//! of it. A runtime that has ended means a closed client.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,9 +17,10 @@ use crate::error::Error;
 use crate::panics::{answered, contained};
 
 impl Engine {
-    /// Runs a change of the store to its end, whether or not the caller waits for it. Closing waits for it.
+    /// Runs a change of the store to its end, whether or not the caller waits for it. Closing waits for
+    /// the change.
     ///
-    /// Cancel safe: a dropped future leaves the change to its end.
+    /// Cancel safe: if the future is dropped, the change still runs to its end.
     pub(crate) fn call<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
@@ -27,7 +29,7 @@ impl Engine {
         self.carry_out(self.contenders.track_future(work))
     }
 
-    /// The same for a question that changes nothing, for whose answer closing does not wait.
+    /// Runs a request that changes nothing, as [`Engine::call`] does. Closing does not wait for it.
     pub(crate) fn peek<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
@@ -55,7 +57,8 @@ impl Engine {
         }
     }
 
-    /// Sleeps by the timer of the client's runtime, whatever executor polls it. `false`, and at once, where the client closes.
+    /// Sleeps by the timer of the client's runtime, whatever executor polls the future. Returns `false`
+    /// at once if the client closes.
     pub(crate) async fn sleep(&self, length: Duration) -> bool {
         tokio::select! {
             biased;
@@ -64,21 +67,22 @@ impl Engine {
         }
     }
 
-    /// The same, although the client closes.
+    /// Sleeps as [`Engine::sleep`] does, even if the client closes.
     pub(super) async fn sleep_on(&self, length: Duration) {
         let entered = self.runtime.enter();
         let sleep = tokio::time::sleep(length);
         drop(entered);
         let mut sleep = std::pin::pin!(sleep);
-        // The timer of a runtime that ends in this moment panics.
+        // A timer panics if its runtime ends at this moment.
         std::future::poll_fn(|context| contained(|| sleep.as_mut().poll(context)).unwrap_or(Poll::Ready(())))
             .await;
     }
 
-    /// Whether anything may still be asked for.
+    /// Checks that the client may still send requests.
     ///
     /// # Errors
-    /// `Closed` where the client is closed, its runtime ended, or this process is a fork of its own.
+    /// `Closed` where the client is closed, its runtime has ended, or this process is a fork of the one
+    /// that opened it.
     pub(crate) fn is_open(&self, op: &'static str) -> Result<(), Error> {
         if self.closed.is_cancelled() || self.is_forked() {
             return Err(Error::closed(op));
@@ -86,12 +90,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether this process is a fork of the one that opened the client: then nothing here is its own.
+    /// Returns `true` if this process is a fork of the one that opened the client. Nothing of the client
+    /// then belongs to this process.
     pub(super) fn is_forked(&self) -> bool {
         !self.process.is_this()
     }
 
-    /// Closes the client, since a task that it cannot do without has ended.
+    /// Closes the client, because a task that it depends on has ended.
     pub(super) fn end_with_its_runtime(self: &Arc<Self>) {
         self.closed.cancel();
         Lines::end_waits(self);
@@ -100,7 +105,7 @@ impl Engine {
     }
 }
 
-/// A claim that is being asked for. Where the asking ends otherwise than it should, the claim is given up.
+/// A guard of a claim that is being requested. If the request ends abnormally, the claim is abandoned.
 pub(super) struct Attempt<'a> {
     engine: &'a Arc<Engine>,
     claim: Option<&'a Claim>,
@@ -111,7 +116,7 @@ impl<'a> Attempt<'a> {
         Attempt { engine, claim: Some(claim) }
     }
 
-    /// The asking has come to its own end.
+    /// Disarms the guard, because the request has ended normally.
     pub(super) fn over<T>(mut self, outcome: T) -> T {
         self.claim = None;
         outcome
@@ -126,7 +131,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// What is said where nobody is left who could ask the store.
+/// Returns the failure of a request that cannot be sent any more.
 pub(super) fn closed() -> Failure {
     Failure::new(FailureKind::Closed, Effect::None, Error::CLOSED)
 }

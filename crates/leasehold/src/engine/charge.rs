@@ -1,7 +1,8 @@
 //! A grant on its way from the server to its first user.
 //!
-//! Ground rules: the line of its resource knows it before the watchdog does. So whatever ends it, at whatever moment and in
-//! whatever thread, finds it in the line and removes it there. Where it is dropped on the way it gives itself back.
+//! Ground rules: a grant is entered into the queue of its resource before the watchdog gets it. So
+//! whatever ends the grant, at any time and on any thread, finds it in the queue and removes it there. A
+//! grant that is dropped on the way is released.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::panics::logged;
 
-/// A granted claim that nobody uses yet.
+/// A granted claim that has no user yet.
 pub(super) struct Charge {
     engine: Arc<Engine>,
     want: Want,
@@ -23,7 +24,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Takes in what the server granted; `None` where its lease ran out before it arrived.
+    /// Wraps a grant of the server. Returns `None` if its lease ran out before it arrived.
     ///
     /// # Errors
     /// `Closed` where this is a fork of the client's process.
@@ -64,10 +65,10 @@ impl Charge {
         &self.held
     }
 
-    /// Begins its first use. Its line knows it by now.
+    /// Begins the first use. The grant must be in its queue by now.
     ///
     /// # Errors
-    /// `Closed` where the client was closed meanwhile; then it is given back.
+    /// `Closed` where the client was closed meanwhile; the claim is then released.
     pub(super) fn begin(mut self) -> Result<Hold> {
         self.held.limit_hold(self.want.max_hold);
         if !self.engine.keeper.watch(&self.held, self.lost.as_ref()) {

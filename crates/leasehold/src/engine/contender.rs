@@ -1,8 +1,8 @@
-//! The one acquire loop.
+//! The acquire loop, the only one of the engine.
 //!
-//! Ground rules: it runs in a task of its own, so that a caller can go away at any point. The claim's id is
-//! drawn once and every attempt repeats it, until it was granted too late: then another one is drawn. When nobody wants the claim any more, or its outcome is not
-//! known, the reaper ends it on the server.
+//! Ground rules: the loop runs in a task of its own, so that a caller can be dropped at any point. The
+//! claim's id is drawn once and every attempt repeats it, until a grant arrives too late: then another id
+//! is drawn. A claim that is no longer wanted, or whose outcome is unknown, is released by the reaper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::mutant::mutant;
 use crate::panics::{answered, logged, spanned};
 use crate::witness::Event;
 
-/// Contends until the claim is granted, patience ends or the server is away for too long. Dropped before its end, or even before
-/// its beginning, it settles the line as well.
+/// Contends until the claim is granted, patience ends, or the server is away for too long. Settles the
+/// queue even if the future is dropped before its end, or before its first poll.
 pub(super) fn contend(
     engine: Arc<Engine>,
     want: Want,
@@ -34,7 +34,7 @@ pub(super) fn contend(
     }
 }
 
-/// The one who contends for a line of this process.
+/// The contender of one local queue. Settles the queue when dropped.
 struct Contender {
     engine: Arc<Engine>,
     want: Want,
@@ -69,7 +69,8 @@ impl Drop for Contender {
             let text = "the task that asked for it panicked";
             Error::new(ErrorKind::OutcomeUnknown, "lock", text)
         } else {
-            // Nothing else drops it than the end of the runtime. Closed lines start no contender, which would be dropped in here.
+            // Only the end of the runtime drops it unsettled. Closed queues start no contender, so none
+            // is dropped recursively in here.
             if !self.engine.closed.is_cancelled() {
                 self.engine.end_with_its_runtime();
             }
@@ -79,12 +80,13 @@ impl Drop for Contender {
     }
 }
 
-/// Asks until a claim is granted, patience ends (`None`) or the server is away for too long. What is not granted in the end
-/// leaves nothing behind. `drawn` gets the id of each claim before it is asked for.
+/// Requests a lock until a claim is granted, patience ends (`None`), or the server is away for too long.
+/// Without a grant nothing is left behind. `drawn` gets the id of each claim before its first request.
 ///
-/// A grant whose lease has run out when it arrives is useless, and keeps others out. So it is released, and after a pause another
-/// claim is asked for, which a late release of the first cannot end. A server that answers so slowly for as long as an outage may
-/// last, without an answer in time in between, counts as away.
+/// A grant whose lease has run out when it arrives is useless, and blocks other clients. So it is
+/// released, and after a pause a new claim is requested, which a late release of the first cannot end. A
+/// server that answers so slowly for the whole outage tolerance, without one timely answer in between,
+/// counts as away.
 pub(super) async fn pursue(
     engine: &Arc<Engine>,
     want: &Want,
@@ -99,7 +101,7 @@ pub(super) async fn pursue(
             Pursuit::Granted(charge) => return Ok(Some(charge)),
             Pursuit::Left => return Ok(None),
             Pursuit::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
-            // The store was there while this one stood in line.
+            // The store was reachable while this claim was queued.
             Pursuit::Stale { asked_at } => slow.was_over(engine, asked_at),
         }
         abandon(engine, &claim);
@@ -113,12 +115,13 @@ pub(super) async fn pursue(
     }
 }
 
-/// Result of asking for one claim.
+/// The result of requesting one claim.
 enum Pursuit {
     Granted(Charge),
     /// Patience ended; nothing is left behind.
     Left,
-    /// What was asked for then was granted, and its lease was over when the answer came.
+    /// The claim was granted, but its lease was over when the answer came. `asked_at` is the time of the
+    /// request.
     Stale {
         asked_at: Moment,
     },
@@ -148,7 +151,8 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 Lines::hears(engine, &claim.resource, true);
-                // With a date to ask again the answer was given before patience ended, and the place was kept.
+                // A hint to ask again means that the store answered before patience ended, and kept the
+                // place.
                 if hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
@@ -165,7 +169,8 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
                 let failure = outage.honest(failure);
                 let left = outage.goes_on(engine, &failure);
                 if patience.is_ended() || left.is_none() {
-                    // Even where this attempt had no effect, an earlier one may have left a place.
+                    // Even where this attempt had no effect, an earlier one may have left a place in the
+                    // queue.
                     abandon(engine, claim);
                     if patience.is_ended() {
                         return Ok(Pursuit::Left);
@@ -175,7 +180,8 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
                 pause(left.unwrap_or_default(), patience).await;
             }
         }
-        // Patience may have ended during a pause, when the backend could not know: then its place goes, too.
+        // Patience may have ended during a pause, which the backend could not see: then the place has to
+        // go, too.
         if patience.is_ended() {
             abandon(engine, claim);
             return Ok(Pursuit::Left);
@@ -183,7 +189,7 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
     }
 }
 
-/// Asks exactly once and leaves no place behind.
+/// Requests a lock without waiting, and leaves no place in a queue behind.
 pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
     let claim = engine.claim(&want)?;
     let attempt = Attempt::of(&engine, &claim);
@@ -208,7 +214,7 @@ async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Op
                 }
             }
             Ok(Step::Busy(_)) => return Ok(None),
-            // The same id is asked again, since the answer to the first may have been yes.
+            // The request is repeated with the same id, since the lost answer may have been a grant.
             Err(failure) if failure.effect == Effect::Unknown && failure.is_transient() && tries < LOOKS => {
                 outage.unanswered = true;
             }
@@ -223,7 +229,7 @@ async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Op
     }
 }
 
-/// One question to the server.
+/// Sends one request for the claim to the server.
 pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
     let span = || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
     let step = answered(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
@@ -233,12 +239,12 @@ pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> 
     step
 }
 
-/// Ends a claim that nobody waits for any more.
+/// Leaves a claim that is not wanted any more to the reaper.
 pub(super) fn abandon(engine: &Arc<Engine>, claim: &Claim) {
     engine.reaper.abandon(claim.clone());
 }
 
-/// Makes the error for grants that arrive after their leases are over.
+/// Returns the error for grants that arrive after their leases are over.
 pub(super) fn too_slow(op: &'static str, resource: &Resource) -> Error {
     Error::new(ErrorKind::Unavailable, op, TOO_SLOW).on(resource)
 }

@@ -1,12 +1,14 @@
-//! How the words that stand on registers write down what they agree on: numbers of fixed width, the highest byte first.
+//! The binary format of the values that coordination primitives store in registers: fixed-width numbers
+//! in big-endian order.
 //!
-//! Ground rules: the first byte tells word and version, so that neither a later version nor another word of the same name is
-//! misread. What cannot be read is refused and left as it is.
+//! Ground rules: the first byte identifies the primitive and its version, so that neither a later version
+//! nor another primitive of the same name is misread. A value that cannot be read is refused and left as
+//! it is.
 
 use super::Register;
 use crate::error::{Error, ErrorKind};
 
-/// What is being written.
+/// A record under construction.
 pub(crate) struct Record(Vec<u8>);
 
 impl Record {
@@ -40,11 +42,11 @@ impl Record {
     }
 }
 
-/// What is being read; each part is `None` where it is not there.
+/// A reader of a record; each part is `None` where it is missing.
 pub(crate) struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {
-    /// The parts of a record of this kind; `None` where it is of another.
+    /// Returns the parts of a record of this kind; `None` where the record is of another.
     pub(crate) fn of(kind: u8, record: &'a [u8]) -> Option<Parts<'a>> {
         record.split_first().filter(|(first, _)| **first == kind).map(|(_, rest)| Parts(rest))
     }
@@ -63,7 +65,7 @@ impl<'a> Parts<'a> {
 
     pub(crate) fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = usize::try_from(self.number()?).ok()?;
-        // No more are asked for than there are bytes, whatever the count says.
+        // The count is checked against the bytes that are left, so that a corrupt one allocates nothing.
         (count <= self.0.len() / 8).then_some(())?;
         (0..count).map(|_| self.number()).collect()
     }
@@ -75,13 +77,13 @@ impl<'a> Parts<'a> {
         Some(text)
     }
 
-    /// Whether nothing is left.
+    /// Returns `true` if nothing is left.
     pub(crate) fn is_read(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// That a register holds what this word did not write.
+/// Returns the error for a register whose value this primitive did not write.
 pub(crate) fn foreign(register: &Register, word: &str) -> Error {
     let text = format!(
         "what is stored under this name is no {word} that this version can read; take another name, or one version"

@@ -1,7 +1,9 @@
-//! One register, as the words that stand on registers use it: read, update, wait for a change.
+//! A compare-and-set register, with the operations that coordination primitives need: read, update, wait
+//! for a change.
 //!
-//! Ground rules: the backend's futures run in tasks of the engine and are never dropped midway. Whether a write of
-//! unknown outcome took place is found out here, once for all: each value carries the marks of those who wrote last.
+//! Ground rules: the backend's futures run in tasks of the engine and are never dropped midway. Whether a
+//! write of unknown outcome took place is resolved here, for all primitives: each value carries the
+//! random marks of its last writers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,57 +18,57 @@ use super::outage::{Outage, jittered};
 use super::{Engine, random};
 use crate::error::{Error, ErrorKind, Result};
 
-/// One register of the store of a client.
+/// A register in the store of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Register {
     engine: Arc<Engine>,
-    /// Where it is, if not in the store of the client.
+    /// The store of the register, if it is not that of the client.
     elsewhere: Option<Arc<dyn Registers>>,
     at: Resource,
-    /// What errors are about: what the user named, which need not be where this is.
+    /// The resource that errors name: the user's name for it, which need not be where the register is.
     about: Resource,
-    /// What errors call the operation.
+    /// The name of the operation in errors.
     op: &'static str,
 }
 
-/// What stood in a register.
+/// The contents of a register when it was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// What was written; `None` where there is nothing.
+    /// The value; `None` where the register is empty.
     pub(crate) value: Option<Vec<u8>>,
-    /// Names the state, to wait for another.
+    /// The stamp of this state, used to wait for another.
     pub(crate) stamp: Stamp,
-    /// In how long the store forgets the value, by its own clock; `None` where it never does.
+    /// The remaining time to live, by the store's own clock; `None` where the value does not expire.
     pub(crate) left: Option<Duration>,
-    /// Who wrote last, the latest first.
+    /// The marks of the last writers, the latest first.
     marks: Vec<Mark>,
 }
 
-/// What an update makes of what it found.
+/// The decision of an update on the contents that it found.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<T> {
-    /// It leaves all as it is.
+    /// No change.
     Leave(T),
-    /// It writes this value, to be forgotten after a while where that is said.
+    /// A write of this value, with an optional time to live.
     Write(Vec<u8>, Option<Duration>, T),
-    /// It removes the value.
+    /// A removal of the value.
     Remove(T),
 }
 
-/// What became of an update.
+/// The result of an update.
 #[derive(Clone, Debug)]
 pub(crate) struct Updated<T> {
-    /// What the change said, of the time that counted.
+    /// The return value of the attempt that took effect.
     pub(crate) told: T,
-    /// How often somebody else was first.
+    /// The number of conflicts with other writers.
     pub(crate) conflicts: u32,
 }
 
-/// Who wrote: drawn at random for each attempt.
+/// The mark of a writer: drawn at random for each attempt.
 type Mark = [u8; 8];
 
 impl Engine {
-    /// What the store promises of its registers.
+    /// Returns what the store promises of its registers.
     ///
     /// # Errors
     /// `Unsupported` where it has none.
@@ -80,7 +82,7 @@ impl Engine {
 }
 
 impl Register {
-    /// The register `at`.
+    /// Opens the register `at`.
     ///
     /// # Errors
     /// `Unsupported` where the store has none.
@@ -89,7 +91,7 @@ impl Register {
         Ok(Register { engine: engine.clone(), elsewhere: None, about: at.clone(), at, op })
     }
 
-    /// The register `at` of a store that is not the client's own.
+    /// Opens the register `at` of a store that is not the client's own.
     pub(crate) fn elsewhere(
         engine: &Arc<Engine>,
         store: Arc<dyn Registers>,
@@ -99,39 +101,41 @@ impl Register {
         Register { engine: engine.clone(), elsewhere: Some(store), about: at.clone(), at, op }
     }
 
-    /// The same, whose errors are about `resource`, beside which it stands.
+    /// Returns this register with errors that name `resource`, to which it belongs.
     pub(crate) fn about(self, resource: &Resource) -> Register {
         Register { about: resource.clone(), ..self }
     }
 
-    /// What errors call the operation.
+    /// Returns the name of the operation in errors.
     pub(crate) fn op(&self) -> &'static str {
         self.op
     }
 
-    /// What stands there.
+    /// Reads the register.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As the store failed, after it was given time to come back.
+    /// Those of the store, once an outage has lasted longer than the client tolerates.
     pub(crate) async fn read(&self) -> Result<Seen> {
         self.told(self.find().await)
     }
 
-    /// Changes what stands there, although up to `conflicts` others do so first.
+    /// Changes the register, retrying after up to `conflicts` conflicts with other writers.
     ///
-    /// `change` is asked again each time that somebody else was first, so it must have no effect of its own. A removal leaves no
-    /// mark: where its answer was lost and nothing is there any more, nobody can tell who removed it.
+    /// `change` is called again after each conflict, so it must have no side effects. A removal leaves no
+    /// mark: if its answer was lost and the register is found empty, it is unknown which client removed
+    /// the value.
     ///
     /// # Cancel safety
-    /// Of a dropped future the change may be made or not.
+    /// If the future is dropped, the change may or may not be made.
     ///
     /// # Errors
-    /// `Timeout` after too many conflicts, and what `change` refuses: nothing was changed. `OutcomeUnknown` where the
-    /// store did not answer in time, and what is found there later does not tell whether the change was made: so many have
-    /// written since, or it was a removal. Else as the store failed.
+    /// `Timeout` after too many conflicts, and any error of `change`: nothing was changed.
+    /// `OutcomeUnknown` where the store did not answer in time and the later contents do not show whether
+    /// the change was made: too many writes came since, or it was a removal. Otherwise those of the
+    /// store.
     pub(crate) async fn update<T>(
         &self,
         conflicts: u32,
@@ -140,7 +144,7 @@ impl Register {
         self.update_seen(conflicts, |seen| change(seen.value.as_deref())).await
     }
 
-    /// As [`Register::update`], for a change that asks for more than the value.
+    /// Changes the register like [`Register::update`], for a change that needs more than the value.
     pub(crate) async fn update_seen<T>(
         &self,
         conflicts: u32,
@@ -171,8 +175,8 @@ impl Register {
         }
     }
 
-    /// As [`Register::update`], for a change that made twice is the same as made once: where nobody can tell whether it was
-    /// made, it is made again.
+    /// Changes the register like [`Register::update`], for an idempotent change: where it is unknown
+    /// whether the change was made, it is made again.
     pub(crate) async fn ensure<T>(
         &self,
         mut change: impl FnMut(Option<&[u8]>) -> Result<Change<T>>,
@@ -180,7 +184,7 @@ impl Register {
         self.ensure_seen(|seen| change(seen.value.as_deref())).await
     }
 
-    /// As [`Register::ensure`], for a change that asks for more than the value.
+    /// Changes the register like [`Register::ensure`], for a change that needs more than the value.
     pub(crate) async fn ensure_seen<T>(
         &self,
         mut change: impl FnMut(&Seen) -> Result<Change<T>>,
@@ -195,29 +199,29 @@ impl Register {
         }
     }
 
-    /// How many bytes a value may have.
+    /// Returns the maximum size of a value in bytes.
     pub(crate) fn room(&self) -> usize {
         let promised = self.store().map_or(0, |store| store.promise().max_bytes);
         promised.saturating_sub(1 + MAX_MARKS * size_of::<Mark>())
     }
 
-    /// Whether the store forgets what it is told to.
+    /// Returns `true` if the store supports a time to live.
     pub(crate) fn forgets(&self) -> bool {
         self.store().is_ok_and(|store| store.promise().forgets)
     }
 
-    /// An error of an operation on this register.
+    /// Returns an error of an operation on this register.
     pub(crate) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
         Error::new(kind, self.op, text).on(&self.about)
     }
 
-    /// Waits up to `limit` until something else than `seen` stands there, and tells what does.
+    /// Waits up to `limit` until the state differs from `seen`, and returns the state.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As the store failed; `Closed` when the client is closed.
+    /// Those of the store; `Closed` when the client is closed.
     pub(crate) async fn changed(&self, seen: &Stamp, limit: Duration) -> Result<Seen> {
         let patience = Patience::until(self.engine.clock.clone(), self.engine.clock.now().after(limit));
         let leaving = EndOnDrop(patience.clone());
@@ -240,17 +244,17 @@ impl Register {
                     return self.told(unframed(found));
                 }
                 Err(failure) if !failure.is_transient() => return self.told(Err(looked_only(failure))),
-                // The store was not given time to come back yet.
+                // The read applies the outage tolerance, which this wait has not.
                 Err(_) if patience.is_ended() => return self.read().await,
                 Ok(_) | Err(_) => {}
             }
             asked += 1;
-            // Where the client closes meanwhile, the next round says so.
+            // If the client closes meanwhile, the next round returns that.
             self.engine.sleep(pause(asked).min(patience.left())).await;
         }
     }
 
-    /// What stands there; asked again through an outage of the store.
+    /// Reads the register; retries through an outage of the store.
     async fn find(&self) -> Result<Seen, Failure> {
         let mut outage = Outage::none();
         loop {
@@ -268,12 +272,13 @@ impl Register {
         }
     }
 
-    /// Whether this write on what was seen took place; asked again through an outage of the store.
+    /// Writes if the register is still as seen. Returns whether the write took place; retries through an
+    /// outage of the store.
     async fn write(&self, seen: &Seen, mark: Mark, put: Put) -> Result<bool, Failure> {
         let mut outage = Outage::none();
         let mut doubt = None;
         loop {
-            // The same write twice is one write: the state that it asks for is gone after the first.
+            // The write is idempotent: the state that it requires is gone after the first.
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
             match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
@@ -324,23 +329,24 @@ impl Register {
     }
 }
 
-/// Looking has no effect, so it does not matter whether the question arrived.
+/// A read has no effect, so it does not matter whether the request arrived.
 fn looked_only(mut failure: Failure) -> Failure {
     failure.effect = Effect::None;
     failure
 }
 
-/// Whether a write that was not answered took place, by what stands there now; `None` where that does not tell.
+/// Returns whether a write without an answer took place, judged by the present contents; `None` where
+/// they do not tell.
 fn took_place(seen: &Seen, mark: Mark, found: &Seen) -> Option<bool> {
     if found.marks.contains(&mark) {
         return Some(true);
     }
-    // Where the last one that was seen is still listed, all who wrote since are.
+    // If the last writer that was seen is still listed, so are all that wrote since.
     let listed = seen.marks.first().is_some_and(|last| found.marks.contains(last));
     listed.then_some(false)
 }
 
-/// A value as it is stored: how many marks, the marks, and what was to be written.
+/// Encodes a value for storage: the number of marks, the marks, and the value itself.
 fn framed(value: &[u8], mark: Mark, before: &[Mark]) -> Vec<u8> {
     let kept = &before[..before.len().min(MAX_MARKS - 1)];
     let count = u8::try_from(kept.len() + 1).unwrap_or(u8::MAX);
@@ -368,16 +374,19 @@ fn unframed(found: Registered) -> Result<Seen, Failure> {
     Ok(Seen { value: Some(value.to_vec()), stamp, left, marks })
 }
 
-/// The pause before try number `tried`: up to 2 ms at first, up to half a second in the end. Half of it is chance.
+/// Returns the pause before try number `tried`: up to 2 ms at first, up to half a second in the end. Half
+/// of it is random.
 fn pause(tried: u32) -> Duration {
     jittered(PAUSE_FIRST.saturating_mul(1 << tried.min(9)).min(PAUSE_LAST))
 }
 
-/// As many writers may come between a write and the question whether it took place.
+/// The number of marks that a value keeps, and so the number of later writes after which the fate of a
+/// write is unknown.
 const MAX_MARKS: usize = 16;
-/// So many others may be first before a change is given up that everybody makes at his own pace.
+/// The number of conflicts after which a change is given up, for changes that each client makes at its
+/// own pace.
 const CONFLICTS: u32 = 10_000;
-/// So often a change is made again that may have been made.
+/// The number of times that an idempotent change of unknown outcome is made again.
 const DOUBTS: u32 = 3;
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_LAST: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
-//! The worker of the reaper: what is sent when.
+//! The release worker: batches, paces and retries background releases.
 //!
-//! One task sends all batches and hears their answers: a task for each would change tasks twice more for a single lock.
+//! One task sends all batches and receives their answers: a task for each would cost two more task
+//! switches for a single lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -21,42 +22,42 @@ use crate::mutant::mutant;
 use crate::panics::{contained, logged};
 use crate::random::HashMap;
 
-/// What the worker is sent.
+/// A message to the worker.
 pub(super) enum Order {
     Release(Job),
-    /// A release whose asker has left it, or on which others depend.
+    /// A release that its caller has left, or that others depend on.
     GoOn(Ending),
 }
 
-/// The task.
+/// The state of the worker task.
 pub(super) struct Worker {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
-    /// Gone with the last guard.
+    /// The engine; dropped with the last guard.
     engine: Weak<Engine>,
     inbox: mpsc::UnboundedReceiver<Order>,
     is_open: bool,
-    /// What is to be sent, for each part of the store.
+    /// The releases to send, for each part of the store.
     parts: HashMap<u64, Part>,
-    /// What is to be tried again, and when. It is in no window meanwhile.
+    /// The releases to retry, by time. They are in no window meanwhile.
     later: BTreeMap<(Moment, u64), Job>,
     next: u64,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
-    /// The process whose claims these are. A fork of it sends nothing.
+    /// The process that owns these claims. A fork of it sends nothing.
     process: Process,
     failed: bool,
 }
 
-/// One part of the store.
+/// The queue and window of one part of the store.
 #[derive(Default)]
 struct Part {
     waiting: VecDeque<Job>,
     in_flight: usize,
 }
 
-/// The end of one call.
+/// The result of one call.
 struct Answered {
-    /// Where it was in flight.
+    /// The part whose window it was in.
     part: Option<u64>,
     again: Vec<Job>,
 }
@@ -85,20 +86,21 @@ impl Worker {
 
     pub(super) async fn run(mut self) {
         let mut orders = Vec::with_capacity(BATCH_MAX);
-        // All that is foreign is contained where it is called. What gets here all the same is reported, and ends the client.
+        // Panics of foreign code are caught where it is called. One that still arrives here is reported
+        // and ends the client.
         let ended = AssertUnwindSafe(async { while self.turn(&mut orders).await {} }).catch_unwind().await;
         self.failed = ended.is_err();
     }
 
-    /// Sends what there is to send, and waits for more; `false` where there never will be.
+    /// Sends what the windows allow, and waits for more. Returns `false` when there never will be more.
     async fn turn(&mut self, orders: &mut Vec<Order>) -> bool {
         self.send_all();
-        // Where the client is gone, what it gave back is still brought to its end.
+        // After the client is dropped, its releases are still brought to their end.
         if !self.is_open && self.calls.is_empty() && self.later.is_empty() {
             return false;
         }
         let nap = self.later.first_key_value().map(|((due, _), _)| self.clock.now().until(*due));
-        // In a fixed order: what is under way goes on however much arrives.
+        // The order is fixed: calls under way make progress however much arrives.
         tokio::select! {
             biased;
             Some(answered) = self.calls.next() => self.take_in(answered),
@@ -138,14 +140,14 @@ impl Worker {
     }
 
     fn line_up(&mut self, job: Job) {
-        // Where the backend cannot tell, it goes with all others of which it cannot.
+        // Claims whose part the backend cannot tell are batched together.
         let part = contained(|| self.backend.part(&job.claim)).unwrap_or_default();
         let part = if mutant!("all parts are released together") { 0 } else { part };
         self.parts.entry(part).or_default().waiting.push_back(job);
     }
 
     fn try_later(&mut self, job: Job) {
-        // Moved back to a common beat, so that what is away together is tried again together.
+        // Moved back to a common beat, so that releases that failed together are retried together.
         let due = self.clock.now().after(job.pause()).as_nanos();
         let due = Moment::from_nanos(due.next_multiple_of(BEAT));
         self.next += 1;
@@ -159,7 +161,7 @@ impl Worker {
                 let batch: Vec<Job> = part.waiting.drain(..part.waiting.len().min(BATCH_MAX)).collect();
                 let (backend, clock, part_of) = (self.backend.clone(), self.clock.clone(), Some(*number));
                 let call = async move { end(batch, &*backend, &*clock).await };
-                // What a panic drops on the way settles itself.
+                // Jobs that a panic drops settle themselves.
                 let call = AssertUnwindSafe(call).catch_unwind();
                 let call =
                     call.map(move |again| Answered { part: part_of, again: again.unwrap_or_default() });
@@ -171,7 +173,8 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// However it ends, nobody goes on as if something would be given back. The jobs that are dropped here end as unknown.
+    /// Closes the client, however the worker ends, because nothing would be released any more. The jobs
+    /// that are dropped here end as unknown.
     fn drop(&mut self) {
         if mutant!("the end of a runtime is silent") {
             return;
@@ -189,9 +192,9 @@ impl Drop for Worker {
 }
 
 const BATCH_MAX: usize = 256;
-/// The most calls in flight for one part of the store.
+/// The maximum number of calls in flight for one part of the store.
 const CALLS_MAX: usize = 64;
-/// 10 ms: what is to be tried again waits for the next multiple of it.
+/// 10 ms: a retry waits for the next multiple of it.
 const BEAT: u64 = 10_000_000;
-/// How long the clock may go unread while something is to be tried again.
+/// The longest time without a read of the clock while a retry is pending.
 const STEP: Duration = Duration::from_secs(1);

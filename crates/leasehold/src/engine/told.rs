@@ -1,6 +1,6 @@
-//! One acquisition as others see it: a span, and the events at its beginning and its end.
+//! Reporting of one acquisition: a `tracing` span, and the events at its beginning and its end.
 //!
-//! Ground rules: whatever way it ends, also by being dropped, one end is told for each beginning.
+//! Ground rules: each beginning has exactly one end, however the acquisition ends, even if it is dropped.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::witness::{Event, Miss, Way};
 
 type Outcome = Result<Option<HoldHandle>>;
 
-/// An acquisition of which somebody wants to be told.
+/// An acquisition that a witness or a subscriber observes.
 pub(super) struct Asked {
     engine: Arc<Engine>,
     resource: Resource,
@@ -27,7 +27,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// `None` where neither a witness nor a subscriber listens: then this is all that is spent on them.
+    /// Returns the acquisition to report; `None` where neither a witness nor a subscriber listens, which
+    /// then costs no more than this check.
     pub(super) fn heard(engine: &Arc<Engine>, want: &Want) -> Option<Asked> {
         let Want { resource, share, .. } = want;
         let span = || {
@@ -46,7 +47,7 @@ impl Asked {
         Some(Asked { engine: engine.clone(), resource: resource.clone(), share: *share, span })
     }
 
-    /// Runs the acquisition and tells of it.
+    /// Runs the acquisition and reports it.
     pub(super) async fn told(self, acquiring: impl Future<Output = Outcome>) -> Outcome {
         let Asked { engine, resource, share, span } = self;
         engine.telling.tell(|| Event::Asked { resource: &resource, share });
@@ -64,7 +65,7 @@ impl Asked {
     }
 }
 
-/// Reports an acquisition that does not wait in the local line as any other.
+/// Runs an acquisition that bypasses the local queue, and reports it like any other.
 pub(super) async fn asking(
     engine: &Arc<Engine>,
     want: &Want,
@@ -74,7 +75,7 @@ pub(super) async fn asking(
     let asked = Asked::heard(engine, want).filter(|_| !mutant!("an upgrade is not reported"));
     let Some(asked) = asked else { return acquiring.await };
     let told = asked.told(async { acquiring.await.map(Some) }).await?;
-    // Invariant: what goes in is there, so what comes out is.
+    // Invariant: the acquisition was wrapped in `Some`, so the result is `Some`.
     told.ok_or_else(|| Error::closed("lock").on(&want.resource))
 }
 
@@ -118,14 +119,15 @@ impl Drop for Asking<'_> {
         if !self.is_told {
             let (resource, waited) = (self.resource, self.engine.clock.now().since(self.began));
             let event = Event::Missed { resource, waited, miss: Miss::Left };
-            // It may be dropped by a panic, and a second one would end the process.
+            // A panic may be dropping it, and a second panic would end the process.
             contained(|| _ = self.span.record("outcome", event.outcome()));
             self.engine.telling.tell(|| event);
         }
         if mutant!("a span ends as it likes") {
             return;
         }
-        // Its end is foreign code as well. A panic while the outcome is being returned would leak what was granted.
+        // Closing the span calls foreign code as well. A panic while the outcome is being returned would
+        // leak what was granted.
         let span = std::mem::replace(&mut self.span, Span::none());
         contained(|| drop(span));
     }

@@ -1,4 +1,4 @@
-//! What the engine's tests share: a memory store behind a wire that can fail, and clients of it.
+//! Helpers of the engine's tests: a memory store behind a wire that can fail, and its clients.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
@@ -9,7 +9,7 @@ use leasehold::layer::Fault;
 use leasehold::local::MemoryBackend;
 use leasehold::{Leasehold, Snapshot, Tuning};
 
-/// One store, to be reached over several wires.
+/// One store that several clients reach, each over a wire of its own.
 pub(crate) struct Store(Arc<MemoryBackend>);
 
 impl Store {
@@ -17,7 +17,7 @@ impl Store {
         Store(Arc::new(MemoryBackend::new()))
     }
 
-    /// A client of its own, as another process would be.
+    /// Opens a separate client, as another process would.
     pub(crate) fn client(&self) -> (Leasehold, Arc<Fault>) {
         self.tuned(Tuning::default())
     }
@@ -28,7 +28,7 @@ impl Store {
     }
 }
 
-/// Waits until nobody holds and nobody waits, or fails with what is left.
+/// Waits until the resource has no holder and no waiter, or fails with what is left.
 pub(crate) async fn settles(locks: &Leasehold, name: &str) {
     let mut last: Option<Snapshot> = None;
     for _ in 0..500 {
@@ -42,7 +42,7 @@ pub(crate) async fn settles(locks: &Leasehold, name: &str) {
     panic!("left behind: {last:?}");
 }
 
-/// Waits until so many claims wait on the server.
+/// Waits until `count` claims wait on the server.
 pub(crate) async fn waiting(locks: &Leasehold, name: &str, count: usize) {
     for _ in 0..500 {
         if locks.inspect(name).await.unwrap().waiting.len() == count {
@@ -53,7 +53,7 @@ pub(crate) async fn waiting(locks: &Leasehold, name: &str, count: usize) {
     panic!("never {count} waiting on {name}");
 }
 
-/// Waits until somebody holds on the server.
+/// Waits until the server has a holder.
 pub(crate) async fn held(locks: &Leasehold, name: &str) {
     for _ in 0..500 {
         if !locks.inspect(name).await.unwrap().holders.is_empty() {
@@ -64,7 +64,7 @@ pub(crate) async fn held(locks: &Leasehold, name: &str) {
     panic!("never held: {name}");
 }
 
-/// The least of an executor: no timers, no tasks, nothing of tokio.
+/// Runs a future on a minimal executor: no timers, no tasks, nothing of tokio.
 pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

@@ -1,6 +1,8 @@
-//! Random programs on a line, compared with a simple model; and lines that forget something, which the programs find.
+//! Random programs on a local queue, compared with a simple model; and queues with an injected defect,
+//! which the programs find.
 //!
-//! Ground rules: the model knows only what an observer outside sees. No chance decides what is tested: the seed is fixed.
+//! Ground rules: the model knows only what an outside observer sees. The seed is fixed, so every run
+//! tests the same programs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 
 use super::*;
 
-/// A line that forgets what has to follow from one kind of change, as lines did that left it to each change.
+/// An injected defect: a queue that forgets the consequences of one kind of change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) enum Mutant {
     Enter,
@@ -40,7 +42,7 @@ impl Mutant {
     }
 }
 
-/// Event of a line. Numbers choose one of those that are possible.
+/// An event of a queue. Numbers choose one of the possible ones.
 #[derive(Clone, Debug)]
 enum Step {
     Enter { kind: Kind, priority: i32 },
@@ -56,10 +58,11 @@ enum Step {
     Depart(usize),
 }
 
-/// Share that is asked for, and whether with another note.
+/// The requested share, and whether the request has another note.
 type Kind = (Share, bool);
 
-/// The line, and what is known of it from outside: who waits, what was started, what is held. Written to be simple.
+/// The queue, and what is known of it from outside: its waiters, what was started, what is held. Written
+/// to be simple.
 struct Model {
     line: Line<u64, ClaimId>,
     stands_behind: bool,
@@ -68,7 +71,7 @@ struct Model {
     contender: Option<(Want, bool)>,
     /// The claims that are held, and whether their release is under way.
     held: Vec<(ClaimId, Want, bool)>,
-    /// Those that are handed to nobody any more, and those of which it was said that somebody hopes for them.
+    /// The claims for which hand-over is over, and those for which a hope was reported.
     staying: BTreeSet<ClaimId>,
     hoped_for: BTreeSet<ClaimId>,
     carried: Option<ClaimId>,
@@ -123,7 +126,7 @@ impl Model {
         fits(self.held.iter().map(|(_, want, _)| want.share), share)
     }
 
-    /// Those who wait, in the order in which they are served.
+    /// The waiters, in the order in which they are served.
     fn in_order(&self) -> Vec<(Place, Want)> {
         let mut waiters = self.waiters.clone();
         waiters.sort_by_key(|(place, _)| *place);
@@ -204,7 +207,7 @@ impl Model {
         self.check()
     }
 
-    /// The server grants what the contender asked for.
+    /// Makes the server grant the contender's request.
     fn grant(&mut self) -> Result<(), TestCaseError> {
         let Some((granted, _)) = self.contender.take() else { return Ok(()) };
         let id = self.id();
@@ -220,7 +223,7 @@ impl Model {
         Ok(())
     }
 
-    /// A user releases a claim: to the next in line, or to the server.
+    /// Makes a user release a claim: to the next waiter, or to the server.
     fn give_back(&mut self, held: &(ClaimId, Want, bool), left: u32) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
         let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
@@ -239,7 +242,7 @@ impl Model {
         Ok(is_handed)
     }
 
-    /// Makes the change, and does what is to follow.
+    /// Applies the change, and carries out its consequences.
     fn apply(&mut self, change: Change<u64, ClaimId>) -> Result<Outcome<u64, ClaimId>, TestCaseError> {
         let mut outcome = self.line.apply(change);
         if let Some(want) = outcome.start.take() {
@@ -261,7 +264,7 @@ impl Model {
         Ok(outcome)
     }
 
-    /// Checks what is true after each change.
+    /// Checks the invariants after each change.
     fn check(&self) -> Result<(), TestCaseError> {
         let waiters = self.in_order();
         match &self.contender {
@@ -309,8 +312,8 @@ impl Model {
         Ok(())
     }
 
-    /// From here on nobody enters or leaves, the server grants what it can, and all claims are released: so each waiter is
-    /// served, and nothing is left.
+    /// Drains the queue: no waiter enters or leaves, the server grants what it can, and all claims are
+    /// released. So each waiter is served, and nothing is left.
     fn end(mut self) -> Result<(), TestCaseError> {
         for _ in 0..10_000 {
             let contender = self.contender.clone();
@@ -372,7 +375,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..60)
 }
 
-/// Runs random programs on lines of both kinds of stores.
+/// Runs random programs on queues of both kinds of stores.
 fn run(mutant: Option<Mutant>) -> Result<(), TestError<(bool, Vec<Step>)>> {
     let config = Config {
         cases: 3_000,
@@ -395,7 +398,8 @@ fn nobody_sleeps_while_the_request_would_be_granted() {
     run(None).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The test above is worth something: a line that forgets what follows from a change does not pass it.
+/// Checks that the test above finds defects: a queue that forgets the consequences of a change does not
+/// pass it.
 #[test]
 fn a_line_that_forgets_what_follows_is_found_out() {
     use Mutant::{Departed, Ended, Enter, Granted, Leave, Returned, Stays};
@@ -404,7 +408,7 @@ fn a_line_that_forgets_what_follows_is_found_out() {
     }
 }
 
-/// The two lost wake-ups that there were, without chance.
+/// Repeats the two lost wake-ups that once existed, without randomness.
 #[test]
 fn who_leaves_and_who_is_handed_more_than_one_wake_the_next() {
     let three = |weight| (Share::permits(weight, 3).unwrap(), false);
@@ -431,7 +435,7 @@ fn who_leaves_and_who_is_handed_more_than_one_wake_the_next() {
     }
 }
 
-/// Runs steps that lead to a contender for somebody who is not the first in line.
+/// Runs steps that lead to a contender for a waiter that is not the first.
 fn with_a_contender_for_another(steps: impl IntoIterator<Item = Step>) -> Model {
     let mut line = Model::new(true, None);
     for step in steps {
@@ -447,7 +451,8 @@ fn a_contender_for_another_keeps_the_first_from_no_share() {
     let enter = |share, priority| Step::Enter { kind: (share, false), priority };
     let (one, two) = (Share::permits(1, 3).unwrap(), Share::permits(2, 3).unwrap());
     let beside = |share| Step::HeldBeside((share, false));
-    // What the first wants, and programs in which another contends while it comes to be first.
+    // The request of the first waiter, and programs in which another one contends when it becomes the
+    // first.
     let programs = [
         (
             Share::READER,
@@ -461,7 +466,7 @@ fn a_contender_for_another_keeps_the_first_from_no_share() {
         ),
         (one, vec![beside(one), beside(one), enter(two, 0), enter(one, 0), enter(two, 0), Step::Leave(0)]),
         (Share::READER, vec![beside(Share::READER), enter(Share::WRITER, 0), enter(Share::READER, 1)]),
-        // Nothing is held here, and the server may have room for the first alone.
+        // Nothing is held here, and the server may have room for the first waiter only.
         (
             Share::READER,
             vec![enter(Share::WRITER, 0), enter(Share::READER, 0), enter(Share::WRITER, 0), Step::Leave(0)],
@@ -480,7 +485,7 @@ fn who_no_hand_over_can_serve_stands_on_the_server() {
     let ends = [
         vec![Step::HeldBeside(plain), enter(noted)],
         vec![Step::HeldBeside(noted), enter(noted), Step::Stay(0)],
-        // Handed over for the last time.
+        // The last hand-over.
         vec![Step::HeldBeside(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
     ];
     for steps in ends {
