@@ -1,9 +1,9 @@
-//! Chance from a seed.
+//! Deterministic random numbers from a seed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A row of numbers that its seed decides.
+/// A sequence of numbers that is determined by its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(Arc<Mutex<u64>>);
 
@@ -15,7 +15,7 @@ impl Dice {
         Dice(Arc::new(Mutex::new(begin)))
     }
 
-    /// Draws the seed of another row.
+    /// Draws the seed of another sequence.
     pub(crate) fn split(&self) -> Dice {
         Dice::new(self.next())
     }
@@ -38,7 +38,7 @@ impl Dice {
         first + self.below(last - first + 1)
     }
 
-    /// Draws `true` in so many of a hundred cases.
+    /// Draws `true` in `chance` of a hundred cases.
     pub(crate) fn percent(&self, chance: u64) -> bool {
         self.below(100) < chance
     }

@@ -27,10 +27,10 @@ struct Seen {
     fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
     /// The time since which a task could be served, by resource.
     idle_since: BTreeMap<Resource, Instant>,
-    /// The task that is first in the line of a client although it could be served, by client and resource,
-    /// and since when.
+    /// The first waiter of a client's queue that could be served, by client and resource, and the time
+    /// since which that is so.
     kept_waiting: BTreeMap<(usize, Resource), (u64, Instant)>,
-    /// Public names of claims that were taken away: until it hears of that, the holder relies on them.
+    /// Public names of claims that were taken away. Their holders rely on them until they see the loss.
     taken_away: BTreeSet<String>,
     /// Claims that each client keeps alive.
     kept: BTreeMap<usize, i64>,
@@ -41,7 +41,7 @@ struct Seen {
     reports: BTreeMap<(usize, Resource), (u64, u64)>,
     next: u64,
     calls: (Option<Instant>, u32),
-    /// Before so many calls of what is not the engine's one of them panics.
+    /// The number of calls of foreign code before the one that panics.
     panics_in: Option<u64>,
     is_over: bool,
     is_calm: bool,
@@ -175,7 +175,7 @@ impl Judge {
         *self.seen().kept.entry(client).or_default() += by;
     }
 
-    /// Takes in that a client reports an acquisition, or else a release.
+    /// Records that a client reports an acquisition or a release.
     pub(crate) fn reported(&self, client: usize, resource: &Resource, is_acquired: bool) {
         let mut seen = self.seen();
         let (acquired, released) = seen.reports.entry((client, resource.clone())).or_default();
@@ -193,7 +193,7 @@ impl Judge {
         self.seen().kept.get(&client).copied().unwrap_or_default()
     }
 
-    /// Takes in that a lock of a client is suspect.
+    /// Records that a lock of a client is suspect.
     pub(crate) fn suspected(&self, client: usize) {
         let seen = self.seen();
         // A renewal that panicked was not answered.
@@ -260,7 +260,7 @@ impl Judge {
         let above = |(theirs, last, of): &&(Share, Fence, String)| {
             conflict(*theirs, share) && *last >= fence && !is_again(last, of)
         };
-        // A client that has not heard that its claim was taken away has it all the same, below its successor.
+        // A client that has not yet seen the loss of its claim still holds it, below its successor.
         let has_to_hear = taken_away;
         if let Some((_, last, _)) = fences.iter().find(above).filter(|_| !has_to_hear) {
             failures.push(format!("h{number} was granted {resource} with fence {fence} after {last}"));
@@ -275,7 +275,7 @@ impl Judge {
         number
     }
 
-    /// Takes in that a task releases.
+    /// Records that a task releases its guard.
     pub(crate) fn lets_go(&self, number: u64, how: &str) {
         self.note(format_args!("h{number} {how}"));
         let mut seen = self.seen();
@@ -294,12 +294,12 @@ impl Judge {
         seen.waiting.retain(|_, waiting| waiting.client != client);
     }
 
-    /// Takes in that a task begins to close a client.
+    /// Records that a task begins to close a client.
     pub(crate) fn closes(&self, client: usize) {
         self.seen().closing.insert(client);
     }
 
-    /// Checks that a client which says that it is closed was closed by a task.
+    /// Checks that a client that reports to be closed was closed by a task.
     pub(crate) fn says_closed(&self, client: usize) {
         let is_closing = self.seen().closing.contains(&client);
         if !is_closing {
@@ -307,7 +307,7 @@ impl Judge {
         }
     }
 
-    /// Takes in that `close` returned.
+    /// Records that `close` returned.
     pub(crate) fn closed(&self, client: usize, answered: bool) {
         self.note(format_args!("c{client} is closed: {answered}"));
         let mut seen = self.seen();
@@ -362,9 +362,8 @@ impl Judge {
         }
     }
 
-    /// Takes in which claim is first in the line of a client, and fails where the server has had room
-    /// for it for long and no other claim waits there: then it sleeps for no reason, independent of the
-    /// others of its line.
+    /// Records the first waiter of a client's queue. Fails where the server has had room for it for long and
+    /// no other claim waits there: then it sleeps for no reason, independent of the others of its queue.
     pub(crate) fn look_at_head(
         &self,
         client: usize,
@@ -374,8 +373,8 @@ impl Judge {
     ) {
         let is_alone = |asks| look.waiting.iter().all(|standing| Some(standing.id) == asks);
         let could = |head: &Head| {
-            // By the order of arrival: the place of one that is on the server is not taken by one that
-            // comes first for another reason.
+            // By the order of arrival: a claim that is queued on the server keeps its place when another
+            // becomes first by priority.
             head.came_first && is_alone(head.asks) && has_room(look, head.share)
         };
         let key = (client, resource.clone());
@@ -486,10 +485,10 @@ pub(crate) fn says_too_much(ended: Option<LossCause>, given_back: bool) -> bool 
     ended.is_some() && given_back
 }
 
-/// No healthy store takes longer to serve a task: beyond each pause of the engine, and each that a dead
-/// waiter costs.
+/// The longest time in which a healthy store serves a task: beyond each pause of the engine, and each
+/// that a dead waiter costs.
 const BOUND: Duration = Duration::from_secs(12);
-/// More calls than all tasks of a run could make for a reason in one moment.
+/// The number of calls in one moment that no run can reach for a good reason.
 const CALLS_AT_ONCE: u32 = 3_000;
 /// The text of an injected panic.
 pub(crate) const INJECTED: &str = "injected";

@@ -50,7 +50,7 @@ thread_local! {
     static PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
 }
 
-/// Notes panics instead of printing them, since a mutant may cause thousands.
+/// Records panics instead of printing them, since a mutant may cause thousands.
 fn hear_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -68,8 +68,8 @@ fn hear_panics() {
     });
 }
 
-/// Runs seeds on as many threads as there are cores until one fails with these words or all have
-/// passed; the least that failed, and how many ran.
+/// Runs seeds on as many threads as there are cores, until one fails with these words or all have passed.
+/// Returns the lowest seed that failed, and how many ran.
 fn search(
     first: u64,
     count: u64,

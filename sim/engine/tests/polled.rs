@@ -1,4 +1,4 @@
-//! Futures whose polls chance decides.
+//! Futures that are polled late or dropped early, at random.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The work of one task: a random row of locks, waits and ends.
+//! The program of one task: a random sequence of locks, waits and ends.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The way from one client to the store, on which everything can happen.
+//! A simulated network connection from one client to the store, with all its faults.
 //!
 //! Ground rules: a request that takes effect takes effect at one moment, in the store. The fate of each
 //! call is drawn for it alone, so that a later call may be answered before an earlier one.
@@ -22,7 +22,7 @@ use crate::judge::Judge;
 use crate::polled::step_aside;
 use crate::store::Store;
 
-/// One client's way to the store.
+/// One client's connection to the store.
 pub(crate) struct Wire {
     client: usize,
     store: Arc<Store>,
@@ -31,7 +31,7 @@ pub(crate) struct Wire {
     /// The number of calls in a hundred that fail, until `calm_from`.
     faults: u64,
     calm_from: Instant,
-    /// The number of parts of the store: no part is in one call with claims of another.
+    /// The number of parts of the store. Claims of different parts are never in one call.
     parts: u64,
     /// The number of calls in a hundred that take time.
     slow: u64,
@@ -90,7 +90,7 @@ impl Wire {
         self.crashed.cancelled().await;
     }
 
-    /// Lets nothing arrive for so long.
+    /// Cuts the connection for `length`.
     pub(crate) fn cut_off(&self, length: Duration) {
         *self.cut_off.lock().unwrap() = Instant::now() + length;
     }

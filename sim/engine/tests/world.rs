@@ -57,8 +57,8 @@ pub(crate) fn run(how: Run) -> Verdict {
     let runtime = runtime.expect("a runtime");
     let (verdict, world) = runtime.block_on(async {
         let judge = Arc::new(Judge::new(how.keeps_log, panics_in));
-        // All of it runs on this thread. A subscriber is called more often than all else together, so
-        // half of the runs have none.
+        // Everything runs on this thread. A subscriber is called more often than everything else
+        // together, so half of the runs have none.
         let listener = panics_in
             .filter(|_| seed % 2 == 0)
             .map(|_| tracing::subscriber::set_default(Listener::new(judge.clone())));
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// Looks at the first claim in each line.
+    /// Checks the first waiter of each queue.
     fn look_at_heads(&self) {
         for thing in &self.things {
             let look = self.store.look(&thing.resource);
@@ -388,8 +388,7 @@ impl Witness for Reporter {
             Event::LetGo { .. } => self.judge.kept(self.number, -1),
             Event::Suspected { .. } => self.judge.suspected(self.number),
             Event::Acquired { resource, .. } => self.judge.reported(self.number, resource, true),
-            // A grant whose asker has left is released in the same moment, and reported as released
-            // only.
+            // A grant whose caller has left is released in the same moment, and reported as released only.
             Event::Released { resource, held } if !held.is_zero() => {
                 self.judge.reported(self.number, resource, false);
             }

@@ -13,8 +13,8 @@ pub(super) enum Asker {
 }
 
 impl Asker {
-    /// Returns the caller's identity; `None` under another executor, which may drive many futures on one
-    /// thread.
+    /// Returns the caller's identity; `None` under another executor, which may drive many futures on
+    /// one thread.
     pub(super) fn here() -> Option<Asker> {
         match task::try_id() {
             Some(id) => Some(Asker::Task(id)),

@@ -120,8 +120,8 @@ enum Pursuit {
     Granted(Charge),
     /// Patience ended; nothing is left behind.
     Left,
-    /// The claim was granted, but its lease was over when the answer came. `asked_at` is the time of the
-    /// request.
+    /// The claim was granted, but its lease was over when the answer came. `asked_at` is the time of
+    /// the request.
     Stale {
         asked_at: Moment,
     },
@@ -151,8 +151,8 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 Lines::hears(engine, &claim.resource, true);
-                // A hint to ask again means that the store answered before patience ended, and kept the
-                // place.
+                // A hint to ask again means that the store answered before patience ended, and kept
+                // the place.
                 if hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
@@ -160,6 +160,7 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
             }
             Ok(Step::Busy(hint)) => {
                 Lines::hears(engine, &claim.resource, true);
+                // Any answer ends an outage.
                 outage = Outage::none();
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
@@ -169,8 +170,8 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
                 let failure = outage.honest(failure);
                 let left = outage.goes_on(engine, &failure);
                 if patience.is_ended() || left.is_none() {
-                    // Even where this attempt had no effect, an earlier one may have left a place in the
-                    // queue.
+                    // Even where this attempt had no effect, an earlier one may have left a place in
+                    // the queue.
                     abandon(engine, claim);
                     if patience.is_ended() {
                         return Ok(Pursuit::Left);

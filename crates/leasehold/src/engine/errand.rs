@@ -1,9 +1,8 @@
 //! A release that the waiting caller carries out inline, for as long as nothing else depends on it.
 //!
 //! A release through the reaper costs two task switches, often between threads: more than everything else
-//! that the engine does for an uncontended lock. So the caller that waits for the release sends it, as
-//! long as the client has no other release under way and nothing else in this process waits for the
-//! resource.
+//! that the engine does for an uncontended lock. So the caller that waits for the release sends it, as long
+//! as the client has no other release under way and nothing else in this process waits for the resource.
 //!
 //! Ground rules: the release is never dropped midway. The reaper takes it over when its carrier is
 //! dropped, or when another task of the process comes to depend on it. So a carrier that is not polled
@@ -33,12 +32,12 @@ pub(super) struct Errand {
 /// The state of the release. It changes under the lock alone, so `send_off` and `carry_on` cannot miss
 /// each other.
 enum Place {
-    /// Between two polls of the carrier; can be taken from it.
+    /// The release, between two polls of its carrier; `send_off` can take it.
     Lies(Ending),
-    /// Being polled by the carrier right now; `is_wanted` tells whether something has come to depend on
-    /// it meanwhile.
+    /// A poll by the carrier is under way; `is_wanted` tells whether something has come to depend on the
+    /// release meanwhile.
     IsCarriedOn { is_wanted: bool },
-    /// Finished, or taken over by the reaper.
+    /// Nothing: the release is finished, or was taken over by the reaper.
     Left,
 }
 
@@ -76,6 +75,7 @@ impl Errand {
     fn carry_on(&self, context: &mut Context<'_>) -> Poll<()> {
         self.carrier.register(context.waker());
         let taken = std::mem::replace(&mut *self.place(), Place::IsCarriedOn { is_wanted: false });
+        // Already finished or sent off: there is nothing left to poll.
         let Place::Lies(mut ending) = taken else {
             *self.place() = Place::Left;
             return Poll::Ready(());
@@ -85,6 +85,7 @@ impl Errand {
             ending.as_mut().poll(context)
         };
         let mut place = self.place();
+        // If `send_off` was called during the poll, the release is handed over here.
         let is_wanted = matches!(*place, Place::IsCarriedOn { is_wanted: true });
         if polled.is_pending() && !is_wanted {
             *place = Place::Lies(ending);

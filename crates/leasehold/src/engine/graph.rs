@@ -98,8 +98,8 @@ impl Engine {
     }
 }
 
-/// Time between two looks that must agree: long enough for an announcement that is being withdrawn to
-/// disappear.
+/// Time between two looks that must agree: long enough for an announcement that is being withdrawn
+/// to disappear.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 /// The number of resources that are read at the same time.
 const LOOKS_AT_ONCE: usize = 8;

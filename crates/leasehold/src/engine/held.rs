@@ -41,7 +41,7 @@ pub(crate) struct Held {
     term: Term,
     health: watch::Sender<Health>,
     retired: AtomicBool,
-    /// Whether its proof was taken, so that it stays with its present user.
+    /// `true` once its proof was taken: it then stays with its present user.
     pinned: AtomicBool,
     /// Why another client asked for its release, where this process knows.
     revoked: OnceLock<Arc<str>>,
@@ -160,8 +160,7 @@ impl Held {
         self.pinned.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if the claim may be handed over once more after `passed` times: the fence has to
-    /// rise.
+    /// Returns `true` if the claim may be handed over once more after `passed` times: the fence has to rise.
     pub(super) fn can_pass(&self, passed: u32) -> bool {
         let rises = |fence: Fence| passed.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
         !self.is_pinned() && self.fence.is_none_or(rises)
@@ -320,8 +319,7 @@ impl Held {
         });
     }
 
-    /// Marks the claim as being released. Returns `true` for the first call, whose caller then releases
-    /// it.
+    /// Marks the claim as being released. Returns `true` for the first call, whose caller then releases it.
     pub(super) fn retire(&self) -> bool {
         !self.retired.swap(true, Ordering::SeqCst)
     }

@@ -76,8 +76,8 @@ impl Hold {
         &self.engine
     }
 
-    /// Returns `true` if a handle uses it. Otherwise it is only kept for a minimum time, or is being
-    /// released.
+    /// Returns `true` if a handle uses it. Otherwise it is only kept for a minimum time, or is
+    /// being released.
     pub(super) fn is_used(&self) -> bool {
         self.users.load(Ordering::SeqCst) > 0
     }

@@ -1,7 +1,7 @@
 //! A release job: one claim to be released on the server, and one attempt to do so.
 //!
-//! Ground rules: however the job ends, its caller gets an answer, and the local queue of the resource
-//! continues.
+//! Ground rules: however the job ends, its caller gets an answer, and the local queue of the
+//! resource continues.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,7 +94,7 @@ pub(super) struct Job {
     pub(super) claim: Claim,
     /// The time at which the lease is over in any case.
     until: Moment,
-    /// Whether the claim was valid by the clock when it was released.
+    /// `true` if the claim was valid by the clock when it was released.
     was_valid: bool,
     /// The number of attempts without an answer.
     tries: u32,

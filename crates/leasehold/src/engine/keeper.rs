@@ -80,8 +80,8 @@ impl Keeper {
         if let Some(signal) = lost {
             let (weak, desk) = (Arc::downgrade(held), self.desk.clone());
             held.listen(signal.on_loss(move |cause| {
-                // A loss that only the backend can see. Once the claim is dropped, there is no holder to
-                // notify.
+                // A loss that only the backend can see. Once the claim is dropped, there is no holder
+                // to notify.
                 if let Some(held) = weak.upgrade() {
                     held.lose(cause);
                     desk.hasten(held.claim.id, Moment::START);
@@ -136,8 +136,8 @@ struct Watchdog {
     /// The next check of each claim: one entry for each claim in `kept`.
     agenda: BTreeSet<(Moment, ClaimId)>,
     kept: HashMap<ClaimId, Kept>,
-    /// The latest time of the next turn, which reads the clock and the inbox. Set only while something is
-    /// held.
+    /// The latest time of the next turn, which reads the clock and the inbox. Set only while something
+    /// is held.
     pulse: Option<Moment>,
     next_ask: u64,
     answers: mpsc::UnboundedSender<Answers>,
@@ -160,12 +160,11 @@ struct Kept {
 /// The renewals of one claim since the last confirmed one.
 #[derive(Debug, Default)]
 struct Asks {
-    /// The requests without an answer, in the order of sending. Requests before a confirmed one are
-    /// removed.
+    /// The requests without an answer, in the order of sending. Requests before a confirmed one are removed.
     open: Vec<u64>,
     /// The number of the last confirmed request.
     confirmed: u64,
-    /// Whether a confirmation is awaited: none has come since the last request was sent.
+    /// `true` while a confirmation is awaited: none has come since the last request was sent.
     is_waiting: bool,
     /// The number of consecutive requests that were not confirmed in time.
     failures: u32,
@@ -201,8 +200,7 @@ impl Asks {
         number < self.confirmed
     }
 
-    /// Records the failure of request `number`. Returns `false` if a later confirmation makes it
-    /// irrelevant.
+    /// Records the failure of request `number`. Returns `false` if a later confirmation makes it irrelevant.
     fn fail(&mut self, number: u64) -> bool {
         self.open.retain(|open| *open != number);
         let counts = self.is_waiting;
@@ -279,6 +277,7 @@ impl Watchdog {
             if self.pulse.is_none() && !self.kept.is_empty() {
                 self.pulse = Some(self.clock.now().after(PULSE));
             }
+            // Return only if no message has arrived since the inbox was cleared; otherwise clear it again.
             if self.desk.leave_until(self.pulse) {
                 let due = self.agenda.first().map(|(due, _)| *due);
                 return Some(self.pulse.into_iter().chain(due).min());
@@ -365,11 +364,13 @@ impl Watchdog {
             kept.held.suspect();
             kept.asks.failures += 1;
         }
+        // A claim with too many open requests is checked again later without a further request.
         let sends = kept.asks.may_send();
         if sends {
             kept.asks.send(self.next_ask);
         }
         let (held, pause) = (kept.held.clone(), kept.asks.pause(kept.held.pace()));
+        // The next check comes after the retry pause, but never after the end of the validity.
         self.plan(id, now.after(pause).min(held.valid_until()));
         sends.then_some(held)
     }
@@ -389,6 +390,7 @@ impl Watchdog {
         let now = self.clock.now();
         for (id, renewal) in answers.renewals {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
+            // A later confirmation makes an older success or failure irrelevant. A loss always counts.
             if kept.asks.is_overtaken(answers.number) && !matches!(renewal, Renewal::Lost) {
                 continue;
             }
@@ -483,14 +485,13 @@ async fn ask(backend: &dyn Backend, batch: &[Arc<Held>]) -> Vec<Renewal> {
 fn first_due(held: &Held, asked_at: Moment, renew_at: f64) -> Moment {
     let ttl = held.pace();
     let due = asked_at.after(ttl.mul_f64(renew_at));
-    // Moved forward to a common beat, so that leases that were acquired one after the other are renewed
-    // together.
+    // Moved forward to a common beat, so that leases that were acquired one after the other are
+    // renewed together.
     let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
     Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
 }
 
-/// Sleeps for `nap`, but no longer than the clock may go unread; for ever where there is nothing to wait
-/// for.
+/// Sleeps for `nap`, but no longer than the clock may go unread; for ever where there is nothing to wait for.
 async fn asleep(nap: Option<Duration>) {
     match nap {
         Some(nap) => tokio::time::sleep(nap.min(PULSE)).await,

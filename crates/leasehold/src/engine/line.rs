@@ -29,8 +29,7 @@ pub(super) struct Line<W, E> {
     contending: Option<Contending>,
     held: Vec<Local>,
     carried: Option<(ClaimId, E)>,
-    /// Whether the store has a queue of its own, in which a claim may wait behind what this process
-    /// holds.
+    /// `true` if the store has a queue of its own, in which a claim may wait behind what this process holds.
     stands_behind: bool,
     is_closed: bool,
     #[cfg(test)]
@@ -51,7 +50,7 @@ struct Contending {
     want: Want,
     /// The id of its claim, once that is drawn.
     id: Option<ClaimId>,
-    /// Whether its patience was ended, because nothing needs it any more.
+    /// `true` once its patience was ended, because nothing needs it any more.
     is_stopped: bool,
 }
 
@@ -62,9 +61,9 @@ pub(super) struct Local {
     /// The request for which it was granted.
     pub(super) want: Want,
     pub(super) task: Option<Asker>,
-    /// Whether local hand-over is over for it.
+    /// `true` once local hand-over is over for it.
     pub(super) stays: bool,
-    /// Whether a waiter that hopes for its hand-over was reported in [`Outcome::hopes`].
+    /// `true` once it was reported in [`Outcome::hopes`], because a waiter hopes for its hand-over.
     pub(super) is_hoped_for: bool,
 }
 
@@ -80,8 +79,7 @@ pub(super) enum Change<W, E> {
     Drawn(ClaimId),
     /// The contender's claim was granted.
     Granted(Local),
-    /// The contender ended without a grant; `failed` where every waiter with the same request gets its
-    /// error.
+    /// The contender ended without a grant; `failed` where every waiter with the same request gets its error.
     Ended { failed: bool },
     /// A claim was granted to a task outside the queue.
     HeldBeside(Local),
@@ -109,18 +107,18 @@ pub(super) struct Outcome<W, E> {
     pub(super) failed: Vec<W>,
     /// The request for which a contender has to be started.
     pub(super) start: Option<Want>,
-    /// Whether the contender has to be stopped.
+    /// `true` if the contender has to be stopped.
     pub(super) stop: bool,
     /// The claims for whose hand-over the first waiter hopes, without a place on the server: the caller
     /// has to report when hand-over is over for them.
     pub(super) hopes: Vec<ClaimId>,
     /// The release that has to be detached from its caller.
     pub(super) send_off: Option<E>,
-    /// Whether the request is allowed: to try, or to carry out a release.
+    /// `true` if the request is allowed: to try, or to carry out a release inline.
     pub(super) is_allowed: bool,
-    /// Whether the task itself holds exclusively what it now waits for.
+    /// `true` if the task itself holds, exclusively, what it now waits for.
     pub(super) waits_for_itself: bool,
-    /// Whether the queue is empty and has to be removed.
+    /// `true` if the queue is empty and has to be removed.
     pub(super) is_idle: bool,
 }
 
@@ -252,6 +250,8 @@ impl<W, E> Line<W, E> {
 
     /// Derives the consequences from the state alone.
     fn follow_up(&mut self, outcome: &mut Outcome<W, E>, is_depended_on: bool) {
+        // A queue has at most one contender: start one where none is under way, or stop the present one
+        // where it is of no use any more.
         match &self.contending {
             None => {
                 outcome.start = self.next_to_contend();
@@ -268,6 +268,7 @@ impl<W, E> Line<W, E> {
         if let Some(want) = &outcome.start {
             self.contending = Some(Contending { want: want.clone(), id: None, is_stopped: false });
         }
+        // A release that something waits for must not depend on how often its caller is polled.
         if is_depended_on || self.is_closed || self.is_waited_for() {
             outcome.send_off = self.carried.take().map(|(_, errand)| errand);
         }
@@ -284,8 +285,7 @@ impl<W, E> Line<W, E> {
         (self.fits(want.share) || (stands_behind && !may_be_handed())).then(|| want.clone())
     }
 
-    /// Returns the claims for whose hand-over the first waiter hopes, except those that were reported
-    /// before.
+    /// Returns the claims for whose hand-over the first waiter hopes, except those that were reported before.
     fn take_hopes(&mut self, waits: bool) -> Vec<ClaimId> {
         let first = self.waiters.values().next().filter(|_| waits && self.stands_behind && !self.is_closed);
         let Some(Waiter { want, .. }) = first else { return Vec::new() };
@@ -305,6 +305,7 @@ impl<W, E> Line<W, E> {
         let meant = self.waiters.iter().find(|(_, waiter)| waiter.want == *want);
         let Some(((_, came), _)) = meant else { return false };
         let share = first.want.share;
+        // A share of smaller weight or larger capacity may fit where that of the contender does not.
         let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
         // A waiter that is first by priority does not take the place of another one, unless that one
         // waits for this process itself.

@@ -13,8 +13,7 @@ use crate::error::{Error, Result};
 use crate::panics::spanned;
 
 impl Engine {
-    /// Returns the state of a resource. With `seen`, waits up to `limit` until its version is another
-    /// one.
+    /// Returns the state of a resource. With `seen`, waits up to `limit` until its version is another one.
     pub(crate) async fn look(
         self: &Arc<Self>,
         resource: &Resource,

@@ -185,8 +185,8 @@ impl Lookout {
 
     /// Withdraws the announcement, and waits until that is confirmed or the announcement's lease is over.
     async fn end(&mut self) {
-        // A refused announcement needs no withdrawal; one that may have been granted is released by the
-        // engine.
+        // A refused announcement needs no withdrawal; one that may have been granted is released by
+        // the engine.
         drop(self.arrive().await);
         if let Some((_, hold)) = self.standing.take() {
             self.going = Some(Box::pin(hold.give_back()));

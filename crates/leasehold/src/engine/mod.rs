@@ -1,5 +1,4 @@
-//! The lock engine: local queues, acquire loop, renewal task and background releases, shared by all
-//! backends.
+//! The lock engine: local queues, acquire loop, renewal task and background releases, shared by all backends.
 //!
 //! ```text
 //!  acquire ─▶ queue (local line) ─▶ contender (one per waiting resource) ─▶ Backend::contend
@@ -121,8 +120,8 @@ pub(crate) struct Want {
     pub(crate) resource: Resource,
     pub(crate) share: Share,
     pub(crate) ttl: Duration,
-    /// How long the server keeps a claim that is not renewed beyond the time for which its holder relies
-    /// on it.
+    /// The time for which the server keeps a claim that is not renewed, beyond the time for which its
+    /// holder relies on it.
     pub(crate) quiet: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Note,
@@ -251,8 +250,7 @@ impl Engine {
             None => self.acquire_for(want, owner, deadline, manner).await,
             Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
         }?;
-        // A lock that was granted while the client closed is lost by now, and is released here by its
-        // drop.
+        // A lock that was granted while the client closed is lost by now, and is released here by its drop.
         if !mutant!("a closed client is granted") {
             self.is_open("lock").map_err(|error| error.on(&resource))?;
         }

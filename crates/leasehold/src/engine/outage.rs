@@ -1,5 +1,4 @@
-//! Tolerance of outages: how long the engine retries on a store that does not answer, and the pauses
-//! between.
+//! Tolerance of outages: how long the engine retries on a store that does not answer, and the pauses between.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ pub(super) struct Outage {
     began: Option<Moment>,
     last: Option<Moment>,
     failures: u32,
-    /// Whether one of them was not answered, so that the claim may exist on the server.
+    /// `true` once one of them was not answered, so that the claim may exist on the server.
     pub(super) unanswered: bool,
 }
 

@@ -1,9 +1,8 @@
 //! Transfer of a granted claim from one process to another.
 //!
 //! Ground rules: the claim stays the same, so the store never sees the lock free. The receiving process
-//! contends with the id of the claim, and the fence of the grant shows whether it is still the claim that
-//! was passed on. The claim is marked as lost for its old holder before another process can continue with
-//! it.
+//! contends with the id of the claim, and the fence of the grant shows whether it is still the claim that was
+//! passed on. The claim is marked as lost for its old holder before another process can continue with it.
 
 use std::future::Future;
 use std::sync::Arc;

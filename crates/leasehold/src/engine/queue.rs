@@ -1,6 +1,6 @@
 //! The local wait queues: the tasks of this process that wait for each resource.
 //!
-//! However many tasks wait for a resource, one claim of this process is queued on the server. A released
+//! One claim of this process is queued on the server, however many tasks wait for a resource. A released
 //! lock passes straight to the next waiting task, with the fence's `sub` advanced and without asking the
 //! server, within a limit of count and time that keeps other processes from starving.
 //!
@@ -148,8 +148,7 @@ impl Lines {
         Lines::change(engine, resource, Change::Stays(id));
     }
 
-    /// Records that the contender ended without a grant. An error goes to every waiter with the same
-    /// request.
+    /// Records that the contender ended without a grant. An error goes to every waiter with the same request.
     pub(super) fn ended(engine: &Arc<Engine>, want: &Want, error: Option<Error>) {
         let changed = Lines::change(engine, &want.resource, Change::Ended { failed: error.is_some() });
         if let (Some(changed), Some(error)) = (changed, error) {
@@ -159,8 +158,7 @@ impl Lines {
         }
     }
 
-    /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases
-    /// it.
+    /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases it.
     pub(super) fn give_back(
         engine: &Arc<Engine>,
         held: Arc<Held>,
@@ -169,6 +167,8 @@ impl Lines {
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<Carried> {
         let Claim { id, resource, .. } = &held.claim;
+        // Each round offers the claim to the next waiter, until one takes it or no further hand-over
+        // is possible.
         loop {
             let left = passes_left(engine, &held, state, passed);
             if left == 0 {
@@ -255,8 +255,8 @@ impl Lines {
         }
     }
 
-    /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends or
-    /// holds.
+    /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends
+    /// or holds.
     fn change(
         engine: &Arc<Engine>,
         resource: &Resource,
@@ -307,8 +307,7 @@ impl Lines {
             errand.send_off();
         }
         if let Some(work) = started {
-            // Its requests belong to the span of the waiter that started it, as far as that is known
-            // here.
+            // Its requests belong to the span of the waiter that started it, as far as that is known here.
             engine.spawn(in_this_span(work));
         }
         for id in std::mem::take(&mut changed.hopes) {
@@ -358,8 +357,7 @@ fn passes_left(engine: &Engine, held: &Held, state: State, passed: u32) -> u32 {
     }
 }
 
-/// A place in the local queue. Dropping it gives the place up; a grant that was on its way is then
-/// released.
+/// A place in the local queue. Dropping it gives the place up; a grant that was on its way is then released.
 pub(super) struct Ticket {
     engine: Arc<Engine>,
     resource: Resource,

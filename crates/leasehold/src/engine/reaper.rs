@@ -121,8 +121,8 @@ impl Reaper {
         !self.process.is_this()
     }
 
-    /// Makes each release be tried at least once more from now on, so that a store that has come back can
-    /// answer.
+    /// Makes each release be tried at least once more from now on, so that a store that has come back
+    /// can answer.
     pub(super) fn close(&self) {
         self.tally.close(self.clock.now());
     }

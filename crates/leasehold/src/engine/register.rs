@@ -132,10 +132,9 @@ impl Register {
     /// If the future is dropped, the change may or may not be made.
     ///
     /// # Errors
-    /// `Timeout` after too many conflicts, and any error of `change`: nothing was changed.
-    /// `OutcomeUnknown` where the store did not answer in time and the later contents do not show whether
-    /// the change was made: too many writes came since, or it was a removal. Otherwise those of the
-    /// store.
+    /// `Timeout` after too many conflicts, and any error of `change`: nothing was changed. `OutcomeUnknown`
+    /// where the store did not answer in time and the later contents do not show whether the change was made:
+    /// too many writes came since, or it was a removal. Otherwise those of the store.
     pub(crate) async fn update<T>(
         &self,
         conflicts: u32,
@@ -282,6 +281,8 @@ impl Register {
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
             match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
+                // The state has changed: by another writer, or by an earlier attempt of this write whose
+                // answer was lost. The marks tell which.
                 Ok(None) => match doubt {
                     None => return Ok(false),
                     Some(doubt) => {

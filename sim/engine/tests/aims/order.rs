@@ -1,4 +1,4 @@
-//! Later claims do not pass waiters.
+//! Programs that check that later claims do not overtake waiters.
 
 use tokio::task::yield_now;
 use tokio::time::sleep;

@@ -1,4 +1,4 @@
-//! A store of two parts, of which one does not answer.
+//! Programs on a store of two parts, of which one does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Backend for Parted {
     }
 }
 
-/// Releases that hang in one part delay none in the other.
+/// Lets releases hang in one part, and checks that they delay none in the other.
 pub(crate) fn one_part_hangs_in_releases(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let locks = client(Arc::new(Parted { memory: store(), patience: dice.ms(500, 10_000) }));
@@ -105,7 +105,7 @@ pub(crate) fn one_part_hangs_in_releases(seed: u64, mutant: &'static str) -> Ver
     })
 }
 
-/// Renewals that hang in one part make no lease of the other suspect.
+/// Lets renewals hang in one part, and checks that they make no lease of the other suspect.
 pub(crate) fn one_part_hangs_in_renewals(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let locks = client(Arc::new(Parted { memory: store(), patience: dice.ms(500, 10_000) }));

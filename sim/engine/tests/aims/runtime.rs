@@ -1,4 +1,4 @@
-//! The runtime of a client ends while others continue.
+//! A program in which the runtime of a client ends while others continue.
 
 use std::future::Future;
 use std::pin::Pin;

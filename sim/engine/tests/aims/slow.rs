@@ -1,4 +1,4 @@
-//! A store whose answers take longer than the lease that is asked for.
+//! A program on a store whose answers take longer than the requested lease.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{NEVER, aimed, client, store};
 use crate::judge::Verdict;
 
-/// Grants that come too late are not asked for without end.
+/// Lets every grant come too late, and checks that the lock is not requested without end.
 pub(crate) fn answers_take_longer_than_leases(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let ttl = dice.ms(200, 2_000);

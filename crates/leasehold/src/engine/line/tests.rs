@@ -451,8 +451,7 @@ fn a_contender_for_another_keeps_the_first_from_no_share() {
     let enter = |share, priority| Step::Enter { kind: (share, false), priority };
     let (one, two) = (Share::permits(1, 3).unwrap(), Share::permits(2, 3).unwrap());
     let beside = |share| Step::HeldBeside((share, false));
-    // The request of the first waiter, and programs in which another one contends when it becomes the
-    // first.
+    // The request of the first waiter, and programs in which another one contends when it becomes the first.
     let programs = [
         (
             Share::READER,
