@@ -102,7 +102,7 @@ impl Ask {
         }
     }
 
-    /// Asks the engine, by the word that users have for it.
+    /// Sends the request through the method that users call for it.
     async fn go(self, client: Leasehold) -> Result<Option<Guard>> {
         let name = self.thing.resource.as_str().to_owned();
         match self.thing.kind {
@@ -192,7 +192,7 @@ async fn lock(world: &Arc<World>, client: usize, ask: Ask, dice: &Dice) -> bool 
     }
 }
 
-/// Asks, and leaves in the middle of it now and then (`None`).
+/// Requests a lock. Drops the request midway now and then (`None`).
 async fn acquire(
     world: &Arc<World>,
     client: usize,
@@ -367,7 +367,7 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
     true
 }
 
-/// Asks the store for its state, and leaves in the middle of it now and then.
+/// Reads the state of the store. Drops the request midway now and then.
 async fn look_around(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) -> bool {
     let client = world.client(client);
     let polls = dice.between(1, 8);

@@ -48,7 +48,7 @@ impl Store {
         let memory = if dice.percent(20) { memory.polling() } else { memory };
         let mut profile = memory.profile().clone();
         if dice.percent(20) {
-            // It keeps an order all the same, on which no client relies.
+            // The store still keeps an order, but no client relies on it.
             profile.order = Order::Unordered;
         }
         Store { memory, profile, clock, tells: dice.percent(30), signals: Mutex::default() }

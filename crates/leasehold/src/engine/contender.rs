@@ -1,4 +1,5 @@
-//! The acquire loop, the only one of the engine.
+//! The acquire loop: requests a claim from the server until it is granted or no longer wanted. A task
+//! that runs it is a contender.
 //!
 //! Ground rules: the loop runs in a task of its own, so that a caller can be dropped at any point. The
 //! claim's id is drawn once and every attempt repeats it, until a grant arrives too late: then another id
