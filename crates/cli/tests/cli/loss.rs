@@ -101,8 +101,9 @@ fn killed_server_ends_the_command_before_the_lease_expires() {
     let began = Instant::now();
     redis.server.kill().unwrap();
     running.line_with("terminated");
-    // The lease ran for three seconds from the last renewal, which was before.
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    // The lease ran for three seconds from the last renewal, which was before. That the loss comes first is tested in
+    // virtual time; here it must not wait for what else has a limit: an outage is tolerated for fifteen.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     running.end().expect(76).says("job was lost");
 }
 
