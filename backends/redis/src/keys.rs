@@ -72,7 +72,7 @@ impl Keys {
     }
 
     /// Returns the key of the highest fence that was removed from the slot of the resource.
-    fn floor(&self) -> String {
+    pub(crate) fn floor(&self) -> String {
         let prefix = self.tag.get(1..=self.prefix).unwrap_or_default();
         floor_key(prefix, slot_of(&self.tag))
     }

@@ -192,7 +192,7 @@ impl Asking<'_> {
         };
         let request = Request {
             script: &scripts::CONTEND,
-            keys: self.keys.all_and_floor().into(),
+            keys: self.keys.all().into(),
             args: vec![
                 reply::member(self.claim),
                 reply::millis(self.claim.ttl),
@@ -200,6 +200,7 @@ impl Asking<'_> {
                 self.claim.note.as_str().to_owned(),
                 self.keys.hashed_name.clone(),
                 self.backend.told_on(&self.keys),
+                self.keys.floor(),
             ],
             confirm: self.backend.confirm(reply::is_grant),
         };

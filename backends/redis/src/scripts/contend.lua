@@ -1,16 +1,17 @@
 -- One step towards holding a claim.
 --
--- KEYS  held line places claims fence floor
--- ARGV  member ttl wait note name channel epoch
+-- KEYS  held line places claims fence
+-- ARGV  member ttl wait note name channel floor epoch
 --   wait     milliseconds that a place in the line is kept; 0: no place; -1: no place, and past those who wait
 --   name     of the resource where its keys carry only a hash, else empty
 --   channel  where to tell whom this calls; empty where nothing is to be published
+--   floor    key of the highest fence that was removed from the slot, read where the resource has no fence
 --   epoch    in which the client believes that this server decides; 0 where nobody elects
 -- Answers {1, seq, epoch} | {1, seq, epoch, 1}: the claim held it before | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, milliseconds
 -- until another look challenges one of them or calls more of the line, 0 where none will, and those ahead that wait, too}.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
-local epoch = tonumber(ARGV[7])
+local floor, epoch = ARGV[7], tonumber(ARGV[8])
 local id = id_of(own)
 
 local function keep(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
@@ -165,9 +166,11 @@ local record, foreign = read_fence(fence, name)
 if foreign then return foreign end
 if record.text == '' then
   -- Its fence may have been removed. What was removed from the slot is the least that it begins above.
-  local floor, unreadable = read_fence(KEYS[6], '')
+  -- The floor is not among KEYS, so that a resource with all its keys is served while its slot moves. A slot that moves
+  -- refuses a script one of whose KEYS is missing, so without a fence this point is reached where the floor is, too.
+  local last, unreadable = read_fence(floor, '')
   if unreadable then return unreadable end
-  record.epoch, record.seq = floor.epoch, floor.seq
+  record.epoch, record.seq = last.epoch, last.seq
 end
 local state = read_held(held, claims, own, record.text)
 if epoch < record.epoch then

@@ -1,6 +1,6 @@
 -- The line of claims on one resource: what every deciding script begins with.
 --
--- Ground rules: every key comes in through KEYS. Time is the server's own, in milliseconds. A script reads whatever may
+-- Ground rules: every key comes in through KEYS, but for the floor of `contend.lua`. Time is the server's own, in milliseconds. A script reads whatever may
 -- hold a foreign type before it writes, and what it writes first is what may be refused (no memory), so that a refused
 -- script has changed nothing.
 --
