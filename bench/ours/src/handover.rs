@@ -108,7 +108,7 @@ impl Line {
 /// The time by which a line may take longer than planned.
 const LATE: Duration = Duration::from_secs(20);
 
-fn spawn(means: Means, at: &str, from: u64, until: u64) -> Outcome<Child> {
+pub(crate) fn spawn(means: Means, at: &str, from: u64, until: u64) -> Outcome<Child> {
     let means = means.to_possible_value().ok_or("these means have no name")?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["waiter", "--means", means.get_name(), "--at", at]);

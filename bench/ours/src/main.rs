@@ -11,6 +11,7 @@ mod captured;
 mod consensus;
 mod crowd;
 mod cycle;
+mod dead;
 mod effort;
 mod files;
 mod handover;
@@ -104,6 +105,7 @@ async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> 
         Group::Uncontended => consensus::measure_uncontended(plan, report).await,
         Group::Updates => updates::measure(plan, report).await,
         Group::Consensus => consensus::measure(plan, report).await,
+        Group::Dead => dead::measure(plan, report).await,
         Group::Rows => rows::measure(plan, report).await,
     }
 }

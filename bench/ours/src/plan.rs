@@ -49,6 +49,8 @@ pub(crate) enum Group {
     Updates,
     /// etcd and ZooKeeper: hand-over beside their own recipes, 10,000 held locks, 1,000 waiters
     Consensus,
+    /// From a release to the next grant, with 12 killed waiters in front
+    Dead,
     /// PostgreSQL, MariaDB, SQLite and memcached, beside their own statements
     Rows,
 }
@@ -108,6 +110,7 @@ impl Group {
             Group::Watched => "watched: with and without somebody who measures …",
             Group::Uncontended => "uncontended: etcd and ZooKeeper, acquire and release …",
             Group::Consensus => "consensus: etcd and ZooKeeper, beside their own recipes, and idle …",
+            Group::Dead => "dead: from a release to the next grant, with 12 killed waiters in front …",
             Group::Rows => "rows: PostgreSQL, MariaDB, SQLite and memcached, beside their own statements …",
             Group::Updates => "updates: compare and set beside a lock, on Redis and PostgreSQL …",
         }
