@@ -8,25 +8,33 @@ use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
 use crate::backend::CellBackend;
 use crate::cells::{Basis, Cell, Cells, Swap};
-use crate::pace::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES};
+use crate::pace::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries};
 
 /// A change to one claim in a ledger; `false` where the claim is gone.
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
 
 impl<C: Cells> CellBackend<C> {
-    /// Does the change to each claim and answers in order.
-    pub(crate) async fn change(&self, claims: &[&Claim], change: Change) -> Vec<Result<bool, Failure>> {
+    /// Does the change to each claim and answers in order. `is_alone` says that no other claim's answer
+    /// waits for these: then a busy cell and a slow commit of another client get more tries.
+    pub(crate) async fn change(
+        &self,
+        claims: &[&Claim],
+        is_alone: bool,
+        change: Change,
+    ) -> Vec<Result<bool, Failure>> {
         let mut answers: Vec<Result<bool, Failure>> = claims.iter().map(|_| Err(pace::too_busy())).collect();
         let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);
         for some in grouped(claims).chunks(most) {
             let mut pending: Vec<Pending<'_>> = some.iter().map(Pending::of).collect();
-            for tries in 0..MAX_TRIES {
-                pending = self.try_change(pending, claims, change, &mut answers, some.len() == 1).await;
+            let mut tries = if is_alone { Tries::many() } else { Tries::few() };
+            loop {
+                pending = self.try_change(pending, claims, change, &mut answers, is_alone).await;
                 if pending.is_empty() {
                     break;
                 }
+                let Some(lost) = tries.next() else { break };
                 // Others wait for what is done here, so it is tried again sooner than they try.
-                pace::before_retry(tries / 2).await;
+                pace::before_retry(lost / 2).await;
             }
         }
         answers
@@ -42,8 +50,6 @@ impl<C: Cells> CellBackend<C> {
         is_alone: bool,
     ) -> Vec<Pending<'g>> {
         let at: Vec<&Resource> = pending.iter().map(|pending| pending.group.resource).collect();
-        // Nobody waits for the answer but the claims of this cell: a slow commit of another client gets all
-        // tries.
         let locked_after = if is_alone { MAX_TRIES - 2 } else { LOCKED_TRIES };
         let mut writes = Vec::new();
         let mut swaps = Vec::new();

@@ -12,7 +12,7 @@ use crate::backend::CellBackend;
 use crate::bells::{Bell, News, address};
 use crate::cells::{Amend, Basis, Cell, Cells, Put, Seized, Swap, Timekeeping, Way};
 use crate::mine::Alone;
-use crate::pace::{self, LAST_POLL, MAX_TRIES, PLACE_TTL, REFRESH, TICK, ended, jittered};
+use crate::pace::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries, ended, jittered};
 use crate::page::{self, BY_STORE, Page};
 use crate::pollers;
 
@@ -96,7 +96,8 @@ impl<C: Cells> CellBackend<C> {
             },
             Wait::InLine(_) | Wait::Barging => self.turns.take(&claim.resource).await,
         };
-        for tries in 0..MAX_TRIES {
+        let mut tries = Tries::many();
+        loop {
             let asking = Asking { claim, asked_at: patience.now(), asked_here: self.clock.now() };
             let cell = match first {
                 First::Read => self.read_one(claim).await?,
@@ -109,16 +110,17 @@ impl<C: Cells> CellBackend<C> {
             let Some(cell) = cell else {
                 // It went away in between: what is not there can be seized.
                 first = First::Seize;
-                pace::before_retry(tries).await;
+                let Some(lost) = tries.next() else { return Err(pace::too_busy()) };
+                pace::before_retry(lost).await;
                 continue;
             };
             first = First::Read;
             if let Some(seen) = self.decide(&asking, &cell, wait).await? {
                 return Ok(seen);
             }
-            pace::before_retry(tries).await;
+            let Some(lost) = tries.next() else { return Err(pace::too_busy()) };
+            pace::before_retry(lost).await;
         }
-        Err(pace::too_busy())
     }
 
     /// Reads the cell, and writes nothing: what keeps out a claim that does not wait; `None` where it may

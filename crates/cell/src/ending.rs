@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use leasehold_core::{Claim, Failure, Release};
 
 use crate::backend::CellBackend;
+use crate::batch::Change;
 use crate::cells::{Amend, Basis, Cells, Put, Swap, Timekeeping, Way};
 use crate::pace::BATCH_MAX;
 
@@ -20,7 +21,8 @@ impl<C: Cells> CellBackend<C> {
             .filter(|(_, answer)| answer.is_none())
             .map(|(claim, _)| *claim)
             .collect();
-        let changed = self.change(&rest, |ledger, claim, now| ledger.release(claim.id, now)).await;
+        let release: Change = |ledger, claim, now| ledger.release(claim.id, now);
+        let changed = self.change(&rest, batch.len() == 1, release).await;
         let mut changed = changed.into_iter().map(|changed| match changed {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use leasehold_core::{Claim, Failure, Renew, Renewal};
 
 use crate::backend::CellBackend;
+use crate::batch::Change;
 use crate::cells::{Basis, Call, Cells, Put, Swap, Timekeeping};
 use crate::mine::Alone;
 use crate::pace::{self, BATCH_MAX};
@@ -24,7 +25,8 @@ impl<C: Cells> CellBackend<C> {
         self.extend_alone(&mut checked).await;
         let mut rest: Vec<_> = checked.into_iter().filter(|(answer, _)| answer.is_none()).collect();
         let claims: Vec<&Claim> = rest.iter().map(|(_, claim)| *claim).collect();
-        let changed = self.change(&claims, |ledger, claim, now| ledger.renew(claim.id, claim.ttl, now)).await;
+        let renew: Change = |ledger, claim, now| ledger.renew(claim.id, claim.ttl, now);
+        let changed = self.change(&claims, batch.len() == 1, renew).await;
         for ((answer, claim), changed) in rest.iter_mut().zip(changed) {
             **answer = Some(match changed {
                 Ok(true) => Renewal::Renewed,

@@ -96,6 +96,44 @@ async fn a_slow_commit_of_another_client_is_waited_for() {
     assert!(matches!(released[..], [Release::Freed]), "{released:?}");
 }
 
+/// Two hundred waiters that leave at once change a cell two hundred times, each after the other.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_of_other_writers_is_outlasted() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 1).await;
+    store.overtake("job 0", 200);
+    let proof = Proof::none();
+    let renewed = client.renew(&[Renew { claim: &claims[0], proof: &proof }]).await;
+    assert!(matches!(renewed[..], [Renewal::Renewed]), "{renewed:?}");
+    assert_eq!(store.still_to_overtake("job 0"), 0, "the crowd came first");
+
+    store.overtake("job 0", 200);
+    let wait = claim("job 0", LEASE);
+    let left = client
+        .contend(&wait, &Patience::until(clock(), clock().now().after(Duration::from_millis(50))))
+        .await;
+    assert!(matches!(left, Ok(Step::Busy { .. })), "{left:?}");
+
+    store.overtake("job 0", 200);
+    let released = client.release(&[&claims[0]]).await;
+    assert!(matches!(released[..], [Release::Freed]), "{released:?}");
+    assert_eq!(store.still_to_overtake("job 0"), 0, "the crowd came first");
+}
+
+/// In one call with others it is not waited for as long: they have their answers within a renewal.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_at_one_cell_delays_no_other_renewal() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 2).await;
+    let proof = Proof::none();
+    store.overtake("job 0", 1_000);
+    let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    let began = tokio::time::Instant::now();
+    let renewals = client.renew(&batch).await;
+    assert!(began.elapsed() < 2 * SOON, "{:?}", began.elapsed());
+    assert!(matches!(renewals[..], [Renewal::Unknown(_), Renewal::Renewed]), "{renewals:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_locked_cell_delays_no_other_task_of_its_commit() {
     let store = Store::new();

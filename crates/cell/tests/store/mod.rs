@@ -69,6 +69,8 @@ pub(crate) struct Store {
     next_commits: Mutex<VecDeque<Fate>>,
     /// The cells that a transaction of another client keeps locked.
     locked: Mutex<BTreeSet<String>>,
+    /// The number of writes to each cell that come too late from now on: another client changes it before.
+    overtaken: Mutex<BTreeMap<String, u32>>,
 }
 
 /// The fate of a commit of what several tasks want.
@@ -148,6 +150,16 @@ impl Store {
     /// Locks a cell by a transaction of another client, which does not end.
     pub(crate) fn lock(&self, at: &str) {
         self.locked.lock().unwrap().insert(at.to_owned());
+    }
+
+    /// Changes a cell before each of the next `count` writes to it, as a crowd of other clients does.
+    pub(crate) fn overtake(&self, at: &str, count: u32) {
+        self.overtaken.lock().unwrap().insert(at.to_owned(), count);
+    }
+
+    /// Returns how many writes to this cell are still to be overtaken.
+    pub(crate) fn still_to_overtake(&self, at: &str) -> u32 {
+        self.overtaken.lock().unwrap()[at]
     }
 
     /// Ends the transaction that keeps it locked.
@@ -296,7 +308,14 @@ impl MemoryCells {
     fn try_swap(&self, swap: &Swap) -> bool {
         let mut rows = self.rows();
         let now = Instant::now();
-        let Some(row) = rows.cells.get(swap.at.as_str()) else { return false };
+        let Some(row) = rows.cells.get_mut(swap.at.as_str()) else { return false };
+        match self.store.overtaken.lock().unwrap().get_mut(swap.at.as_str()) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                row.version += 1;
+            }
+            _ => {}
+        }
         if row.version != swap.seen || happens(self.faults.lost_races) {
             return false;
         }
