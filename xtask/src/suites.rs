@@ -1,12 +1,13 @@
 //! The test programs of the workspace, several at a time.
 //!
 //! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover
-//! most of the time, so that two cores are idle. Here a few run side by side. A program that passed
+//! most of the time, so that two cores are idle. Here a few run side by side, and those that took longest
+//! the last time begin first, so that no core is idle at the end. A program that passed
 //! prints its summary lines alone, in the form that `cargo test` gives them, because a CI reads them;
 //! one that failed prints all that it wrote. Nothing runs twice: a test that fails now and then is a
 //! defect, and a second run would hide it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -30,19 +31,36 @@ struct Suite {
 /// Builds and runs all tests of the workspace; says at the end which programs failed. `prepare` is
 /// applied to every command that is started.
 pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<(), String> {
-    run_all(&Mutex::new(VecDeque::from(found(root, &prepare)?)), &prepare)
+    let mut suites = found(root, &prepare)?;
+    let file = times_file(&suites);
+    let times = file.as_deref().map(Times::read).unwrap_or_default();
+    times.order(&mut suites);
+    let times = Mutex::new(times);
+    let end = run_all(&Mutex::new(VecDeque::from(suites)), &times, &prepare);
+    if let Some(file) = file {
+        times.into_inner().unwrap_or_else(PoisonError::into_inner).write(&file);
+    }
+    end
 }
 
-/// Runs each program once, as many at a time as there are cores.
-fn run_all(suites: &Mutex<VecDeque<Suite>>, prepare: &(impl Fn(&mut Command) + Sync)) -> Result<(), String> {
+/// Runs each program once, twice as many at a time as there are cores: on a quiet machine that keeps the
+/// cores busy for five sixths of the time.
+fn run_all(
+    suites: &Mutex<VecDeque<Suite>>,
+    times: &Mutex<Times>,
+    prepare: &(impl Fn(&mut Command) + Sync),
+) -> Result<(), String> {
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..cores() {
+        for _ in 0..2 * cores() {
             scope.spawn(|| {
                 loop {
                     let next = suites.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(suite) = next else { return };
-                    if let Err(why) = suite.run(prepare) {
+                    let begin = Instant::now();
+                    let end = suite.run(prepare);
+                    times.lock().unwrap_or_else(PoisonError::into_inner).note(&suite, begin.elapsed());
+                    if let Err(why) = end {
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push((suite, why));
                     }
                 }
@@ -50,6 +68,41 @@ fn run_all(suites: &Mutex<VecDeque<Suite>>, prepare: &(impl Fn(&mut Command) + S
         }
     });
     judge(failed.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The milliseconds that each program took when it ran last, by its command.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Times(BTreeMap<String, u64>);
+
+impl Times {
+    /// Reads the times of the last run. A missing or damaged file only costs the order.
+    fn read(file: &Path) -> Times {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        Times(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    fn write(&self, file: &Path) {
+        if let Ok(text) = serde_json::to_string_pretty(&self.0) {
+            // Without the file the next run begins in the order of `found`.
+            let _ = std::fs::write(file, text);
+        }
+    }
+
+    fn note(&mut self, suite: &Suite, took: Duration) {
+        self.0.insert(suite.repeat.clone(), u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    /// Puts the programs that took longest first. Those without a time keep their order, in front.
+    fn order(&self, suites: &mut [Suite]) {
+        suites.sort_by_key(|suite| std::cmp::Reverse(self.0.get(&suite.repeat).copied().unwrap_or(u64::MAX)));
+    }
+}
+
+/// Returns the file of the times, beside the folder of the built programs.
+fn times_file(suites: &[Suite]) -> Option<PathBuf> {
+    let deps =
+        suites.iter().find_map(|suite| suite.program.parent().filter(|folder| folder.ends_with("deps")))?;
+    Some(deps.parent()?.join("suite-times.json"))
 }
 
 /// Names the programs that failed, each with the command that repeats it.
@@ -235,9 +288,28 @@ not json"#;
         let count = folder.path().join("count");
         let failing = suite(&format!("echo run >>{}; exit 3", count.display()));
         let suites = Mutex::new(VecDeque::from([failing, suite("true")]));
-        let why = run_all(&suites, &|_| {}).unwrap_err();
+        let times = Mutex::default();
+        let why = run_all(&suites, &times, &|_| {}).unwrap_err();
         assert!(why.starts_with("1 test programs failed"), "{why}");
         assert_eq!(std::fs::read_to_string(count).unwrap(), "run\n");
+        assert_eq!(times.into_inner().unwrap().0.keys().collect::<Vec<_>>(), ["sh"]);
+    }
+
+    #[test]
+    fn the_longest_programs_begin_first() {
+        let named = |name: &str| Suite { repeat: name.to_owned(), ..suite("") };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("times");
+        let mut times = Times::read(&file);
+        times.note(&named("short"), Duration::from_millis(3));
+        times.note(&named("long"), Duration::from_secs(3));
+        times.write(&file);
+        let mut suites = ["short", "new", "long", "other"].map(named);
+        Times::read(&file).order(&mut suites);
+        let order: Vec<_> = suites.iter().map(|suite| suite.repeat.as_str()).collect();
+        assert_eq!(order, ["new", "other", "long", "short"]);
+        std::fs::write(&file, "damaged").unwrap();
+        assert_eq!(Times::read(&file), Times::default());
     }
 
     #[test]
