@@ -1,11 +1,12 @@
 //! The time of the suite, and waits that end by it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{Clock, Moment, Patience};
 
-/// A steady clock that begins when it is made.
+/// A steady clock that begins when the first one of its process is made, so that all of them agree: a
+/// backend and the suite compare moments.
 ///
 /// It does not advance while the machine is suspended, as a real client's clock must; a test run is not
 /// suspended.
@@ -13,9 +14,10 @@ use leasehold_core::{Clock, Moment, Patience};
 pub struct SteadyClock(Instant);
 
 impl SteadyClock {
-    /// Creates a clock that begins now.
+    /// Returns the clock of this process.
     pub fn new() -> Self {
-        SteadyClock(Instant::now())
+        static BEGIN: OnceLock<Instant> = OnceLock::new();
+        SteadyClock(*BEGIN.get_or_init(Instant::now))
     }
 }
 
@@ -48,5 +50,19 @@ pub(crate) async fn briefly(wait: Duration) {
     let end = Instant::now() + wait;
     while Instant::now() < end {
         tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steady_clocks_of_one_process_agree() {
+        let first = SteadyClock::new();
+        std::thread::sleep(Duration::from_millis(20));
+        let (earlier, later) = (first.now(), SteadyClock::new().now());
+        assert!(earlier <= later && later.since(earlier) < Duration::from_secs(10), "{earlier:?}, {later:?}");
+        assert!(first.now() >= later);
     }
 }
